@@ -1,0 +1,29 @@
+# What every target of ours is compiled with. Linked PRIVATE, never exported.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
+
+find_program(HOIST_CCACHE ccache)
+if(HOIST_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${HOIST_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HOIST_CCACHE})
+endif()
+
+add_library(hoist_rules INTERFACE)
+target_compile_features(hoist_rules INTERFACE cxx_std_20)
+target_compile_options(hoist_rules INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow
+    -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
+    -Werror>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wthread-safety>)
+
+# Sanitizers go into every target of the tree, C and generated code included,
+# since an instrumented half misses the other half's errors.
+if(HOIST_SANITIZE)
+  add_compile_options(-fsanitize=${HOIST_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${HOIST_SANITIZE})
+endif()

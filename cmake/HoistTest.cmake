@@ -1,0 +1,20 @@
+# hoist_test(NAME <name> KIND <label> SOURCES <file>... LIBS <target>...)
+#
+# One GoogleTest program, registered test by test; ctest's label is its kind:
+# unit, conformance, component, fault, tidy, stress, install.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+function(hoist_test)
+  cmake_parse_arguments(T "" "NAME;KIND;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  add_executable(${T_NAME} ${T_SOURCES})
+  target_link_libraries(${T_NAME} PRIVATE hoist_rules ${T_LIBS}
+    GTest::gmock GTest::gtest_main)
+  target_include_directories(${T_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  gtest_discover_tests(${T_NAME} TEST_PREFIX ${T_KIND}.
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${T_KIND} TIMEOUT ${T_TIMEOUT})
+endfunction()

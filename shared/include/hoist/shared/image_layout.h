@@ -1,0 +1,44 @@
+// Where a group's tensors lie in its image.
+//
+// The image is a group's bytes in their one canonical layout: tensors in
+// order, each at a multiple of 256 B (the alignment cudaMalloc promises and
+// vectorised loads want), the whole padded to 4 KiB (O_DIRECT and pages).
+// Daemon and clients compute it with this one function.
+#ifndef HOIST_SHARED_IMAGE_LAYOUT_H_
+#define HOIST_SHARED_IMAGE_LAYOUT_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "hoist/shared/dtype.h"
+
+namespace hoist {
+
+inline constexpr uint64_t kTensorAlignment = 256;
+inline constexpr uint64_t kImageAlignment = 4096;
+// No group may be larger; keeps all sums of sizes far from overflow.
+inline constexpr uint64_t kMaxImageBytes = uint64_t{1} << 46;
+
+// `alignment` is a power of two; nullopt on overflow.
+std::optional<uint64_t> AlignUp(uint64_t value, uint64_t alignment);
+
+// Bytes of a contiguous tensor: ceil(product(shape) * bits / 8). nullopt where
+// a dimension is negative, the product overflows, or a sub-byte tensor does not
+// end on a byte boundary (safetensors refuses those too).
+std::optional<uint64_t> ContiguousBytes(DType dtype,
+                                        std::span<const int64_t> shape);
+
+struct ImageLayout {
+  std::vector<uint64_t> offsets;  // One a tensor, bytes from the image's start.
+  uint64_t image_bytes = 0;       // A multiple of 4 KiB; 0 if all are empty.
+};
+
+// Lays out storages of `sizes` bytes in order. Aliased tensors are one storage.
+// nullopt: the image would be larger than kMaxImageBytes.
+std::optional<ImageLayout> LayOutImage(std::span<const uint64_t> sizes);
+
+}  // namespace hoist
+
+#endif  // HOIST_SHARED_IMAGE_LAYOUT_H_

@@ -1,0 +1,42 @@
+// Sending and receiving framed messages with file descriptors (see wire.h).
+#ifndef HOIST_SHARED_PACKET_SOCKET_H_
+#define HOIST_SHARED_PACKET_SOCKET_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist {
+
+struct Packet {
+  std::string body;
+  std::vector<UniqueFd> fds;  // Those attached, without the body's memfd.
+};
+
+// Sends one message; `fds` are borrowed. A large body goes into a sealed memfd.
+// Unavailable: the peer is gone, or (non-blocking sockets) its buffer is full:
+// then `would_block` is set and nothing was sent.
+Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
+                  bool* would_block = nullptr);
+
+// Receives one message. nullopt: end of stream, or a non-blocking socket with
+// nothing to read (`would_block` is then set).
+// InvalidArgument: not our framing, truncated, too large or a memfd that is not
+// sealed against shrinking; every descriptor that came is closed.
+// FailedPrecondition: another protocol version.
+Result<std::optional<Packet>> ReceivePacket(int socket,
+                                            bool* would_block = nullptr);
+
+// A new memfd of `size` bytes, close-on-exec, sealable.
+Result<UniqueFd> CreateMemfd(const char* name, uint64_t size);
+// Forbids any later change of the memfd's size or bytes.
+Status SealMemfd(int fd);
+
+}  // namespace hoist
+
+#endif  // HOIST_SHARED_PACKET_SOCKET_H_

@@ -1,0 +1,84 @@
+#include "hoist/shared/status.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace hoist {
+
+std::string CodeName(Code code) {
+  static constexpr const char* kNames[] = {"OK",
+                                           "CANCELLED",
+                                           "UNKNOWN",
+                                           "INVALID_ARGUMENT",
+                                           "DEADLINE_EXCEEDED",
+                                           "NOT_FOUND",
+                                           "ALREADY_EXISTS",
+                                           "PERMISSION_DENIED",
+                                           "RESOURCE_EXHAUSTED",
+                                           "FAILED_PRECONDITION",
+                                           "ABORTED",
+                                           "OUT_OF_RANGE",
+                                           "UNIMPLEMENTED",
+                                           "INTERNAL",
+                                           "UNAVAILABLE",
+                                           "DATA_LOSS",
+                                           "UNAUTHENTICATED"};
+  const auto number = static_cast<int32_t>(code);
+  if (number < 0 || number > 16) return "CODE_" + std::to_string(number);
+  return kNames[number];
+}
+
+std::string Status::ToString() const {
+  return ok() ? "OK" : CodeName(code_) + ": " + message_;
+}
+
+namespace {
+Code CodeOfErrno(int error) {
+  switch (error) {
+    case EINVAL:
+    case ENAMETOOLONG:
+    case EBADF:
+    case ENOTDIR:
+    case EISDIR:
+      return Code::kInvalidArgument;
+    case ENOENT:
+      return Code::kNotFound;
+    case EEXIST:
+      return Code::kAlreadyExists;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return Code::kPermissionDenied;
+    case ENOMEM:
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+    case EFBIG:
+      return Code::kResourceExhausted;
+    case EIO:
+      return Code::kDataLoss;
+    case ENOSYS:
+    case EOPNOTSUPP:
+      return Code::kUnimplemented;
+    case ETIMEDOUT:
+      return Code::kDeadlineExceeded;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case ENOTCONN:
+    case EPIPE:
+    case EAGAIN:
+    case EINTR:
+      return Code::kUnavailable;
+    default:
+      return Code::kInternal;
+  }
+}
+}  // namespace
+
+Status ErrnoStatus(int error, std::string_view what) {
+  return Status(CodeOfErrno(error), std::string(what) + ": " +
+                                        std::generic_category().message(error));
+}
+
+}  // namespace hoist
