@@ -1,0 +1,111 @@
+// One picture of the node, at one moment: behind hoistctl, Watch and metrics.
+#ifndef HOIST_DAEMON_CORE_SNAPSHOT_H_
+#define HOIST_DAEMON_CORE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/residency.h"
+#include "daemon/core/tensor.h"
+#include "daemon/core/tier.h"
+
+namespace hoistd {
+
+// A named holder of bytes of a tier.
+struct Holder {
+  std::string name;  // "minilm/encoder.layer.0".
+  uint64_t bytes = 0;
+};
+
+struct TierSnapshot {
+  TierAt at;
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;  // The sum of `holders`.
+  uint64_t leased_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t largest_free_bytes = 0;
+  uint64_t allocated_bytes = 0;  // Device: in slabs. Host: ready.
+  std::vector<Holder> holders;
+};
+
+struct CopySnapshot {
+  TierAt at;
+  Residency residency = Residency::kAbsent;
+  uint32_t leases = 0;
+  bool pinned = false;
+};
+
+struct GroupSnapshot {
+  std::string name;
+  GroupIndex index;
+  uint64_t image_bytes = 0;
+  uint32_t tensors = 0;
+  std::vector<CopySnapshot> copies;  // Those that are not absent.
+};
+
+struct ModelSnapshot {
+  ModelId id;
+  std::string name;
+  Fingerprint fingerprint = {};
+  Readers readers = Readers::kOwner;
+  Uid owner;
+  uint64_t image_bytes = 0;
+  bool published = false;
+  std::vector<std::string> files;
+  std::vector<GroupSnapshot> groups;
+};
+
+struct SessionSnapshot {
+  SessionId id;
+  std::string client_name;
+  std::string via;  // "socket", "grpc".
+  Uid uid;
+  int32_t pid = 0;
+  absl::Duration age;
+  uint32_t leases = 0;
+  uint64_t leased_bytes = 0;
+  uint64_t device_budget_bytes = 0;
+  uint32_t waiting = 0;
+};
+
+struct Counters {
+  uint64_t file_read_bytes = 0;
+  uint64_t spill_read_bytes = 0;
+  uint64_t spill_written_bytes = 0;
+  uint64_t host_to_device_bytes = 0;
+  uint64_t device_to_host_bytes = 0;
+  uint64_t stages = 0;
+  uint64_t stages_resident = 0;
+  uint64_t stages_refused = 0;
+  uint64_t device_evictions = 0;
+  uint64_t host_evictions = 0;
+};
+
+struct NodeSnapshot {
+  bool draining = false;
+  std::vector<TierSnapshot> tiers;
+  std::vector<ModelSnapshot> models;
+  std::vector<SessionSnapshot> sessions;
+  Counters counters;
+};
+
+// What happened, for Watch.
+struct NodeEvent {
+  std::string kind;  // "model-added", "copy-present", "copy-dropped",
+                     // "copy-lost", "session-opened", "session-closed",
+                     // "stage-refused".
+  std::string model;
+  std::string group;
+  std::optional<TierAt> at;
+  SessionId session;
+  uint64_t bytes = 0;
+  std::string detail;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_SNAPSHOT_H_
