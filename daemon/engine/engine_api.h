@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,115 +17,17 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/device.h"
-#include "daemon/core/grouping.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/io_engine.h"
-#include "daemon/core/model.h"
+#include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/tier.h"
-#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
 template <typename T>
 using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
-
-// Who is at the other end, as the kernel says.
-struct Peer {
-  Uid uid;
-  int32_t pid = 0;
-  bool admin = false;  // Root, hoistd's own uid, or in the group hoist-admin.
-  std::string via;     // "socket", "grpc".
-};
-
-struct OpenSessionArgs {
-  std::string client_name;
-  Peer peer;
-  uint64_t device_budget_bytes = 0;  // 0: no limit of its own.
-};
-
-// A file that the caller opened (or, for gRPC paths, that we opened below
-// model_roots).
-struct OpenFile {
-  std::string name;  // Base name.
-  hoist::UniqueFd fd;
-};
-
-struct RegisterModelArgs {
-  std::string name;
-  std::vector<OpenFile> shards;
-  std::optional<OpenFile> index;
-  GroupingSpec grouping;
-  std::optional<Readers> readers;  // nullopt: as configured.
-};
-
-struct PublishArgs {
-  std::string model;
-  Group group;            // As the client says: hostile until checked.
-  hoist::UniqueFd image;  // A memfd sealed against writes.
-  std::optional<Readers> readers;
-};
-
-struct StageArgs {
-  GroupKey key;
-  DeviceIndex device;
-  absl::Duration deadline;  // Zero: only if it need not wait for space.
-};
-
-struct PrefetchArgs {
-  ModelId model;
-  std::vector<GroupIndex> groups;
-  TierAt to;
-};
-
-// What another process needs to open a slab. `share.fd` is borrowed, and valid
-// while the lease that it came with is held.
-struct SlabUse {
-  SlabSpec slab;
-  SlabShare share;
-};
-
-struct LeaseGrant {
-  LeaseId id;
-  GroupKey key;
-  DeviceIndex device;
-  uint64_t offset = 0;  // Of the image, in the device's span.
-  uint64_t bytes = 0;
-  bool was_resident = false;
-  std::vector<SlabUse> new_slabs;  // Not given to this session before.
-};
-
-// A model as it stands: publishing adds groups, under the same id.
-struct Model {
-  ModelId id;
-  Uid owner;
-  Readers readers = Readers::kOwner;
-  std::shared_ptr<const ModelSpec> spec;
-};
-using ModelPtr = std::shared_ptr<const Model>;
-
-// Which copies an admin means.
-struct CopySelector {
-  std::string model;
-  std::string group;         // Empty: all of the model's.
-  std::optional<TierAt> at;  // nullopt: device 0..n and host.
-};
-
-struct CopyTotals {
-  uint32_t groups = 0;
-  uint64_t bytes = 0;
-  uint32_t kept = 0;  // Evict: leased, pinned or being copied.
-  std::string kept_reason;
-};
-
-struct LoadProgress {
-  uint64_t done_bytes = 0;
-  uint64_t total_bytes = 0;
-  uint32_t done_groups = 0;
-  uint32_t total_groups = 0;
-  uint32_t left_out_groups = 0;  // Did not fit; not an error.
-};
 
 // What a device looks like to clients.
 struct DeviceView {
