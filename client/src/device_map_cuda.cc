@@ -1,0 +1,235 @@
+// A CUDA device's memory: VMM slabs mapped for reading, and legacy IPC slabs.
+#include <unistd.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "client/src/device_map.h"
+#include "client/src/slab_ranges.h"
+#include "hoist/shared/cuda_driver.h"
+
+namespace hoist {
+namespace {
+
+// Slabs may be placed at any multiple of this in the span.
+constexpr uint64_t kSlabAlignment = uint64_t{2} << 20;
+
+class CudaDeviceMap final : public DeviceMap {
+ public:
+  // Takes over one reference to the device's primary context.
+  CudaDeviceMap(const cuda::Driver& driver, cuda::DeviceId device,
+                cuda::Context context, uint64_t span_bytes)
+      : driver_(driver),
+        device_(device),
+        context_(context),
+        span_bytes_(span_bytes),
+        pid_(getpid()),
+        slabs_(span_bytes) {}
+  CudaDeviceMap(const CudaDeviceMap&) = delete;
+  CudaDeviceMap& operator=(const CudaDeviceMap&) = delete;
+  ~CudaDeviceMap() override;
+
+  // Called once, before anything else.
+  Status ReserveSpan();
+
+  Status Import(SlabImport slab) override;
+  Status Drop(uint64_t slab_id) override;
+  const void* Address(uint64_t offset) const override;
+
+ private:
+  Status CheckProcess() const;
+  Status MapVmm(const SlabImport& slab);
+  Result<cuda::Address> OpenIpc(const SlabImport& slab);
+  Status Close(const SlabRange& slab);
+
+  const cuda::Driver driver_;
+  const cuda::DeviceId device_;
+  const cuda::Context context_;
+  const uint64_t span_bytes_;
+  const pid_t pid_;
+  cuda::Address base_ = 0;
+  mutable std::mutex mu_;
+  SlabRanges slabs_;  // Guarded by mu_.
+};
+
+CudaDeviceMap::~CudaDeviceMap() {
+  // After a fork the child has the object but not the context.
+  if (getpid() != pid_) return;
+  {
+    const cuda::ScopedContext current(driver_, context_);
+    // At exit the driver may be gone already; the memory then is, too, and
+    // nothing is left to be told about an error.
+    for (const auto& [offset, slab] : slabs_.by_offset()) (void)Close(slab);
+    if (base_ != 0) driver_.unreserve(base_, span_bytes_);
+  }
+  driver_.primary_release(device_);
+}
+
+Status CudaDeviceMap::ReserveSpan() {
+  const cuda::ScopedContext current(driver_, context_);
+  return driver_.Check(
+      driver_.reserve(&base_, span_bytes_, kSlabAlignment, 0, 0),
+      "reserve GPU address space");
+}
+
+Status CudaDeviceMap::CheckProcess() const {
+  if (getpid() == pid_) return Status();
+  return Status(Code::kFailedPrecondition,
+                "CUDA cannot be used after a fork; connect anew in the child "
+                "after an exec");
+}
+
+Status CudaDeviceMap::Import(SlabImport slab) {
+  if (Status s = CheckProcess(); !s.ok()) return s;
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (slabs_.Find(slab.id) != nullptr) return Status();
+  if (Status s = slabs_.CheckFree(slab); !s.ok()) return s;
+  const cuda::ScopedContext current(driver_, context_);
+  if (current.error() != cuda::kSuccess) {
+    return driver_.Check(current.error(), "enter the GPU's context");
+  }
+  cuda::Address address = base_ + slab.offset;
+  switch (slab.backing) {
+    case SlabBacking::kMemfd:
+      return Status(Code::kInvalidArgument,
+                    "a CUDA device has no slabs of memfd backing");
+    case SlabBacking::kVmm:
+      if (Status s = MapVmm(slab); !s.ok()) return s;
+      break;
+    case SlabBacking::kIpc: {
+      Result<cuda::Address> opened = OpenIpc(slab);
+      if (!opened.ok()) return opened.status();
+      address = *opened;
+      break;
+    }
+  }
+  slabs_.Add({slab.id, slab.offset, slab.bytes, slab.backing, address});
+  return Status();
+}
+
+Status CudaDeviceMap::MapVmm(const SlabImport& slab) {
+  const std::string name = "slab " + std::to_string(slab.id);
+  const cuda::Address at = base_ + slab.offset;
+  cuda::Allocation allocation = 0;
+  cuda::Error error = driver_.import_handle(
+      &allocation,
+      reinterpret_cast<void*>(static_cast<uintptr_t>(slab.fd.get())),
+      cuda::kHandlePosixFd);
+  if (error != cuda::kSuccess) return driver_.Check(error, "import " + name);
+  error = driver_.map(at, slab.bytes, 0, allocation, 0);
+  // The mapping keeps the memory; neither handle nor descriptor is needed.
+  driver_.release(allocation);
+  if (error != cuda::kSuccess) return driver_.Check(error, "map " + name);
+  const cuda::AccessDesc access = {{cuda::kLocationDevice, device_},
+                                   cuda::kAccessRead};
+  error = driver_.set_access(at, slab.bytes, &access, 1);
+  if (error != cuda::kSuccess) {
+    driver_.unmap(at, slab.bytes);
+    return driver_.Check(error, "make " + name + " readable");
+  }
+  return Status();
+}
+
+Result<cuda::Address> CudaDeviceMap::OpenIpc(const SlabImport& slab) {
+  cuda::IpcHandle handle;
+  for (size_t i = 0; i < handle.bytes.size(); ++i) {
+    handle.bytes[i] = static_cast<char>(slab.ipc_handle[i]);
+  }
+  cuda::Address address = 0;
+  const cuda::Error error =
+      driver_.ipc_open(&address, handle, cuda::kIpcLazyPeerAccess);
+  if (error != cuda::kSuccess) {
+    return driver_.Check(error, "open slab " + std::to_string(slab.id));
+  }
+  return address;
+}
+
+Status CudaDeviceMap::Close(const SlabRange& slab) {
+  const std::string name = "slab " + std::to_string(slab.id);
+  if (slab.backing == SlabBacking::kIpc) {
+    return driver_.Check(driver_.ipc_close(slab.address), "close " + name);
+  }
+  return driver_.Check(driver_.unmap(slab.address, slab.bytes),
+                       "unmap " + name);
+}
+
+Status CudaDeviceMap::Drop(uint64_t slab_id) {
+  if (Status s = CheckProcess(); !s.ok()) return s;
+  const std::lock_guard<std::mutex> lock(mu_);
+  const SlabRange* slab = slabs_.Find(slab_id);
+  if (slab == nullptr) {
+    return Status(Code::kNotFound, "no slab " + std::to_string(slab_id));
+  }
+  const cuda::ScopedContext current(driver_, context_);
+  if (current.error() != cuda::kSuccess) {
+    return driver_.Check(current.error(), "enter the GPU's context");
+  }
+  if (Status s = Close(*slab); !s.ok()) return s;
+  slabs_.Remove(slab_id);
+  return Status();
+}
+
+const void* CudaDeviceMap::Address(uint64_t offset) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const SlabRange* slab = slabs_.At(offset);
+  if (slab == nullptr) return nullptr;
+  return reinterpret_cast<const void*>(slab->address + (offset - slab->offset));
+}
+
+std::string UuidText(const std::array<uint8_t, 16>& uuid) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[uuid[i] >> 4];
+    text += kDigits[uuid[i] & 15];
+  }
+  return text;
+}
+
+Result<cuda::DeviceId> FindDevice(const cuda::Driver& driver,
+                                  const std::array<uint8_t, 16>& uuid) {
+  int count = 0;
+  if (const cuda::Error error = driver.device_count(&count);
+      error != cuda::kSuccess) {
+    return driver.Check(error, "count the GPUs");
+  }
+  for (int i = 0; i < count; ++i) {
+    cuda::DeviceId device = 0;
+    cuda::Uuid found = {};
+    if (driver.device_get(&device, i) == cuda::kSuccess &&
+        driver.device_uuid(&found, device) == cuda::kSuccess &&
+        found.bytes == uuid) {
+      return device;
+    }
+  }
+  return Status(Code::kNotFound,
+                "none of the " + std::to_string(count) +
+                    " GPUs that this process sees is the daemon's " +
+                    UuidText(uuid) +
+                    "; see that CUDA_VISIBLE_DEVICES (or the "
+                    "container) shows it");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceMap>> CreateCudaDeviceMap(
+    const std::array<uint8_t, 16>& uuid, uint64_t span_bytes) {
+  Result<cuda::Driver> driver = cuda::Driver::Load();
+  if (!driver.ok()) return driver.status();
+  Result<cuda::DeviceId> device = FindDevice(*driver, uuid);
+  if (!device.ok()) return device.status();
+  cuda::Context context = nullptr;
+  if (const cuda::Error error = driver->primary_retain(&context, *device);
+      error != cuda::kSuccess) {
+    return driver->Check(error, "open the GPU's primary context");
+  }
+  auto map =
+      std::make_unique<CudaDeviceMap>(*driver, *device, context, span_bytes);
+  if (Status s = map->ReserveSpan(); !s.ok()) return s;
+  return std::unique_ptr<DeviceMap>(std::move(map));
+}
+
+}  // namespace hoist
