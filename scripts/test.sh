@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Sets up what is missing, builds, and runs the tests. The last line is
+# "N passed, N failed, N skipped", over C++ and Python together.
+#
+#   scripts/test.sh [--preset NAME] [--label REGEX] [--all] [--ci]
+#
+#   --preset NAME  build and test this preset of CMakePresets.json (default dev)
+#   --label REGEX  only tests whose label matches: unit, conformance, fault,
+#                  component, tidy, stress, bench, python
+#   --all          the slow labels stress and bench too
+#   --ci           what CI runs: dev, then the asan and the clang leg
+#
+# Results lie in build/results/*.xml (JUnit).
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+preset=dev label='' slow='stress|bench' ci=0
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --preset) preset=${2:?--preset needs a name}; shift ;;
+    --label) label=${2:?--label needs a regular expression}; shift ;;
+    --all) slow='^$' ;;
+    --ci) ci=1 ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "unknown option $1; see scripts/test.sh --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+jobs=$(nproc)
+results=$PWD/build/results
+venv=${HOIST_VENV:-$PWD/build/venv}
+export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
+export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-5G}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
+
+say() { echo "== $* ($(date -u +%H:%M:%S))"; }
+
+step() {  # NAME COMMAND...: runs it, and books it as one test.
+  local name=$1 rc=0
+  shift
+  say "$name"
+  "$@" || rc=$?
+  python3 scripts/tally.py --step "$name" "$rc" \
+    "$results/step-${name//[^a-z0-9]/-}.xml"
+  return "$rc"
+}
+
+build() {  # PRESET [TARGET...]
+  local name=$1
+  shift
+  cmake --preset "$name" --log-level=WARNING &&
+    cmake --build --preset "$name" -j "$jobs" ${1:+--target "$@"}
+}
+
+run_ctest() {  # PRESET LABELS
+  local args=(--test-dir "build/$1" -j "$jobs" --output-on-failure --no-tests=error
+    --output-junit "$results/ctest-$1.xml" -LE "$slow")
+  say "ctest $1 ${2:+(labels $2)}"
+  ctest "${args[@]}" ${2:+-L "$2"} </dev/null | grep -v '^ *Start '
+  [[ -f $results/ctest-$1.xml ]] || step "ctest $1 wrote no result" false
+}
+
+run_pytest() {  # PRESET
+  local dirs=() dir
+  for dir in client/python/tests tests/component/python; do
+    if [[ -d $dir ]]; then dirs+=("$dir"); fi
+  done
+  if [[ ${#dirs[@]} == 0 ]]; then return 0; fi
+  say "pytest ${dirs[*]}"
+  HOIST_BUILD_DIR=$PWD/build/$1 PYTHONPATH=$PWD/client/python \
+    "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+    --junit-xml "$results/pytest.xml" "${dirs[@]}" </dev/null
+}
+
+leg() {  # PRESET LABELS: build, then test.
+  step "build $1" build "$1" || return
+  if [[ $2 != python ]]; then run_ctest "$1" "$2"; fi
+  if [[ $1 == "$preset" && (-z $2 || $2 == python) ]]; then run_pytest "$1"; fi
+}
+
+rm -rf "$results"
+mkdir -p "$results"
+if step "setup" scripts/setup.sh; then
+  leg "$preset" "$label"
+  if [[ $ci == 1 ]]; then
+    leg asan 'unit|conformance|fault|component'
+    step "clang thread safety" build clang hoistd
+  fi
+fi
+say "all"
+python3 scripts/tally.py "$results"/*.xml
