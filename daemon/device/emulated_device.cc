@@ -1,0 +1,169 @@
+#include "daemon/device/emulated_device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/device/emulated_stream.h"
+#include "hoist/shared/packet_socket.h"
+
+namespace hoistd {
+namespace {
+
+std::byte* AlignedBase(std::byte* data) {
+  constexpr uintptr_t kMask = EmulatedDevice::kGranularity - 1;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return data + (((address + kMask) & ~kMask) - address);
+}
+
+// FNV-1a, which is the same in every build and on every host.
+uint64_t Hash(const std::string& text, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325 ^ seed;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+// A version 8 uuid (RFC 9562: made by whoever uses it).
+std::array<uint8_t, 16> MakeUuid(const std::string& pool, DeviceIndex index) {
+  const std::string name = absl::StrCat("hoist:", pool, ":", index.number());
+  const uint64_t halves[2] = {Hash(name, 0), Hash(name, 1)};
+  std::array<uint8_t, 16> uuid;
+  static_assert(sizeof(halves) == sizeof(uuid));
+  std::memcpy(uuid.data(), halves, sizeof(halves));
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x80);
+  uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+// A descriptor of the same file that maps for reading only: the kernel then
+// refuses mprotect(PROT_WRITE) on its mappings for ever. The mode keeps other
+// uids from opening the file anew through /proc; a client of the daemon's own
+// uid, or root, can undo that. (F_SEAL_FUTURE_WRITE would stop even those, but
+// also the next hoistd, which adopts the slab.)
+absl::StatusOr<hoist::UniqueFd> ReopenReadOnly(int fd) {
+  hoist::UniqueFd read_only(
+      open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only.valid()) {
+    return ErrnoToStatus(errno, "open a slab for reading (is /proc mounted?)");
+  }
+  if (fchmod(fd, S_IRUSR) != 0) {
+    return ErrnoToStatus(errno, "forbid others to open a slab");
+  }
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoToStatus(errno, "fix a slab's size");
+  }
+  return read_only;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EmulatedDevice>> EmulatedDevice::Create(
+    const EmulatedDeviceOptions& options) {
+  EmulatedDeviceOptions o = options;
+  if (o.span_bytes == 0) o.span_bytes = 4 * o.total_bytes;
+  if (o.total_bytes == 0 || o.total_bytes % kGranularity != 0 ||
+      o.span_bytes % kGranularity != 0 || o.span_bytes < o.total_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an emulated device's memory (", o.total_bytes,
+                     " bytes, span ", o.span_bytes, ") must be a multiple of ",
+                     kGranularity, ", not 0, and its span no smaller"));
+  }
+  HOIST_ASSIGN_OR_RETURN(
+      hoist::Mapping span,
+      ToAbsl(hoist::Mapping::Reserve(o.span_bytes + kGranularity)));
+  return absl::WrapUnique(new EmulatedDevice(o, std::move(span)));
+}
+
+EmulatedDevice::EmulatedDevice(const EmulatedDeviceOptions& options,
+                               hoist::Mapping span)
+    : clock_(options.clock != nullptr ? *options.clock : monotonic_),
+      in_(options.link_bytes_per_second, options.link_latency),
+      out_(options.link_bytes_per_second, options.link_latency),
+      span_(std::move(span)),
+      base_(AlignedBase(span_.data())),
+      slabs_(kGranularity, options.span_bytes) {
+  info_.index = options.index;
+  info_.name = "emulated";
+  info_.uuid = MakeUuid(options.pool, options.index);
+  info_.kind = DeviceKind::kEmulated;
+  info_.total_bytes = options.total_bytes;
+  info_.granularity = kGranularity;
+  info_.span_bytes = options.span_bytes;
+  info_.backing = Backing::kMemfd;
+}
+
+absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
+  if (spec.backing != Backing::kMemfd) {
+    return absl::UnimplementedError(
+        "an emulated device's slabs are memfds; it has no other backing");
+  }
+  const absl::MutexLock lock(&mu_);
+  HOIST_RETURN_IF_ERROR(slabs_.CheckNew(spec));
+  const uint64_t free = info_.total_bytes - slabs_.total_bytes();
+  if (spec.bytes > free) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a slab of ", spec.bytes, " bytes: ", free, " of ", info_.total_bytes,
+        " bytes are free on emulated device ", info_.index.number()));
+  }
+  SlabFds fds;
+  HOIST_ASSIGN_OR_RETURN(fds.original,
+                         ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
+  HOIST_ASSIGN_OR_RETURN(fds.read_only, ReopenReadOnly(fds.original.get()));
+  const size_t at = static_cast<size_t>(base_ - span_.data()) + spec.offset;
+  HOIST_RETURN_IF_ERROR(ToAbsl(span_.PlaceFd(
+      at, fds.original.get(), spec.bytes, hoist::Mapping::Access::kReadWrite)));
+  // Advice alone: it fails where the kernel has no huge pages.
+  madvise(base_ + spec.offset, spec.bytes, MADV_HUGEPAGE);
+  fds_.emplace(spec.id, std::move(fds));
+  slabs_.Add(spec);
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedDevice::DestroySlab(SlabId id) {
+  const absl::MutexLock lock(&mu_);
+  HOIST_ASSIGN_OR_RETURN(const SlabSpec spec, slabs_.Find(id));
+  const size_t at = static_cast<size_t>(base_ - span_.data()) + spec.offset;
+  HOIST_RETURN_IF_ERROR(ToAbsl(span_.Unplace(at, spec.bytes)));
+  slabs_.Remove(id);
+  fds_.erase(id);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SlabShare> EmulatedDevice::Share(SlabId id) const {
+  const absl::MutexLock lock(&mu_);
+  HOIST_RETURN_IF_ERROR(slabs_.Find(id).status());
+  SlabShare share;
+  share.backing = Backing::kMemfd;
+  share.fd = fds_.at(id).read_only.get();
+  return share;
+}
+
+absl::Status EmulatedDevice::RegisterHost(std::span<std::byte>) {
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedDevice::UnregisterHost(std::span<std::byte>) {
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CopyStream>> EmulatedDevice::CreateStream() {
+  return std::make_unique<EmulatedStream>(*this);
+}
+
+absl::StatusOr<std::byte*> EmulatedDevice::Range(uint64_t offset,
+                                                 uint64_t bytes) const {
+  const absl::MutexLock lock(&mu_);
+  HOIST_RETURN_IF_ERROR(slabs_.CheckRange(offset, bytes));
+  return base_ + offset;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,103 @@
+#include "daemon/device/emulated_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace hoistd {
+
+EmulatedStream::EmulatedStream(EmulatedDevice& device)
+    : device_(device), thread_([this] { Run(); }) {}
+
+EmulatedStream::~EmulatedStream() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  thread_.join();
+}
+
+absl::Status EmulatedStream::CopyIn(uint64_t to_offset,
+                                    std::span<const std::byte> from) {
+  auto to = device_.Range(to_offset, from.size());
+  if (!to.ok()) return to.status();
+  Push({.link = &device_.in_,
+        .to = *to,
+        .from = from.data(),
+        .bytes = from.size(),
+        .queued = device_.clock_.Now()});
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedStream::CopyOut(std::span<std::byte> to,
+                                     uint64_t from_offset) {
+  auto from = device_.Range(from_offset, to.size());
+  if (!from.ok()) return from.status();
+  Push({.link = &device_.out_,
+        .to = to.data(),
+        .from = *from,
+        .bytes = to.size(),
+        .queued = device_.clock_.Now()});
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedStream::Scrub(uint64_t offset, uint64_t bytes) {
+  auto to = device_.Range(offset, bytes);
+  if (!to.ok()) return to.status();
+  Push({.to = *to, .bytes = bytes, .queued = device_.clock_.Now()});
+  return absl::OkStatus();
+}
+
+void EmulatedStream::Then(Done done) {
+  Push({.queued = device_.clock_.Now(), .done = std::move(done)});
+}
+
+void EmulatedStream::Push(Job job) {
+  const absl::MutexLock lock(&mu_);
+  jobs_.push_back(std::move(job));
+  changed_.Signal();
+}
+
+void EmulatedStream::Run() {
+  while (true) {
+    Job job;
+    {
+      const absl::MutexLock lock(&mu_);
+      while (jobs_.empty() && !stopping_) changed_.Wait(&mu_);
+      if (jobs_.empty()) return;  // Stops when all that was queued is done.
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    Do(job);
+  }
+}
+
+void EmulatedStream::Do(Job& job) {
+  if (job.done) {
+    std::move(job.done)(absl::OkStatus());
+    return;
+  }
+  if (job.from == nullptr) {
+    std::memset(job.to, 0, job.bytes);
+    return;
+  }
+  // A job that was queued behind another is ready when that one is done in the
+  // link's time, not when this thread got round to it.
+  const absl::Time end =
+      job.link->Book(job.bytes, std::max(job.queued, last_done_));
+  std::memcpy(job.to, job.from, job.bytes);
+  WaitUntil(end);
+  last_done_ = end;
+}
+
+void EmulatedStream::WaitUntil(absl::Time time) {
+  const absl::MutexLock lock(&mu_);
+  while (true) {
+    const absl::Duration left = time - device_.clock_.Now();
+    if (left <= absl::ZeroDuration()) return;
+    changed_.WaitWithTimeout(&mu_, left);
+  }
+}
+
+}  // namespace hoistd

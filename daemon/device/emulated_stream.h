@@ -1,0 +1,59 @@
+// The emulated device's copies: one thread that does them in order.
+#ifndef HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
+#define HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/device/emulated_device.h"
+
+namespace hoistd {
+
+// Threads:  calls come from one owner thread; `Run` is the stream's own.
+class EmulatedStream final : public CopyStream {
+ public:
+  // `device` outlives it.
+  explicit EmulatedStream(EmulatedDevice& device);
+  EmulatedStream(const EmulatedStream&) = delete;
+  EmulatedStream& operator=(const EmulatedStream&) = delete;
+  ~EmulatedStream() override;
+
+  absl::Status CopyIn(uint64_t to_offset,
+                      std::span<const std::byte> from) override;
+  absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
+  absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
+  void Then(Done done) override;
+
+ private:
+  struct Job {
+    EmulatedLink* link = nullptr;  // nullptr: takes no link's time.
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;  // nullptr: zeros.
+    uint64_t bytes = 0;
+    absl::Time queued;
+    Done done;  // Set: the job is to call it, and nothing else.
+  };
+
+  void Push(Job job) ABSL_LOCKS_EXCLUDED(mu_);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void Do(Job& job);
+  void WaitUntil(absl::Time time) ABSL_LOCKS_EXCLUDED(mu_);
+
+  EmulatedDevice& device_;
+  absl::Mutex mu_;
+  absl::CondVar changed_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time last_done_ = absl::InfinitePast();  // Only Run's thread.
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
