@@ -1,0 +1,168 @@
+#include "daemon/config/config.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/config/config_keys.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+
+// "/etc/hoist/hoistd.toml:12".
+std::string Where(const std::string& file, const toml::source_region& at) {
+  return absl::StrCat(file, ":", at.begin.line);
+}
+
+// `value` as the file has it, for messages.
+std::string Shown(const toml::node& value) {
+  std::ostringstream out;
+  value.visit([&out](const auto& node) { out << node; });
+  std::string text = out.str();
+  constexpr size_t kLongest = 80;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+absl::Status Unknown(const std::string& file, const toml::node& value,
+                     const std::string& name) {
+  const std::string nearest = NearestConfigKey(name);
+  return absl::InvalidArgumentError(
+      absl::StrCat(Where(file, value.source()), ": ", name, ": no such key",
+                   nearest.empty() ? "; deploy/hoistd.toml lists them all"
+                                   : "; did you mean ",
+                   nearest, nearest.empty() ? "" : "?"));
+}
+
+bool IsTable(const std::string& name) {
+  for (const ConfigKey& key : AllConfigKeys()) {
+    if (absl::string_view(key.name).substr(0, name.size() + 1) == name + ".") {
+      return true;
+    }
+  }
+  return false;
+}
+
+const ConfigKey* FindKey(const std::string& name) {
+  for (const ConfigKey& key : AllConfigKeys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+absl::Status Apply(const std::string& file, const std::string& prefix,
+                   const toml::table& table, Config* config) {
+  for (const auto& [key, value] : table) {
+    const std::string name = absl::StrCat(
+        prefix, absl::string_view(key.str().data(), key.str().size()));
+    if (value.is_table() && IsTable(name)) {
+      HOIST_RETURN_IF_ERROR(
+          Apply(file, absl::StrCat(name, "."), *value.as_table(), config));
+      continue;
+    }
+    const ConfigKey* known = FindKey(name);
+    if (known == nullptr && IsTable(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Where(file, value.source()), ": ", name,
+                       ": is a table; write [", name,
+                       "] on a line of its "
+                       "own and its keys below"));
+    }
+    if (known == nullptr) return Unknown(file, value, name);
+    if (!known->apply(value, *config)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Where(file, value.source()), ": ", name, ": ",
+                       Shown(value), " is not allowed; use ", known->allowed));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What no key can see by itself. `at` finds the line of a key.
+absl::Status CheckTogether(const std::string& file, const toml::table& table,
+                           const Config& config) {
+  const auto at = [&](std::string_view key) {
+    const toml::node* node = table.at_path(key).node();
+    return absl::StrCat(node == nullptr ? file : Where(file, node->source()),
+                        ": ", std::string(key), ": ");
+  };
+  if (config.server.socket == config.server.grpc_socket) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(at("server.grpc_socket"), "is the same as server.socket (",
+                     config.server.socket, "); give each its own path"));
+  }
+  if (config.disk.spill_dir.empty() &&
+      config.disk.spill_capacity_bytes.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(at("disk.spill_capacity"),
+                     "is set, but disk.spill_dir is not; set both, or "
+                     "neither for no spilling"));
+  }
+  if (config.device.pool_bytes.has_value() &&
+      *config.device.pool_bytes < config.device.slab_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(at("device.pool"), "is ", *config.device.pool_bytes,
+                     " bytes, less than one slab; use at least device.slab, ",
+                     config.device.slab_bytes, " bytes, or make that smaller"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const std::string what = absl::StrCat("read ", path);
+  hoist::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd.valid()) return ErrnoToStatus(errno, what);
+  std::string text;
+  char buffer[4096];
+  while (true) {
+    const ssize_t n = read(fd.get(), buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoToStatus(errno, what);
+    if (n == 0) return text;
+    text.append(buffer, static_cast<size_t>(n));
+    if (text.size() > kMaxConfigBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is larger than 1 MiB; that is no hoistd.toml"));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Config> ParseConfig(absl::string_view text,
+                                   const std::string& name) {
+  toml::parse_result parsed =
+      toml::parse(std::string_view(text.data(), text.size()), name);
+  if (!parsed) {
+    const toml::parse_error& error = parsed.error();
+    const std::string_view why = error.description();
+    return absl::InvalidArgumentError(absl::StrCat(
+        Where(name, error.source()),
+        ": not TOML: ", absl::string_view(why.data(), why.size())));
+  }
+  Config config;
+  HOIST_RETURN_IF_ERROR(Apply(name, "", parsed.table(), &config));
+  HOIST_RETURN_IF_ERROR(CheckTogether(name, parsed.table(), config));
+  return config;
+}
+
+absl::StatusOr<Config> LoadConfig(const std::string& path) {
+  HOIST_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return ParseConfig(text, path);
+}
+
+std::vector<std::string> ConfigKeys() {
+  std::vector<std::string> names;
+  for (const ConfigKey& key : AllConfigKeys()) names.emplace_back(key.name);
+  return names;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,110 @@
+// hoistd.toml, as a value. deploy/hoistd.toml documents every key.
+#ifndef HOIST_DAEMON_CONFIG_CONFIG_H_
+#define HOIST_DAEMON_CONFIG_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/tensor.h"
+
+namespace hoistd {
+
+struct ServerConfig {
+  std::string socket = "/run/hoist/hoistd.sock";
+  std::string grpc_socket = "/run/hoist/hoistd.grpc.sock";
+  uint32_t socket_mode = 0660;
+  std::string group = "hoist";  // Of the sockets; "" leaves it alone.
+  std::string admin_group = "hoist-admin";
+
+  bool operator==(const ServerConfig&) const = default;
+};
+
+struct EmulatedConfig {
+  uint32_t count = 1;
+  uint64_t link_bytes_per_s = 0;  // 0: as fast as memory is.
+  absl::Duration latency = absl::ZeroDuration();
+
+  bool operator==(const EmulatedConfig&) const = default;
+};
+
+struct DeviceConfig {
+  enum class Backend { kAuto, kCuda, kEmulated };
+  enum class Share { kVmm, kIpc };
+
+  Backend backend = Backend::kAuto;
+  Share share = Share::kVmm;
+  // nullopt, "auto": on CUDA 80 % of what is free, emulated 1 GiB.
+  std::optional<uint64_t> pool_bytes;
+  uint64_t slab_bytes = uint64_t{256} << 20;
+  EmulatedConfig emulated;
+
+  bool operator==(const DeviceConfig&) const = default;
+};
+
+struct HostConfig {
+  // nullopt, "auto": from the cgroup's limit.
+  std::optional<uint64_t> pool_bytes;
+  uint32_t touch_threads = 0;  // 0: as many as the machine has cores, to 16.
+
+  bool operator==(const HostConfig&) const = default;
+};
+
+struct DiskConfig {
+  enum class Io { kAuto, kIoUring, kThreads };
+  enum class Direct { kAuto, kNever };
+
+  Io io = Io::kAuto;
+  Direct direct = Direct::kAuto;
+  std::string spill_dir;  // "": nothing is spilled.
+  // nullopt, "auto": 90 % of what is free there.
+  std::optional<uint64_t> spill_capacity_bytes;
+
+  bool operator==(const DiskConfig&) const = default;
+};
+
+struct ModelsConfig {
+  // Folders below which gRPC callers may name paths.
+  std::vector<std::string> roots;
+  Readers readers = Readers::kOwner;  // Where the caller does not say.
+
+  bool operator==(const ModelsConfig&) const = default;
+};
+
+struct LogConfig {
+  enum class Level { kDebug, kInfo, kWarning, kError };
+  enum class Sink { kAuto, kJournal, kStderr };
+
+  Level level = Level::kInfo;
+  Sink sink = Sink::kAuto;  // kAuto: the journal where systemd started us.
+
+  bool operator==(const LogConfig&) const = default;
+};
+
+struct Config {
+  ServerConfig server;
+  DeviceConfig device;
+  HostConfig host;
+  DiskConfig disk;
+  ModelsConfig models;
+  LogConfig log;
+
+  bool operator==(const Config&) const = default;
+};
+
+// InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed". NotFound
+// or PermissionDenied: the file cannot be read.
+absl::StatusOr<Config> LoadConfig(const std::string& path);
+// `name` stands for the file in messages.
+absl::StatusOr<Config> ParseConfig(absl::string_view text,
+                                   const std::string& name);
+// Every key there is, "server.socket" and so on.
+std::vector<std::string> ConfigKeys();
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CONFIG_CONFIG_H_

@@ -1,0 +1,295 @@
+#include "daemon/config/config_keys.h"
+
+#include <sys/un.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/config/size.h"
+
+namespace hoistd {
+namespace {
+
+std::optional<std::string> Text(const toml::node& value) {
+  if (!value.is_string()) return std::nullopt;
+  std::string text = value.as_string()->get();
+  if (text.find('\0') != std::string::npos) return std::nullopt;
+  return text;
+}
+
+bool SetText(const toml::node& value, std::string* to) {
+  std::optional<std::string> text = Text(value);
+  if (text.has_value()) *to = *std::move(text);
+  return text.has_value();
+}
+
+bool SetSocketPath(const toml::node& value, std::string* to) {
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value() || text->empty() || text->front() != '/') return false;
+  if (text->size() >= sizeof(sockaddr_un::sun_path)) return false;
+  *to = *text;
+  return true;
+}
+
+bool SetMode(const toml::node& value, uint32_t* to) {
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value() || text->empty() || text->size() > 4) return false;
+  uint32_t mode = 0;
+  for (char digit : *text) {
+    if (digit < '0' || digit > '7') return false;
+    mode = mode * 8 + static_cast<uint32_t>(digit - '0');
+  }
+  if (mode > 0777) return false;
+  *to = mode;
+  return true;
+}
+
+std::optional<uint64_t> Size(const toml::node& value) {
+  if (value.is_integer()) {
+    const int64_t number = value.as_integer()->get();
+    if (number < 0) return std::nullopt;
+    return static_cast<uint64_t>(number);
+  }
+  const std::optional<std::string> text = Text(value);
+  return text.has_value() ? ParseSize(*text) : std::nullopt;
+}
+
+bool SetSizeOrAuto(const toml::node& value, std::optional<uint64_t>* to) {
+  if (Text(value) == "auto") {
+    to->reset();
+    return true;
+  }
+  const std::optional<uint64_t> size = Size(value);
+  if (!size.has_value() || *size == 0) return false;
+  *to = size;
+  return true;
+}
+
+bool SetSlab(const toml::node& value, uint64_t* to) {
+  constexpr uint64_t kGranularity = uint64_t{2} << 20;
+  const std::optional<uint64_t> size = Size(value);
+  if (!size.has_value() || *size == 0 || *size % kGranularity != 0) {
+    return false;
+  }
+  *to = *size;
+  return true;
+}
+
+bool SetRate(const toml::node& value, uint64_t* to) {
+  if (value.is_integer()) {
+    const int64_t number = value.as_integer()->get();
+    if (number < 0) return false;
+    *to = static_cast<uint64_t>(number);
+    return true;
+  }
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value()) return false;
+  const std::optional<uint64_t> rate = ParseRate(*text);
+  if (!rate.has_value()) return false;
+  *to = *rate;
+  return true;
+}
+
+bool SetDuration(const toml::node& value, absl::Duration* to) {
+  const std::optional<std::string> text = Text(value);
+  absl::Duration duration;
+  if (!text.has_value() || !absl::ParseDuration(*text, &duration)) return false;
+  if (duration < absl::ZeroDuration() || duration > absl::Minutes(1)) {
+    return false;
+  }
+  *to = duration;
+  return true;
+}
+
+template <uint32_t kLeast, uint32_t kMost>
+bool SetCount(const toml::node& value, uint32_t* to) {
+  if (!value.is_integer()) return false;
+  const int64_t number = value.as_integer()->get();
+  if (number < kLeast || number > kMost) return false;
+  *to = static_cast<uint32_t>(number);
+  return true;
+}
+
+template <typename Enum>
+bool SetEnum(const toml::node& value, Enum* to,
+             std::initializer_list<std::pair<absl::string_view, Enum>> names) {
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value()) return false;
+  for (const auto& [name, choice] : names) {
+    if (*text != name) continue;
+    *to = choice;
+    return true;
+  }
+  return false;
+}
+
+bool SetFolder(const toml::node& value, std::string* to) {
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value() || (!text->empty() && text->front() != '/')) {
+    return false;
+  }
+  *to = *text;
+  return true;
+}
+
+bool SetFolders(const toml::node& value, std::vector<std::string>* to) {
+  if (!value.is_array()) return false;
+  std::vector<std::string> folders;
+  for (const toml::node& element : *value.as_array()) {
+    std::string folder;
+    if (!SetFolder(element, &folder) || folder.empty()) return false;
+    folders.push_back(std::move(folder));
+  }
+  *to = std::move(folders);
+  return true;
+}
+
+using Node = const toml::node;
+
+constexpr absl::string_view kSocketAllowed =
+    "an absolute path of at most 107 bytes";
+constexpr absl::string_view kSizeOrAutoAllowed =
+    "\"auto\", a size such as \"64GiB\" or \"512MiB\", or a number of bytes";
+
+const ConfigKey kKeys[] = {
+    {"server.socket", kSocketAllowed,
+     [](Node& v, Config& c) { return SetSocketPath(v, &c.server.socket); }},
+    {"server.grpc_socket", kSocketAllowed,
+     [](Node& v, Config& c) {
+       return SetSocketPath(v, &c.server.grpc_socket);
+     }},
+    {"server.socket_mode", "octal digits as a string, \"0600\" to \"0777\"",
+     [](Node& v, Config& c) { return SetMode(v, &c.server.socket_mode); }},
+    {"server.group", "the name of a group, or \"\"",
+     [](Node& v, Config& c) { return SetText(v, &c.server.group); }},
+    {"server.admin_group", "the name of a group, or \"\"",
+     [](Node& v, Config& c) { return SetText(v, &c.server.admin_group); }},
+    {"device.backend", "\"auto\", \"cuda\" or \"emulated\"",
+     [](Node& v, Config& c) {
+       using B = DeviceConfig::Backend;
+       return SetEnum<B>(v, &c.device.backend,
+                         {{"auto", B::kAuto},
+                          {"cuda", B::kCuda},
+                          {"emulated", B::kEmulated}});
+     }},
+    {"device.share", "\"vmm\" or \"ipc\"",
+     [](Node& v, Config& c) {
+       using S = DeviceConfig::Share;
+       return SetEnum<S>(v, &c.device.share,
+                         {{"vmm", S::kVmm}, {"ipc", S::kIpc}});
+     }},
+    {"device.pool", kSizeOrAutoAllowed,
+     [](Node& v, Config& c) { return SetSizeOrAuto(v, &c.device.pool_bytes); }},
+    {"device.slab", "a multiple of 2MiB, such as \"256MiB\"",
+     [](Node& v, Config& c) { return SetSlab(v, &c.device.slab_bytes); }},
+    {"device.emulated.count", "a whole number, 1 to 64",
+     [](Node& v, Config& c) {
+       return SetCount<1, 64>(v, &c.device.emulated.count);
+     }},
+    {"device.emulated.link",
+     "a rate such as \"55GB/s\" or \"12GiB/s\"; \"0\" is unlimited",
+     [](Node& v, Config& c) {
+       return SetRate(v, &c.device.emulated.link_bytes_per_s);
+     }},
+    {"device.emulated.latency", "a time such as \"10us\" or \"1ms\", to \"1m\"",
+     [](Node& v, Config& c) {
+       return SetDuration(v, &c.device.emulated.latency);
+     }},
+    {"host.pool", kSizeOrAutoAllowed,
+     [](Node& v, Config& c) { return SetSizeOrAuto(v, &c.host.pool_bytes); }},
+    {"host.touch_threads", "a whole number, 0 (as the machine) to 256",
+     [](Node& v, Config& c) {
+       return SetCount<0, 256>(v, &c.host.touch_threads);
+     }},
+    {"disk.io", "\"auto\", \"io_uring\" or \"threads\"",
+     [](Node& v, Config& c) {
+       using I = DiskConfig::Io;
+       return SetEnum<I>(v, &c.disk.io,
+                         {{"auto", I::kAuto},
+                          {"io_uring", I::kIoUring},
+                          {"threads", I::kThreads}});
+     }},
+    {"disk.direct", "\"auto\" or \"never\"",
+     [](Node& v, Config& c) {
+       using D = DiskConfig::Direct;
+       return SetEnum<D>(v, &c.disk.direct,
+                         {{"auto", D::kAuto}, {"never", D::kNever}});
+     }},
+    {"disk.spill_dir", "an absolute path, or \"\" for no spilling",
+     [](Node& v, Config& c) { return SetFolder(v, &c.disk.spill_dir); }},
+    {"disk.spill_capacity", kSizeOrAutoAllowed,
+     [](Node& v, Config& c) {
+       return SetSizeOrAuto(v, &c.disk.spill_capacity_bytes);
+     }},
+    {"models.roots", "a list of absolute paths, such as [\"/srv/models\"]",
+     [](Node& v, Config& c) { return SetFolders(v, &c.models.roots); }},
+    {"models.readers", "\"owner\" or \"everyone\"",
+     [](Node& v, Config& c) {
+       return SetEnum<Readers>(
+           v, &c.models.readers,
+           {{"owner", Readers::kOwner}, {"everyone", Readers::kEveryone}});
+     }},
+    {"log.level", "\"debug\", \"info\", \"warning\" or \"error\"",
+     [](Node& v, Config& c) {
+       using L = LogConfig::Level;
+       return SetEnum<L>(v, &c.log.level,
+                         {{"debug", L::kDebug},
+                          {"info", L::kInfo},
+                          {"warning", L::kWarning},
+                          {"error", L::kError}});
+     }},
+    {"log.sink", "\"auto\", \"journal\" or \"stderr\"",
+     [](Node& v, Config& c) {
+       using S = LogConfig::Sink;
+       return SetEnum<S>(v, &c.log.sink,
+                         {{"auto", S::kAuto},
+                          {"journal", S::kJournal},
+                          {"stderr", S::kStderr}});
+     }},
+};
+
+// Levenshtein's distance, in two rows.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> last(b.size() + 1);
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(last.begin(), last.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t k = 1; k <= b.size(); ++k) {
+      const size_t change = last[k - 1] + (a[i - 1] == b[k - 1] ? 0 : 1);
+      row[k] = std::min({change, last[k] + 1, row[k - 1] + 1});
+    }
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::span<const ConfigKey> AllConfigKeys() { return kKeys; }
+
+std::string NearestConfigKey(absl::string_view name) {
+  // A long name is not a slip of the pen, and would cost time to compare.
+  constexpr size_t kLongest = 64;
+  if (name.size() > kLongest) return "";
+  const absl::string_view leaf = name.substr(name.rfind('.') + 1);
+  std::string nearest;
+  size_t least = name.size() / 2 + 1;
+  for (const ConfigKey& key : kKeys) {
+    size_t distance = EditDistance(name, key.name);
+    // The right key in the wrong table.
+    if (leaf == key.name.substr(key.name.rfind('.') + 1)) {
+      distance = std::min<size_t>(distance, 1);
+    }
+    if (distance >= least) continue;
+    least = distance;
+    nearest = std::string(key.name);
+  }
+  return nearest;
+}
+
+}  // namespace hoistd

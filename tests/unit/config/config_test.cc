@@ -1,0 +1,197 @@
+#include "daemon/config/config.h"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::hoistd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+absl::StatusOr<Config> Parse(const std::string& text) {
+  return ParseConfig(text, "x.toml");
+}
+
+TEST(Config, ShippedFileHoldsTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const Config config, LoadConfig(HOIST_SHIPPED_CONFIG));
+  EXPECT_TRUE(config == Config());
+}
+
+TEST(Config, ShippedFileNamesEveryKey) {
+  std::stringstream text;
+  text << std::ifstream(HOIST_SHIPPED_CONFIG).rdbuf();
+  // A key is named if taking its line out makes a file that differs, so each
+  // `leaf =` must stand below its table's header.
+  for (const std::string& key : ConfigKeys()) {
+    const size_t dot = key.rfind('.');
+    const size_t table = text.str().find("\n[" + key.substr(0, dot) + "]\n");
+    ASSERT_NE(table, std::string::npos) << key;
+    const size_t end = text.str().find("\n[", table + 1);
+    const std::string section = text.str().substr(table, end - table);
+    EXPECT_THAT(section, HasSubstr("\n" + key.substr(dot + 1) + " = ")) << key;
+  }
+}
+
+TEST(Config, EmptyFileIsTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(""));
+  EXPECT_TRUE(config == Config());
+}
+
+TEST(Config, ReadsEveryKey) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(R"(
+[server]
+socket = "/tmp/a.sock"
+grpc_socket = "/tmp/b.sock"
+socket_mode = "0600"
+group = ""
+admin_group = "wheel"
+[device]
+backend = "emulated"
+share = "ipc"
+pool = "2GiB"
+slab = "64MiB"
+emulated.count = 2
+emulated.link = "55GB/s"
+emulated.latency = "10us"
+[host]
+pool = 4096
+touch_threads = 3
+[disk]
+io = "threads"
+direct = "never"
+spill_dir = "/var/lib/hoist/spill"
+spill_capacity = "1TiB"
+[models]
+roots = ["/srv/models", "/mnt/more"]
+readers = "everyone"
+[log]
+level = "debug"
+sink = "stderr"
+)"));
+  EXPECT_EQ(config.server.socket, "/tmp/a.sock");
+  EXPECT_EQ(config.server.grpc_socket, "/tmp/b.sock");
+  EXPECT_EQ(config.server.socket_mode, 0600u);
+  EXPECT_EQ(config.server.group, "");
+  EXPECT_EQ(config.server.admin_group, "wheel");
+  EXPECT_EQ(config.device.backend, DeviceConfig::Backend::kEmulated);
+  EXPECT_EQ(config.device.share, DeviceConfig::Share::kIpc);
+  EXPECT_EQ(config.device.pool_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(config.device.slab_bytes, uint64_t{64} << 20);
+  EXPECT_EQ(config.device.emulated.count, 2u);
+  EXPECT_EQ(config.device.emulated.link_bytes_per_s, 55'000'000'000u);
+  EXPECT_EQ(config.device.emulated.latency, absl::Microseconds(10));
+  EXPECT_EQ(config.host.pool_bytes, 4096u);
+  EXPECT_EQ(config.host.touch_threads, 3u);
+  EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
+  EXPECT_EQ(config.disk.direct, DiskConfig::Direct::kNever);
+  EXPECT_EQ(config.disk.spill_dir, "/var/lib/hoist/spill");
+  EXPECT_EQ(config.disk.spill_capacity_bytes, uint64_t{1} << 40);
+  EXPECT_THAT(config.models.roots, ElementsAre("/srv/models", "/mnt/more"));
+  EXPECT_EQ(config.models.readers, Readers::kEveryone);
+  EXPECT_EQ(config.log.level, LogConfig::Level::kDebug);
+  EXPECT_EQ(config.log.sink, LogConfig::Sink::kStderr);
+}
+
+struct Refusal {
+  const char* text;
+  const char* where;    // File, line and key.
+  const char* allowed;  // What would do.
+};
+
+class ConfigRefusal : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(ConfigRefusal, NamesFileLineKeyAndWhatIsAllowed) {
+  EXPECT_THAT(Parse(GetParam().text),
+              StatusIs(kInvalid, AllOf(StartsWith(GetParam().where),
+                                       HasSubstr(GetParam().allowed))));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigRefusal,
+    ::testing::Values(
+        Refusal{"[server]\nsocket = \"hoistd.sock\"\n",
+                "x.toml:2: server.socket: ", "absolute path"},
+        Refusal{"[server]\nsocket = 7\n", "x.toml:2: server.socket: 7 ",
+                "absolute path"},
+        Refusal{"\n\n[server]\nsocket_mode = \"0888\"\n",
+                "x.toml:4: server.socket_mode: ", "octal"},
+        Refusal{"[server]\nsocket_mode = 660\n",
+                "x.toml:2: server.socket_mode: ", "octal"},
+        Refusal{"[device]\nbackend = \"gpu\"\n", "x.toml:2: device.backend: ",
+                "\"auto\", \"cuda\" or \"emulated\""},
+        Refusal{"[device]\nshare = \"VMM\"\n",
+                "x.toml:2: device.share: ", "\"vmm\" or \"ipc\""},
+        Refusal{"[device]\npool = \"lots\"\n",
+                "x.toml:2: device.pool: ", "\"64GiB\""},
+        Refusal{"[device]\npool = 0\n", "x.toml:2: device.pool: ", "\"auto\""},
+        Refusal{"[device]\npool = -5\n", "x.toml:2: device.pool: ", "\"auto\""},
+        Refusal{"[device]\nslab = \"3MB\"\n",
+                "x.toml:2: device.slab: ", "2MiB"},
+        Refusal{"[device.emulated]\ncount = 0\n",
+                "x.toml:2: device.emulated.count: ", "1 to 64"},
+        Refusal{"[device.emulated]\nlink = \"55\"\n",
+                "x.toml:2: device.emulated.link: ", "\"55GB/s\""},
+        Refusal{"[device.emulated]\nlatency = \"-1s\"\n",
+                "x.toml:2: device.emulated.latency: ", "\"10us\""},
+        Refusal{"[host]\ntouch_threads = 1.5\n",
+                "x.toml:2: host.touch_threads: ", "whole number"},
+        Refusal{"[disk]\nio = true\n", "x.toml:2: disk.io: ", "\"io_uring\""},
+        Refusal{"[models]\nroots = \"/srv\"\n",
+                "x.toml:2: models.roots: ", "a list"},
+        Refusal{"[models]\nroots = [\"/srv\", \"\"]\n",
+                "x.toml:2: models.roots: ", "absolute"},
+        Refusal{"[log]\nlevel = \"loud\"\n",
+                "x.toml:2: log.level: ", "\"warning\""},
+        Refusal{"device = 3\n", "x.toml:1: device: ", "[device]"},
+        Refusal{"[server]\nsocket = \"/a\"\ngrpc_socket = \"/a\"\n",
+                "x.toml:3: server.grpc_socket: ", "its own path"},
+        Refusal{"[disk]\nspill_capacity = \"1GiB\"\n",
+                "x.toml:2: disk.spill_capacity: ", "spill_dir"},
+        Refusal{"[device]\npool = \"2MiB\"\n",
+                "x.toml:2: device.pool: ", "device.slab"}));
+
+TEST(Config, UnknownKeyIsRefusedWithTheNearest) {
+  EXPECT_THAT(
+      Parse("[device]\nbackendd = \"cuda\"\n"),
+      StatusIs(kInvalid, AllOf(StartsWith("x.toml:2: device.backendd: no such"),
+                               HasSubstr("did you mean device.backend?"))));
+  // The right key in the wrong table.
+  EXPECT_THAT(Parse("[host]\nspill_dir = \"/x\"\n"),
+              StatusIs(kInvalid, HasSubstr("did you mean disk.spill_dir?")));
+  EXPECT_THAT(Parse("[modells]\nroots = []\n"),
+              StatusIs(kInvalid, HasSubstr("modells")));
+}
+
+TEST(Config, UnknownKeyLikeNoneGetsNoGuess) {
+  EXPECT_THAT(Parse("qqqqqqqqqqqqq = 1\n"),
+              StatusIs(kInvalid, Not(HasSubstr("did you mean"))));
+}
+
+TEST(Config, BrokenTomlNamesTheLine) {
+  EXPECT_THAT(Parse("[server]\nsocket = \"a\n"),
+              StatusIs(kInvalid, StartsWith("x.toml:2: not TOML: ")));
+  EXPECT_THAT(Parse("[server]\n[server]\n"),
+              StatusIs(kInvalid, StartsWith("x.toml:2: not TOML: ")));
+  EXPECT_THAT(Parse("socket = \"\xff\"\n"), StatusIs(kInvalid));
+}
+
+TEST(Config, MissingFileIsNotFoundAndNamed) {
+  EXPECT_THAT(LoadConfig("/nonexistent/hoistd.toml"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/nonexistent/hoistd.toml")));
+}
+
+}  // namespace
+}  // namespace hoistd
