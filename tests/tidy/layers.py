@@ -1,0 +1,179 @@
+"""Who may know whom: the table that the rules Includes and Links check.
+
+A zone is a folder. A zone may always include itself. `sees` names other zones,
+`uses` third-party libraries; the standard library and libc are open to all,
+but for what `bans` lists. The order of ZONES does not matter: a file belongs to
+the zone with the longest matching prefix.
+"""
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass(frozen=True)
+class Zone:
+    sees: frozenset
+    uses: frozenset
+    header_sees: frozenset  # What its headers may include; by default `sees`.
+    pure: bool
+
+
+def zone(sees="", uses="", header_sees=None, pure=False):
+    if header_sees is None:
+        header_sees = sees
+    return Zone(frozenset(sees.split()), frozenset(uses.split()),
+                frozenset(header_sees.split()), pure)
+
+
+# A pure zone is policy: what it needs of the world it is told. So no threads,
+# locks, clocks, files or processes, and nothing of libc but its types.
+IMPURE = (r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|"
+          r"latch|barrier|stop_token|chrono|ctime|fstream|iostream|filesystem|"
+          r"random|csignal)$|absl/(synchronization|random)/|"
+          r"absl/time/clock\.h|daemon/base/clock\.h")
+
+
+def is_impure(kind, name):
+    if re.match(IMPURE, name):
+        return True
+    return (kind == "system" and name.endswith(".h") and
+            name not in ("stdint.h", "stddef.h"))
+
+
+CORE = "daemon/core daemon/base shared"
+
+ZONES = {
+    "shared": zone(),
+    "proto": zone(),
+    "client/include": zone("shared", "torch"),
+    "client/src": zone("shared client/include proto-c", "protobuf-c",
+                       header_sees="shared client/include"),
+    "client/examples": zone("client/include shared"),
+    "client/ctl": zone("proto shared", "grpc protobuf cli11 nlohmann absl"),
+    "daemon/base": zone("shared", "absl"),
+    "daemon/core": zone("daemon/base shared", "absl nlohmann xxhash",
+                        pure=True),
+    "daemon/convert": zone(CORE + " daemon/engine proto", "absl protobuf"),
+    "daemon/config": zone(CORE, "absl toml++"),
+    "daemon/device": zone(CORE, "absl spdlog cuda"),
+    "daemon/io": zone(CORE, "absl spdlog liburing"),
+    "daemon/host": zone(CORE, "absl spdlog"),
+    "daemon/store": zone(CORE, "absl spdlog sqlite xxhash nlohmann"),
+    "daemon/mover": zone(CORE + " daemon/store daemon/host",
+                         "absl spdlog xxhash"),
+    "daemon/engine": zone(
+        CORE + " daemon/mover daemon/store daemon/host daemon/io",
+        "absl spdlog"),
+    "daemon/session": zone(CORE + " daemon/engine daemon/convert proto",
+                           "absl spdlog protobuf"),
+    "daemon/rpc": zone(CORE + " daemon/engine daemon/convert proto",
+                       "absl spdlog protobuf grpc"),
+    # main: the only place that builds concrete things.
+    "daemon": zone(
+        CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"
+        " daemon/mover daemon/engine daemon/session daemon/rpc",
+        "absl cli11 spdlog systemd httplib"),
+}
+
+# How third-party headers, and the targets that bring them, are recognised.
+THIRD_HEADERS = {
+    "absl": r"absl/", "nlohmann": r"nlohmann/", "xxhash": r"xxh(ash|3)\.h",
+    "grpc": r"grpc(pp|\+\+)?/", "protobuf": r"google/protobuf/",
+    "protobuf-c": r"protobuf-c/", "cuda": r"cuda[a-zA-Z_]*\.h",
+    "liburing": r"liburing(/|\.h)", "sqlite": r"sqlite3\.h",
+    "spdlog": r"(spdlog|fmt)/", "toml++": r"toml\+\+/", "cli11": r"CLI/",
+    "httplib": r"httplib\.h", "systemd": r"systemd/", "torch": r"(torch|c10|ATen)/",
+    "test": r"(gtest|gmock|benchmark)/", "curses": r"n?curses\.h",
+}
+THIRD_TARGETS = {
+    "absl": r"absl::", "nlohmann": r"nlohmann_json", "xxhash": r".*xxhash",
+    "grpc": r"(PkgConfig::GRPC|gRPC::)", "protobuf-c": r".*protobuf[-_]?c$",
+    "protobuf": r"(PkgConfig::PROTOBUF$|protobuf::)", "cuda": r"CUDA::",
+    "liburing": r".*uring", "sqlite": r".*sqlite", "spdlog": r"spdlog::|fmt::",
+    "toml++": r".*toml(plusplus|\+\+)", "cli11": r"CLI11::",
+    "httplib": r"httplib|.*httplib", "systemd": r".*systemd",
+    "test": r"GTest::|benchmark::", "curses": r".*curses",
+}
+OPEN_TARGETS = r"(hoist_rules|Threads::Threads|pthread|dl|rt|m|-.*|PUBLIC|" \
+    r"PRIVATE|INTERFACE)$"
+
+SYSTEM_FOLDERS = r"(sys|linux|netinet|arpa|net|asm)/"
+SYSTEM_HEADERS = frozenset("""
+assert ctype dirent dlfcn elf endian errno fcntl features fnmatch ftw getopt
+glob grp inttypes limits link locale malloc math mntent netdb poll pthread pwd
+sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef
+stdint stdio stdlib string strings sysexits syslog termios threads time ucontext
+unistd utime wchar
+""".split())
+
+
+def zone_of(path):
+    """The zone a file lies in, or None (tests, scripts, ...)."""
+    best = None
+    for name in ZONES:
+        if path.startswith(name + "/") and (best is None or
+                                            len(name) > len(best)):
+            best = name
+    if best == "daemon" and path.count("/") > 1:
+        return "?" + path.rsplit("/", 1)[0]  # A folder the table lacks.
+    return best
+
+
+def classify(name, quoted):
+    """Returns (kind, what) of an included header.
+
+    kind is 'zone', 'third', 'system' or 'unknown'.
+    """
+    if re.match(r"(daemon|client|tests)/", name):
+        if name.startswith("tests/"):
+            return "zone", "tests"
+        return "zone", zone_of(name)
+    if name.startswith("hoist/v1/"):
+        return "zone", "proto-c" if name.endswith(".pb-c.h") else "proto"
+    if name.startswith("hoist/shared/"):
+        return "zone", "shared"
+    if re.match(r"hoist/", name):
+        return "zone", "client/include"
+    for lib, pattern in THIRD_HEADERS.items():
+        if re.match(pattern, name):
+            return "third", lib
+    if not quoted:
+        stem = name[:-2] if name.endswith(".h") else None
+        if stem in SYSTEM_HEADERS or re.match(SYSTEM_FOLDERS, name):
+            return "system", name
+        if stem is None and "/" not in name and "." not in name:
+            return "system", name
+    return "unknown", name
+
+
+def target_zones(target):
+    """The zones and libraries that linking `target` brings, or None."""
+    target = re.sub(r"^\$<(BUILD_INTERFACE|LINK_ONLY):(.*)>$", r"\2", target)
+    if re.match(OPEN_TARGETS, target) or "$" in target:
+        return [], []
+    named = {
+        "hoist_shared": (["shared"], []), "hoist::shared": (["shared"], []),
+        "hoist_proto_c": (["proto-c"], ["protobuf-c"]),
+        "hoist_proto": (["proto"], ["protobuf"]),
+        "hoist_proto_grpc": (["proto"], ["protobuf", "grpc"]),
+        "hoist": (["client/include"], []),
+        "hoist::hoist": (["client/include"], []),
+        "hoist::client": (["client/include"], []),
+        "hoist_client": (["client/include"], []),
+    }
+    if target in named:
+        return named[target]
+    if target.startswith("hoist_"):
+        folder = target[len("hoist_"):]
+        for prefix in ("daemon/", "client/"):
+            if prefix + folder in ZONES:
+                return [prefix + folder], []
+        for name in sorted(ZONES, key=len, reverse=True):
+            stem = name.split("/")[-1]
+            if name != stem and folder.startswith(stem + "_"):
+                return [name], []
+        return None
+    for lib, pattern in THIRD_TARGETS.items():
+        if re.match(pattern, target, re.IGNORECASE):
+            return [], [lib]
+    return None
