@@ -1,0 +1,128 @@
+#include "daemon/host/host_limits.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace hoistd {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kStep = 2 * kMiB;
+constexpr uint64_t kDefaultBytes = 4096 * kMiB;
+// Version 1 has no word for "no limit": it is the largest number of pages.
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;
+
+std::optional<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+std::optional<uint64_t> Least(std::optional<uint64_t> a,
+                              std::optional<uint64_t> b) {
+  if (!a) return b;
+  return b ? std::min(*a, *b) : a;
+}
+
+std::optional<uint64_t> ReadLimit(const std::string& file) {
+  const std::optional<std::string> text = ReadFile(file);
+  uint64_t bytes = 0;
+  // "max" is no number, so it is no limit.
+  if (!text || !absl::SimpleAtoi(*text, &bytes) || bytes >= kNoLimit) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+// The least of `name` in `mount`/`path` and every folder above it. A folder
+// may be missing: a container sees its own cgroup at the mount's root, while
+// the path may be the host's.
+std::optional<uint64_t> LeastUpwards(const std::string& mount,
+                                     absl::string_view path,
+                                     absl::string_view name) {
+  std::vector<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
+  // A process outside of its namespace's root is shown as "/../x".
+  parts.erase(std::remove(parts.begin(), parts.end(), ".."), parts.end());
+  std::optional<uint64_t> least;
+  while (true) {
+    std::string folder = mount;
+    for (const std::string& part : parts) absl::StrAppend(&folder, "/", part);
+    least = Least(least, ReadLimit(absl::StrCat(folder, "/", name)));
+    if (parts.empty()) return least;
+    parts.pop_back();
+  }
+}
+
+bool HasController(absl::string_view controllers, absl::string_view name) {
+  for (const absl::string_view one : absl::StrSplit(controllers, ',')) {
+    if (one == name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
+  const std::optional<std::string> groups =
+      ReadFile(absl::StrCat(root, "/proc/self/cgroup"));
+  if (!groups) return std::nullopt;
+  const std::string base = absl::StrCat(root, "/sys/fs/cgroup");
+  std::optional<uint64_t> least;
+  for (const absl::string_view line : absl::StrSplit(*groups, '\n')) {
+    // "0::/system.slice/hoistd.service" or "5:cpu,memory:/docker/1f2e".
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    if (fields[0] == "0" && fields[1].empty()) {
+      for (const char* mount : {"", "/unified"}) {
+        least = Least(least, LeastUpwards(absl::StrCat(base, mount), fields[2],
+                                          "memory.max"));
+      }
+    } else if (HasController(fields[1], "memory")) {
+      least = Least(least, LeastUpwards(absl::StrCat(base, "/memory"),
+                                        fields[2], "memory.limit_in_bytes"));
+    }
+  }
+  return least;
+}
+
+absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
+    std::optional<uint64_t> configured_bytes,
+    std::optional<uint64_t> cgroup_limit_bytes) {
+  HostPoolSize size;
+  if (configured_bytes) {
+    if (cgroup_limit_bytes && *configured_bytes > *cgroup_limit_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "host.pool is ", *configured_bytes,
+          " bytes, but this process's cgroup allows ", *cgroup_limit_bytes,
+          "; lower host.pool or raise the cgroup's memory limit"));
+    }
+    size.bytes = *configured_bytes;
+  } else if (cgroup_limit_bytes) {
+    size.bytes = *cgroup_limit_bytes / 2;
+    size.note = absl::StrCat("host pool: ", size.bytes / kMiB,
+                             " MiB, half of the cgroup's memory limit; set "
+                             "host.pool to choose another size");
+  } else {
+    size.bytes = kDefaultBytes;
+    size.note =
+        "host pool: 4 GiB, since no cgroup limits this process's memory; set "
+        "host.pool to what this host can spare";
+  }
+  size.bytes -= size.bytes % kStep;
+  if (size.bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a host pool of less than 2 MiB holds nothing (host.pool ",
+                     configured_bytes.value_or(0), ", cgroup limit ",
+                     cgroup_limit_bytes.value_or(0), "); set host.pool"));
+  }
+  return size;
+}
+
+}  // namespace hoistd

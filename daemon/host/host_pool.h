@@ -1,0 +1,119 @@
+// The host tier's memory: one pool that only the daemon pins.
+#ifndef HOIST_DAEMON_HOST_HOST_POOL_H_
+#define HOIST_DAEMON_HOST_HOST_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/device.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct HostPoolOptions {
+  uint64_t bytes = 0;  // A multiple of 2 MiB; not 0.
+  // The first piece is small, so that the first stage is served early.
+  uint64_t first_piece_bytes = uint64_t{256} << 20;
+  // A driver pins about 1 GiB in 40 to 90 ms with its locks held; half of that
+  // keeps others' calls under 50 ms.
+  uint64_t piece_bytes = uint64_t{512} << 20;
+  int touch_threads = 4;
+};
+
+// One memfd, mapped for writing. With a CUDA device it is brought up in the
+// background, piece by piece from its start: several threads touch the pages,
+// one registers what is touched. With emulated devices alone it is whole at
+// once, and pages come as they are written.
+//
+// Threads:  thread-safe. Bring-up runs on threads of its own, joined on
+//           destruction.
+// Owns:     the memory. Borrows the devices, which outlive it.
+// Bounds:   options.bytes; it never grows past them.
+// Restart:  the memfd may outlive the process in a store of descriptors.
+class HostPool {
+ public:
+  using OnGrown = absl::AnyInvocable<void(uint64_t ready_bytes)>;
+
+  // InvalidArgument: a size is 0 or not a multiple of 2 MiB.
+  static absl::StatusOr<std::unique_ptr<HostPool>> Create(
+      const HostPoolOptions& options, std::vector<Device*> devices);
+  HostPool(const HostPool&) = delete;
+  HostPool& operator=(const HostPool&) = delete;
+  // Stops bring-up after the piece in hand, and unregisters.
+  ~HostPool();
+
+  // Begins bring-up. `on_grown` is called after each piece, from a thread of
+  // the pool; where the pool is whole already, once, from in here. It is never
+  // called after the destructor began to return. Call once.
+  void Start(OnGrown on_grown);
+
+  // [0, ready_bytes()) may be used; bytes().. is the end.
+  uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t bytes() const { return options_.bytes; }
+  // Of the whole pool, ready or not.
+  std::span<std::byte> span() const { return memory_.span(); }
+  std::byte* Address(uint64_t offset) const { return memory_.data() + offset; }
+
+  // The memfd, to be kept in a store of descriptors. Borrowed.
+  int fd() const { return fd_.get(); }
+  // Maps for reading only: what clients may be given. Borrowed.
+  int read_only_fd() const { return read_only_fd_.get(); }
+
+  // What did not work out, for the log and `status`; it grows with bring-up.
+  std::vector<std::string> notes() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
+           hoist::UniqueFd fd, hoist::UniqueFd read_only_fd,
+           hoist::Mapping memory);
+
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    uint64_t untouched = 0;  // Bytes that no thread has finished touching.
+  };
+  void CutPieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Touch() ABSL_LOCKS_EXCLUDED(mu_);
+  void Register() ABSL_LOCKS_EXCLUDED(mu_);
+  bool WaitUntilTouched(size_t piece) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Yield() ABSL_LOCKS_EXCLUDED(mu_);
+  void RegisterPiece(std::span<std::byte> piece) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddNote(std::string note) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const HostPoolOptions options_;
+  const std::vector<Device*> devices_;  // CUDA's alone.
+  const hoist::UniqueFd fd_;
+  const hoist::UniqueFd read_only_fd_;
+  const hoist::Mapping memory_;
+  OnGrown on_grown_;  // Only the registering thread, once started.
+
+  // What was registered, and with which device, in order. Only the registering
+  // thread, then the destructor.
+  struct Registration {
+    Device* device;
+    std::span<std::byte> memory;
+  };
+  std::vector<Registration> registered_;
+
+  mutable absl::Mutex mu_;
+  absl::CondVar changed_;
+  std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_touch_ ABSL_GUARDED_BY(mu_) = 0;  // Taken up to here.
+  uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_HOST_HOST_POOL_H_
