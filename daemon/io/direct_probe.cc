@@ -1,0 +1,109 @@
+#include "daemon/io/direct_probe.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/io/aligned_buffer.h"
+#include "daemon/io/read_cutter.h"
+
+namespace hoistd {
+namespace {
+
+struct FileSystem {
+  uint32_t magic;
+  const char* name;
+};
+
+// The last ones are not in Debian 12's linux/magic.h.
+constexpr FileSystem kBuffered[] = {
+    {TMPFS_MAGIC, "tmpfs"},         {RAMFS_MAGIC, "ramfs"},
+    {HUGETLBFS_MAGIC, "hugetlbfs"}, {NFS_SUPER_MAGIC, "NFS"},
+    {SMB_SUPER_MAGIC, "SMB"},       {CIFS_SUPER_MAGIC, "CIFS"},
+    {SMB2_SUPER_MAGIC, "SMB"},      {CEPH_SUPER_MAGIC, "Ceph"},
+    {AFS_SUPER_MAGIC, "AFS"},       {V9FS_MAGIC, "9p"},
+    {FUSE_SUPER_MAGIC, "FUSE"},     {0x0bd00bd0, "Lustre"},
+    {0x47504653, "GPFS"},           {0x19830326, "BeeGFS"},
+};
+
+absl::Status CheckAlignment(int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx st = {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) == 0 &&
+      (st.stx_mask & STATX_DIOALIGN) != 0) {
+    if (st.stx_dio_offset_align == 0) {
+      return absl::FailedPreconditionError("the file takes no direct I/O");
+    }
+    const uint32_t needed =
+        std::max(st.stx_dio_offset_align, st.stx_dio_mem_align);
+    if (needed > kDirectAlignment) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "direct I/O needs an alignment of ", needed, " bytes here"));
+    }
+  }
+#endif
+  // Older kernels do not say, and some file systems refuse only the read.
+  HOIST_ASSIGN_OR_RETURN(AlignedBuffer buffer,
+                         AlignedBuffer::Create(kDirectAlignment));
+  if (pread(fd, buffer.data(), kDirectAlignment, 0) < 0) {
+    return ErrnoToStatus(errno, "direct read");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<hoist::UniqueFd> Reopen(int fd, int flags) {
+  const std::string path = absl::StrCat("/proc/self/fd/", fd);
+  hoist::UniqueFd reopened(open(path.c_str(), flags | O_CLOEXEC));
+  if (!reopened.valid()) return ErrnoToStatus(errno, "reopen");
+  return reopened;
+}
+
+absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access) {
+  auto direct = Reopen(fd, access | O_DIRECT);
+  if (!direct.ok()) return Annotate(direct.status(), "with O_DIRECT");
+  HOIST_RETURN_IF_ERROR(CheckAlignment(direct->get()));
+  return direct;
+}
+
+std::string BufferedFileSystem(int fd) {
+  struct statfs fs = {};
+  if (fstatfs(fd, &fs) != 0) return "";
+  for (const FileSystem& buffered : kBuffered) {
+    if (static_cast<uint32_t>(fs.f_type) == buffered.magic) {
+      return buffered.name;
+    }
+  }
+  return "";
+}
+
+double CachedShare(int fd, uint64_t file_bytes) {
+  constexpr uint64_t kSamples = 64;
+  if (file_bytes == 0) return 0;
+  posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  const uint64_t samples = std::min(kSamples, 1 + file_bytes / 4096);
+  uint64_t cached = 0;
+  for (uint64_t i = 0; i < samples; ++i) {
+    // The middle of each of `samples` equal parts.
+    const uint64_t offset = file_bytes / samples * i + file_bytes / samples / 2;
+    char byte = 0;
+    const iovec into = {&byte, 1};
+    if (preadv2(fd, &into, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1) {
+      ++cached;
+    }
+  }
+  posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL);
+  return static_cast<double>(cached) / static_cast<double>(samples);
+}
+
+}  // namespace hoistd

@@ -1,0 +1,32 @@
+// Questions to the kernel about how a file is best read.
+#ifndef HOIST_DAEMON_IO_DIRECT_PROBE_H_
+#define HOIST_DAEMON_IO_DIRECT_PROBE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+// Another description of the same file: `flags` as of open(2).
+absl::StatusOr<hoist::UniqueFd> Reopen(int fd, int flags);
+
+// A description with O_DIRECT that takes 4 KiB aligned requests, `access` being
+// O_RDONLY or O_RDWR. The message says why there is none; FailedPrecondition
+// where the file system has none.
+absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access);
+
+// Name of the file system where O_DIRECT is not had or does not pay (in
+// memory, or over a network), else empty.
+std::string BufferedFileSystem(int fd);
+
+// Share of the file in the page cache, by at most 64 samples, 0 where the
+// kernel does not say. `fd` is a description of our own: its readahead is
+// turned off meanwhile, lest the question change the answer.
+double CachedShare(int fd, uint64_t file_bytes);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_IO_DIRECT_PROBE_H_

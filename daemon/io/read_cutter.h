@@ -1,0 +1,67 @@
+#ifndef HOIST_DAEMON_IO_READ_CUTTER_H_
+#define HOIST_DAEMON_IO_READ_CUTTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "daemon/core/io_engine.h"
+
+namespace hoistd {
+
+// What O_DIRECT asks of address, length and offset; files whose file system
+// asks for more are read through the page cache (source_file.h).
+inline constexpr uint64_t kDirectAlignment = 4096;
+
+constexpr uint64_t DirectDown(uint64_t value) {
+  return value & ~(kDirectAlignment - 1);
+}
+constexpr uint64_t DirectUp(uint64_t value) {
+  return DirectDown(value + kDirectAlignment - 1);
+}
+
+// What is read with one system call, as a rule.
+struct ReadPiece {
+  uint64_t offset = 0;  // In the file.
+  uint64_t bytes = 0;
+  std::vector<Scatter> into;  // Their sum is `bytes`; null: skipped.
+  // Direct I/O may read straight into the one destination.
+  bool straight = false;
+};
+
+// Cuts a request into pieces, in file order. Pure.
+//
+// Gaps of 64 KiB and more, and gaps at either end, are not read at all; a file
+// that ends within such a gap therefore goes unnoticed. Smaller gaps are read
+// through, since one larger read is cheaper than two.
+//
+// Bounds:   a piece, with its ends moved out to the direct alignment where the
+//           request is direct, has at most `piece_bytes` bytes (a multiple of
+//           4 KiB), and at most 1,024 destinations (IOV_MAX).
+class ReadCutter {
+ public:
+  ReadCutter() = default;
+  ReadCutter(ReadRequest request, uint64_t piece_bytes);
+
+  // nullopt: everything has been cut.
+  std::optional<ReadPiece> Next();
+
+ private:
+  // Drops what is empty or skipped at the cursor.
+  void SkipGap();
+  bool CanGoStraight() const;
+  uint64_t left() const { return into_[index_].bytes - used_; }
+  void Advance(uint64_t bytes);
+
+  std::vector<Scatter> into_;
+  uint64_t piece_bytes_ = 0;
+  bool direct_ = false;
+  uint64_t offset_ = 0;  // In the file, of the cursor.
+  size_t index_ = 0;     // In `into_`.
+  uint64_t used_ = 0;    // Bytes of into_[index_] that are cut already.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_IO_READ_CUTTER_H_

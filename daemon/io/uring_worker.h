@@ -1,0 +1,81 @@
+#ifndef HOIST_DAEMON_IO_URING_WORKER_H_
+#define HOIST_DAEMON_IO_URING_WORKER_H_
+
+#include <liburing.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/io/aligned_buffer.h"
+#include "daemon/io/io_queue.h"
+#include "daemon/io/piece_io.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct UringSetup {
+  bool registered_buffers = false;
+  std::vector<std::string> fallbacks;
+};
+
+// One thread with a ring of its own, which takes pieces from the engine's
+// queue, keeps as many in flight as it has bounce chunks, and copies out of
+// those that have arrived while the disk fills the others.
+//
+// Threads:  Wake from any. The ring belongs to the worker's thread alone:
+//           SINGLE_ISSUER and DEFER_TASKRUN ask for it.
+// Owns:     its thread, ring and bounce memory. Borrows the queue, which must
+//           be closed, and the worker woken, before the destructor joins.
+class UringWorker {
+ public:
+  struct Options {
+    uint64_t chunk_bytes = 0;  // The queue's piece size.
+    unsigned chunks = 0;
+  };
+
+  // Returns when the ring is up. The status says what the kernel refused.
+  static absl::StatusOr<std::unique_ptr<UringWorker>> Start(
+      IoQueue& queue, const Options& options);
+  ~UringWorker();
+
+  // The queue has something new, or was closed.
+  void Wake();
+  const UringSetup& setup() const { return setup_; }
+
+ private:
+  UringWorker(IoQueue& queue, const Options& options);
+
+  absl::Status SetUp();
+  void Run();
+  // Starts pieces while there are any and a slot is free.
+  void Fill();
+  void Issue(size_t slot);
+  io_uring_sqe* NextSqe();
+  void ArmWake();
+  void SubmitAndWait();
+  // Handles a few completions; few, so that the disk is given new work
+  // between the copies.
+  void Reap();
+  void Complete(size_t slot, int result);
+
+  IoQueue& queue_;
+  const Options options_;
+  hoist::UniqueFd wake_;
+  UringSetup setup_;
+  AlignedBuffer arena_;
+  io_uring ring_ = {};
+  bool wake_armed_ = false;
+  std::vector<PieceIo> pieces_;  // One a slot; slot i has chunk i.
+  std::vector<size_t> free_slots_;
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_IO_URING_WORKER_H_
