@@ -28,6 +28,8 @@ while [[ $# -gt 0 ]]; do
 done
 
 jobs=$(nproc)
+ninja_flags=()
+if [[ ! -t 1 ]]; then ninja_flags=(--quiet); fi  # Only what went wrong.
 results=$PWD/build/results
 venv=${HOIST_VENV:-$PWD/build/venv}
 export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
@@ -51,8 +53,10 @@ step() {  # NAME COMMAND...: runs it, and books it as one test.
 build() {  # PRESET [TARGET...]
   local name=$1
   shift
-  cmake --preset "$name" --log-level=WARNING &&
-    cmake --build --preset "$name" -j "$jobs" ${1:+--target "$@"}
+  cmake --preset "$name" >"$results/configure-$name.log" 2>&1 ||
+    { cat "$results/configure-$name.log"; return 1; }
+  cmake --build --preset "$name" -j "$jobs" ${1:+--target "$@"} \
+    -- "${ninja_flags[@]}"
 }
 
 run_ctest() {  # PRESET LABELS

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Makes build/hoist-<version>-linux-x86_64.tar.gz, which runs from wherever it
+# is unpacked, on any x86-64 Linux whose glibc is no older than this machine's.
+#
+#   scripts/package.sh [--with-tests] [--dir DIR] [--no-build]
+#
+#   --with-tests  the test programs, benches and Python tests too, in tests/
+#   --dir DIR     leave the unpacked tree in DIR, and make no archive
+#   --no-build    package what build/package holds already
+#
+# Shared libraries lie beside the programs, all but glibc's and the driver's.
+# libhoist is the exception: it lives in somebody else's process, and must use
+# that process's libstdc++, so it has no search path of its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+with_tests=0 dir='' build=1
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --with-tests) with_tests=1 ;;
+    --dir) dir=${2:?--dir needs a folder}; shift ;;
+    --no-build) build=0 ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "unknown option $1; see scripts/package.sh --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+version=$(sed -n 's/^project(hoist VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+name=hoist-$version-linux-x86_64
+limit_mib=60
+tree=build/package
+bytes_of() { stat -c %s "$1"; }
+say() { echo "package: $*"; }
+die() { echo "package: $*" >&2; exit 1; }
+
+# Not bundled: glibc, whose parts must match the host's loader, and the driver.
+host_libs='^(ld-linux-x86-64|libc|libm|libpthread|libdl|librt|libresolv|libutil'
+host_libs+='|libanl|libnss_[a-z]+|libcuda|libnvidia-[a-z]+)\.so'
+
+build_tree() {
+  cmake --preset package -DHOIST_BUILD_TESTS="$1" >"$tree.log" 2>&1 ||
+    { cat "$tree.log" >&2; die "configuring failed"; }
+  cmake --build --preset package -j "$(nproc)" -- --quiet
+}
+
+is_program() {
+  [[ -f $1 && -x $1 && ! -L $1 ]] && [[ $(head -c 4 "$1") == $'\x7fELF' ]]
+}
+
+take_program() {  # FILE FOLDER RPATH
+  install -D -m 755 "$1" "$2/$(basename "$1")"
+  strip "$2/$(basename "$1")"
+  patchelf --set-rpath "$3" "$2/$(basename "$1")"
+}
+
+take_programs() {
+  local file
+  for file in hoistd hoistctl hoist-keeper; do
+    file=$(find "$tree" -name "$file" -type f -perm -u+x | head -1)
+    if [[ -n $file ]]; then take_program "$file" "$out/bin" "\$ORIGIN/../lib"; fi
+  done
+  for file in "$tree"/client/examples/*; do
+    if is_program "$file"; then
+      take_program "$file" "$out/bin" "\$ORIGIN/../lib"
+    fi
+  done
+}
+
+take_libhoist() {
+  local file
+  file=$(find "$tree/client" -name 'libhoist.so*' -type f | head -1)
+  [[ -n $file ]] || die "no libhoist.so in $tree/client"
+  mkdir -p "$out/lib" "$out/python"
+  cp -P "$(dirname "$file")"/libhoist.so* "$out/lib/"
+  strip --strip-unneeded "$out/lib/$(basename "$file")"
+  patchelf --remove-rpath "$out/lib/$(basename "$file")"
+  if [[ -d client/python/hoist ]]; then
+    cp -r client/python/hoist "$out/python/"
+    find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
+    cp -L "$out/lib/libhoist.so" "$out/python/hoist/libhoist.so"
+  fi
+}
+
+take_texts() {
+  mkdir -p "$out/include" "$out/share/hoist"
+  local folder
+  for folder in shared/include client/include; do
+    if [[ -d $folder ]]; then cp -r "$folder/." "$out/include/"; fi
+  done
+  if [[ -d deploy ]]; then cp -r deploy/. "$out/share/hoist/"; fi
+  cp -r proto/hoist "$out/share/hoist/proto-hoist"
+  if [[ -d client/examples ]]; then
+    cp -r client/examples "$out/share/hoist/examples"
+  fi
+  cp LICENSE "$out/"
+  local file
+  for file in README.md CHANGELOG.md; do
+    if [[ -f $file ]]; then cp "$file" "$out/"; fi
+  done
+}
+
+take_tests() {
+  local file kind
+  while read -r file; do
+    is_program "$file" || continue
+    kind=${file#"$tree/tests/"}
+    take_program "$file" "$out/tests/${kind%%/*}" "\$ORIGIN/../../lib"
+  done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*')
+  for file in client/python/tests tests/component/python tests/bench; do
+    if [[ -d $file ]]; then
+      mkdir -p "$out/tests/python"
+      cp -r "$file" "$out/tests/python/$(basename "$(dirname "$file")")-$(
+        basename "$file")"
+    fi
+  done
+  find "$out/tests" -name __pycache__ -prune -exec rm -rf {} +
+}
+
+# Every library that the programs need, theirs in turn included (ldd follows).
+take_libraries() {
+  local lib
+  mapfile -t libs < <(
+    find "$out/bin" "$out/tests" -type f -perm -u+x 2>/dev/null |
+      while read -r file; do is_program "$file" && echo "$file"; done |
+      LD_LIBRARY_PATH=$out/lib xargs ldd 2>/dev/null |
+      awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u)
+  for lib in "${libs[@]}"; do
+    [[ $(basename "$lib") =~ $host_libs || $lib == "$out"/* ]] && continue
+    install -m 644 "$lib" "$out/lib/$(basename "$lib")"
+    strip --strip-unneeded "$out/lib/$(basename "$lib")"
+    patchelf --set-rpath "\$ORIGIN" "$out/lib/$(basename "$lib")"
+    take_license "$lib"
+  done
+}
+
+take_license() {  # LIBRARY: the terms it is passed on under.
+  local package
+  package=$(dpkg-query -S "$(realpath "$1")" 2>/dev/null | head -1 | cut -d: -f1)
+  if [[ -n $package && -f /usr/share/doc/$package/copyright ]]; then
+    install -D -m 644 "/usr/share/doc/$package/copyright" \
+      "$out/share/doc/hoist/licenses/$package"
+  fi
+}
+
+# Runs what was packed, from another place and with nothing in the environment.
+smoke_test() {
+  local program foreign
+  for program in "$out"/bin/*; do
+    foreign=$(env -i ldd "$program" | awk '$2 == "=>" {print $1, $3}' |
+      grep -vE "$host_libs" | grep -v " $out/lib/" || true)
+    [[ -z $foreign ]] || die "$program uses what the package lacks: $foreign"
+  done
+  env -i "$out/bin/hoistd" --version
+  env -i "$out/bin/hoistctl" --version
+}
+
+mkdir -p build
+if [[ $build == 1 ]]; then
+  say "building (preset package)"
+  build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
+fi
+if [[ -n $dir ]]; then
+  mkdir -p "$dir"
+  out=$(realpath "$dir")
+  rm -rf "${out:?}"/*
+else
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  out=$work/$name
+  mkdir "$out"
+fi
+take_libhoist
+take_programs
+take_texts
+if [[ $with_tests == 1 ]]; then take_tests; fi
+take_libraries
+smoke_test
+if [[ -n $dir ]]; then
+  say "$dir: $(du -sh "$out" | cut -f1)"
+  exit 0
+fi
+tar -C "$work" --owner=0 --group=0 -czf "build/$name.tar.gz" "$name"
+size=$(bytes_of "build/$name.tar.gz")
+[[ $size -lt $((limit_mib << 20)) ]] ||
+  die "build/$name.tar.gz is $size bytes, over $limit_mib MiB"
+say "build/$name.tar.gz: $((size >> 10)) KiB"
