@@ -66,8 +66,9 @@ ZONES = {
         "absl spdlog"),
     "daemon/session": zone(CORE + " daemon/engine daemon/convert proto",
                            "absl spdlog protobuf"),
-    "daemon/rpc": zone(CORE + " daemon/engine daemon/convert proto",
-                       "absl spdlog protobuf grpc"),
+    "daemon/rpc": zone(
+        CORE + " daemon/engine daemon/convert daemon/session proto",
+        "absl spdlog protobuf grpc"),
     # main: the only place that builds concrete things.
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"

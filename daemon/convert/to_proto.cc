@@ -1,0 +1,145 @@
+#include <memory>
+
+#include "daemon/convert/types_convert.h"
+#include "daemon/core/model.h"
+
+namespace hoistd {
+
+pb::Readers ReadersToProto(Readers readers) {
+  switch (readers) {
+    case Readers::kOwner:
+      return pb::READERS_OWNER;
+    case Readers::kEveryone:
+      return pb::READERS_EVERYONE;
+  }
+  return pb::READERS_UNSPECIFIED;
+}
+
+pb::Tier TierToProto(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return pb::TIER_DEVICE;
+    case Tier::kHost:
+      return pb::TIER_HOST;
+    case Tier::kDisk:
+      return pb::TIER_DISK;
+  }
+  return pb::TIER_UNSPECIFIED;
+}
+
+pb::Residency ResidencyToProto(Residency residency) {
+  switch (residency) {
+    case Residency::kAbsent:
+      return pb::RESIDENCY_ABSENT;
+    case Residency::kFilling:
+      return pb::RESIDENCY_FILLING;
+    case Residency::kPresent:
+      return pb::RESIDENCY_PRESENT;
+    case Residency::kSpilling:
+      return pb::RESIDENCY_SPILLING;
+    case Residency::kLost:
+      return pb::RESIDENCY_LOST;
+  }
+  return pb::RESIDENCY_UNSPECIFIED;
+}
+
+pb::DeviceKind DeviceKindToProto(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::kEmulated:
+      return pb::DEVICE_KIND_EMULATED;
+    case DeviceKind::kCuda:
+      return pb::DEVICE_KIND_CUDA;
+  }
+  return pb::DEVICE_KIND_UNSPECIFIED;
+}
+
+pb::Backing BackingToProto(Backing backing) {
+  switch (backing) {
+    case Backing::kMemfd:
+      return pb::BACKING_MEMFD;
+    case Backing::kVmm:
+      return pb::BACKING_VMM;
+    case Backing::kIpc:
+      return pb::BACKING_IPC;
+  }
+  return pb::BACKING_UNSPECIFIED;
+}
+
+void GroupToProto(const Group& group, GroupIndex index, pb::Group* out) {
+  out->set_name(group.name);
+  out->set_index(index.number());
+  out->set_image_bytes(group.image_bytes);
+  out->mutable_tensors()->Reserve(static_cast<int>(group.tensors.size()));
+  for (const Tensor& tensor : group.tensors) {
+    pb::Tensor* to = out->add_tensors();
+    to->set_name(tensor.name);
+    // The numbers are the same: types.proto, enum DType.
+    to->set_dtype(static_cast<pb::DType>(tensor.dtype));
+    to->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    to->mutable_strides()->Assign(tensor.strides.begin(), tensor.strides.end());
+    to->set_offset_bytes(tensor.offset);
+    to->set_size_bytes(tensor.bytes);
+  }
+}
+
+void ModelToProto(const Model& model, pb::Model* out) {
+  const ModelSpec& spec = *model.spec;
+  out->set_id(model.id.number());
+  out->set_name(spec.name);
+  out->set_fingerprint(spec.fingerprint.data(), spec.fingerprint.size());
+  out->set_readers(ReadersToProto(model.readers));
+  out->set_owner_uid(model.owner.number());
+  out->set_published(spec.published);
+  out->set_image_bytes(spec.image_bytes);
+  uint32_t index = 0;
+  for (const std::shared_ptr<const Group>& group : spec.groups) {
+    GroupToProto(*group, GroupIndex(index++), out->add_groups());
+  }
+}
+
+void DeviceToProto(const DeviceView& device, pb::Device* out) {
+  const DeviceInfo& info = device.info;
+  out->set_index(info.index.number());
+  out->set_name(info.name);
+  out->set_uuid(info.uuid.data(), info.uuid.size());
+  out->set_kind(DeviceKindToProto(info.kind));
+  out->set_pool_bytes(device.pool_bytes);
+  out->set_span_bytes(info.span_bytes);
+  out->set_slab_bytes(device.slab_bytes);
+}
+
+void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {
+  out->set_id(use.slab.id.number());
+  out->set_device(device.number());
+  out->set_offset_bytes(use.slab.offset);
+  out->set_size_bytes(use.slab.bytes);
+  out->set_backing(BackingToProto(use.share.backing));
+  if (use.share.backing == Backing::kIpc) {
+    out->set_ipc_handle(use.share.ipc_handle.data(),
+                        use.share.ipc_handle.size());
+  }
+}
+
+void LeaseToProto(const LeaseGrant& grant, pb::Lease* out) {
+  out->set_id(grant.id.number());
+  out->set_model_id(grant.key.model.number());
+  out->set_group(grant.key.group.number());
+  out->set_device(grant.device.number());
+  out->set_offset_bytes(grant.offset);
+  out->set_image_bytes(grant.bytes);
+  out->set_was_resident(grant.was_resident);
+}
+
+void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
+                  std::vector<int>* fds) {
+  LeaseToProto(grant, out);
+  for (const SlabUse& use : grant.new_slabs) {
+    pb::Slab* slab = out->add_slabs();
+    SlabToProto(use, grant.device, slab);
+    if (use.share.backing == Backing::kIpc) continue;
+    slab->set_fd_index(static_cast<uint32_t>(fds->size()));
+    fds->push_back(use.share.fd);
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,93 @@
+// proto/hoist/v1/types.proto to the daemon's values and back.
+//
+// What comes from a client is checked here, once: lengths, counts, enums and
+// numbers. What needs the model or the node to judge (does the layout agree,
+// is there such a device) is the engine's to refuse.
+#ifndef HOIST_DAEMON_CONVERT_TYPES_CONVERT_H_
+#define HOIST_DAEMON_CONVERT_TYPES_CONVERT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/grouping.h"
+#include "daemon/core/requests.h"
+#include "daemon/core/residency.h"
+#include "daemon/core/tensor.h"
+#include "daemon/core/tier.h"
+#include "daemon/engine/engine_api.h"
+#include "hoist/v1/types.pb.h"
+
+namespace hoistd {
+
+namespace pb = hoist::v1;
+
+// Limits on what a client may say. Messages as a whole are bounded by the
+// transport.
+inline constexpr size_t kMaxModelNameBytes = 512;
+inline constexpr size_t kMaxGroupNameBytes = 512;
+inline constexpr size_t kMaxTensorNameBytes = 4096;
+inline constexpr size_t kMaxClientNameBytes = 256;
+inline constexpr int kMaxTensorsPerModel = 1'000'000;
+inline constexpr int kMaxGroupsPerModel = 1'000'000;
+inline constexpr int kMaxRank = 64;
+// A deadline further off than this is this.
+inline constexpr absl::Duration kMaxDeadline = absl::Hours(24);
+
+// --- From a client. InvalidArgument says which field, and what is allowed. ---
+
+// Not empty, at most `max_bytes`, without NUL bytes, valid UTF-8. `what` names
+// the field in the message.
+absl::StatusOr<std::string> NameFromProto(absl::string_view what,
+                                          absl::string_view name,
+                                          size_t max_bytes);
+// READERS_UNSPECIFIED is nullopt: as hoistd.toml says.
+absl::StatusOr<std::optional<Readers>> ReadersFromProto(pb::Readers readers);
+// TIER_UNSPECIFIED is `fallback`, or refused where that is nullopt. `device` is
+// looked at for TIER_DEVICE only.
+absl::StatusOr<TierAt> TierFromProto(
+    pb::Tier tier, uint32_t device,
+    std::optional<TierAt> fallback = std::nullopt);
+absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping);
+// A group to publish; its index is ignored. Shapes, strides, offsets and sizes
+// are within bounds and the image; whether they are the one layout is the
+// engine's to say.
+absl::StatusOr<Group> GroupFromProto(const pb::Group& group);
+// Milliseconds from now, at most kMaxDeadline.
+absl::Duration DeadlineFromProto(uint64_t deadline_ms);
+// Group numbers of Prefetch and SetOrder.
+template <typename Repeated>
+std::vector<GroupIndex> GroupIndicesFromProto(const Repeated& groups) {
+  std::vector<GroupIndex> indices;
+  indices.reserve(groups.size());
+  for (uint32_t group : groups) indices.emplace_back(group);
+  return indices;
+}
+
+// --- To a client. ---
+
+pb::Readers ReadersToProto(Readers readers);
+pb::Tier TierToProto(Tier tier);
+pb::Residency ResidencyToProto(Residency residency);
+pb::DeviceKind DeviceKindToProto(DeviceKind kind);
+pb::Backing BackingToProto(Backing backing);
+void GroupToProto(const Group& group, GroupIndex index, pb::Group* out);
+void ModelToProto(const Model& model, pb::Model* out);
+void DeviceToProto(const DeviceView& device, pb::Device* out);
+// All but what carries the descriptor: `fd_index` or `path`.
+void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out);
+// All but `slabs`.
+void LeaseToProto(const LeaseGrant& grant, pb::Lease* out);
+// For the session socket: with `slabs`; the descriptors to attach are appended
+// to `fds` (borrowed, as SlabUse says) and numbered by their place in it.
+void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
+                  std::vector<int>* fds);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CONVERT_TYPES_CONVERT_H_
