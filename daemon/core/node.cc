@@ -1,0 +1,148 @@
+#include "daemon/core/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+
+namespace hoistd {
+
+Node::Node(const NodeOptions& options, std::vector<Device*> devices)
+    : options_(options), devices_(std::move(devices)) {
+  HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const DeviceSpaceOptions space = {options_.device_capacity_bytes[i],
+                                      options_.slab_bytes};
+    spaces_.push_back(std::make_unique<DeviceSpace>(space, *devices_[i]));
+  }
+}
+
+absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
+                                            absl::Time now, Effects& effects) {
+  if (draining_) {
+    return absl::UnavailableError(
+        "hoistd is draining and takes no new sessions; try another node, or "
+        "wait for `hoistctl drain --resume`");
+  }
+  const SessionId id(++last_id_);
+  SessionEntry& session = sessions_[id];
+  session.args = args;
+  session.opened = now;
+  NodeEvent event;
+  event.kind = "session-opened";
+  event.session = id;
+  event.detail = args.client_name;
+  effects.events.push_back(std::move(event));
+  return id;
+}
+
+void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const std::set<LeaseId> leases = found->second.leases;
+  for (const LeaseId lease : leases) ReleaseLease(lease, now);
+  for (auto& [age, need] : needs_) {
+    std::erase_if(need.waiters,
+                  [&](const Waiter& w) { return w.session == id; });
+  }
+  std::erase_if(incoming_, [&](const auto& entry) {
+    // Bytes that are on their way are dropped when they have arrived.
+    if (entry.second.session != id || entry.second.transfer.has_value()) {
+      return false;
+    }
+    DropIncoming(entry.second);
+    return true;
+  });
+  orders_.ForgetSession(id);
+  sessions_.erase(id);
+  ++space_epoch_;  // Its slabs are no longer open.
+  NodeEvent event;
+  event.kind = "session-closed";
+  event.session = id;
+  effects.events.push_back(std::move(event));
+  Tick(now, effects);
+}
+
+const Peer* Node::PeerOf(SessionId id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : &found->second.args.peer;
+}
+
+void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
+  const uint64_t ready = std::min(ready_bytes, options_.host_capacity_bytes);
+  if (ready <= host_.bytes()) return;
+  host_.Grow(ready - host_.bytes());
+  ++space_epoch_;
+  Pump(now, effects);
+}
+
+void Node::Tick(absl::Time now, Effects& effects) {
+  Pump(now, effects);
+  std::vector<uint64_t> ages;
+  for (const auto& [age, need] : needs_) ages.push_back(age);
+  for (const uint64_t age : ages) {
+    if (Expire(needs_.at(age), now, effects)) EraseNeed(age);
+  }
+  std::vector<uint64_t> late;
+  for (const auto& [request, incoming] : incoming_) {
+    if (!incoming.transfer.has_value() && incoming.deadline <= now) {
+      late.push_back(request);
+    }
+  }
+  for (const uint64_t request : late) {
+    const Incoming& incoming = incoming_.at(request);
+    effects.replies.push_back(
+        {incoming.request, absl::ResourceExhaustedError(absl::StrCat(
+                               "no space to receive the group in time: ",
+                               std::string(incoming.blocked.message())))});
+    DropIncoming(incoming);
+    incoming_.erase(request);
+  }
+  // Space that the expired had reserved may do for others.
+  Pump(now, effects);
+}
+
+absl::Time Node::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [age, need] : needs_) {
+    if (need.waiters.empty()) next = std::min(next, need.give_up);
+    for (const Waiter& waiter : need.waiters) {
+      next = std::min(next, waiter.deadline);
+    }
+  }
+  for (const auto& [request, incoming] : incoming_) {
+    if (!incoming.transfer.has_value()) {
+      next = std::min(next, incoming.deadline);
+    }
+  }
+  if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
+    next = std::min(next, spill_retry_at_);
+  }
+  return next;
+}
+
+std::string Node::NameOf(GroupKey key) const {
+  const ModelEntry* model = copies_.FindModel(key.model);
+  const GroupEntry* group = copies_.FindGroup(key);
+  if (model == nullptr || group == nullptr) return "?";
+  return absl::StrCat(model->model->spec->name, "/", group->group->name);
+}
+
+void Node::Note(Effects& effects, std::string kind, const CopyRef& ref,
+                std::string detail) const {
+  const ModelEntry* model = copies_.FindModel(ref.key.model);
+  const GroupEntry* group = copies_.FindGroup(ref.key);
+  NodeEvent event;
+  event.kind = std::move(kind);
+  if (model != nullptr) event.model = model->model->spec->name;
+  if (group != nullptr) {
+    event.group = group->group->name;
+    event.bytes = group->group->image_bytes;
+  }
+  event.at = ref.place.at;
+  event.detail = std::move(detail);
+  effects.events.push_back(std::move(event));
+}
+
+}  // namespace hoistd

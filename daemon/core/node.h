@@ -1,0 +1,318 @@
+// The brain of hoistd: which copy is where, who holds it, what moves next.
+//
+// It moves no data and waits for nothing. Each call is one event: it changes
+// the books and puts into `Effects` what is to be done about it: transfers to
+// start, answers to give. Given the same calls it does the same things, so it
+// can be tested, and simulated, without threads, clocks or I/O.
+//
+// How a group comes up: a Need waits for its copy. First the copy gets space on
+// its tier (evicting what is worth least), then, on a device, the host copy is
+// brought up the same way, then a transfer fills it. Space on the device comes
+// before space on the host, so that a need that cannot be met holds nothing
+// that others could use. Every change pumps all needs once more.
+#ifndef HOIST_DAEMON_CORE_NODE_H_
+#define HOIST_DAEMON_CORE_NODE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/core/copy_table.h"
+#include "daemon/core/device.h"
+#include "daemon/core/device_space.h"
+#include "daemon/core/extent_map.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/order_book.h"
+#include "daemon/core/requests.h"
+#include "daemon/core/snapshot.h"
+#include "daemon/core/transfer.h"
+
+namespace hoistd {
+
+// One answer. Exactly one comes for each request that says so.
+struct Reply {
+  RequestId request;
+  absl::Status status;
+  std::optional<LeaseGrant> lease;  // Stage.
+  ModelPtr model;                   // Publish.
+};
+
+// What is to be done about an event, in order.
+struct Effects {
+  std::vector<Reply> replies;
+  std::vector<Transfer> transfers;
+  std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
+  std::vector<SpillId> unspill;    // Spilled images to remove.
+  std::vector<ModelId> forgotten;  // Their files can be closed.
+  std::vector<NodeEvent> events;
+};
+
+struct NodeOptions {
+  uint64_t host_capacity_bytes = 0;  // When the pool is whole.
+  uint64_t slab_bytes = 0;
+  std::vector<uint64_t> device_capacity_bytes;  // One a device.
+  bool can_spill = false;
+  Readers default_readers = Readers::kOwner;
+  // Rough rates, to weigh one copy against another; they need not be exact.
+  double host_bytes_per_second = 50e9;
+  double disk_bytes_per_second = 3e9;
+};
+
+// Threads:  one at a time.
+// Owns:     the books, and the devices' slabs. Borrows `devices`.
+// Bounds:   sessions and requests are bounded by those who call.
+// Restart:  not persistent; files are registered again, spilled models are
+//           restored from the store's list.
+class Node {
+ public:
+  struct BringArgs {
+    RequestId request;
+    SessionId session;  // Of a lease; any other need has none.
+    CopyRef copy;
+    absl::Time deadline;           // Past: only if it need not wait for space.
+    bool lease = false;            // Else it is only brought up,
+    bool pin = false;              // and perhaps pinned.
+    std::optional<ModelId> spare;  // Evict none of this model.
+    bool urgent = true;            // A prefetch is not, and evicts with care.
+  };
+
+  Node(const NodeOptions& options, std::vector<Device*> devices);
+
+  // --- Sessions -----------------------------------------------------------
+
+  // Unavailable: draining.
+  absl::StatusOr<SessionId> OpenSession(const OpenSessionArgs& args,
+                                        absl::Time now, Effects& effects);
+  void CloseSession(SessionId session, absl::Time now, Effects& effects);
+  // nullptr: there is none.
+  const Peer* PeerOf(SessionId session) const;
+
+  // --- Models -------------------------------------------------------------
+
+  // A model read from files. The same weights under the same name are attached
+  // to. AlreadyExists: the name is taken by other weights.
+  absl::StatusOr<ModelPtr> AddModel(SessionId session,
+                                    std::shared_ptr<const ModelSpec> spec,
+                                    std::optional<Readers> readers,
+                                    Effects& effects);
+  // A spilled group, found in the store at start-up.
+  absl::Status Restore(const std::string& model, Uid owner, Readers readers,
+                       std::shared_ptr<const Group> group,
+                       const Fingerprint& fingerprint, SpillId spill);
+  // Receives a group's image; the reply carries the model.
+  void Publish(RequestId request, SessionId session, const std::string& model,
+               std::shared_ptr<const Group> group,
+               std::shared_ptr<hoist::UniqueFd> memfd,
+               std::optional<Readers> readers, absl::Time deadline,
+               absl::Time now, Effects& effects);
+  // By name, as the session may see it. NotFound.
+  absl::StatusOr<ModelPtr> Find(SessionId session,
+                                const std::string& name) const;
+  // By name among all ("uid:name" where owners differ). For admins.
+  absl::StatusOr<ModelPtr> FindAny(const std::string& name) const;
+  // By id; NotFound if `session` may not read it.
+  absl::StatusOr<ModelPtr> Find(SessionId session, ModelId model) const;
+
+  // --- Staging ------------------------------------------------------------
+
+  // Brings a copy up, and leases or pins it. Replies, now or later.
+  void Bring(const BringArgs& args, absl::Time now, Effects& effects);
+  // Brings groups up in order, without a reply, as space allows.
+  absl::Status Prefetch(SessionId session, const PrefetchArgs& args,
+                        absl::Time now, Effects& effects);
+  // NotFound: one of them is no lease of this session; the others go.
+  absl::Status Release(SessionId session, const std::vector<LeaseId>& leases,
+                       absl::Time now, Effects& effects);
+  absl::Status SetOrder(SessionId session, ModelId model,
+                        std::vector<GroupIndex> order);
+
+  // --- Admin --------------------------------------------------------------
+
+  // The copies that `which` names and that exist, or all possible ones.
+  absl::StatusOr<std::vector<CopyRef>> Select(const CopySelector& which,
+                                              bool existing_only) const;
+  CopyTotals Unpin(const std::vector<CopyRef>& copies, absl::Time now,
+                   Effects& effects);
+  CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
+                   Effects& effects);
+  // FailedPrecondition: leased or being copied; says by whom.
+  absl::Status Forget(ModelId model, absl::Time now, Effects& effects);
+  void SetDraining(bool draining) { draining_ = draining; }
+  NodeSnapshot Snapshot(absl::Time now) const;
+
+  // --- What happens -------------------------------------------------------
+
+  void TransferDone(TransferId id, const absl::Status& status,
+                    const TransferResult& result, absl::Time now,
+                    Effects& effects);
+  // More of the host pool can be used.
+  void GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects);
+  // Refuses what has waited too long.
+  void Tick(absl::Time now, Effects& effects);
+  // When Tick must be called at the latest.
+  absl::Time NextDeadline() const;
+
+ private:
+  struct Waiter {
+    RequestId request;
+    SessionId session;
+    absl::Time deadline;
+    bool lease = false;
+    bool pin = false;
+    bool waited = false;   // A transfer was needed.
+    bool no_wait = false;  // Refused rather than let wait for space.
+  };
+  // Somebody wants a copy that is not there yet.
+  struct Need {
+    CopyRef copy;
+    std::vector<Waiter> waiters;
+    bool urgent = false;
+    absl::Time give_up;  // For prefetches, which have no waiters.
+    std::optional<ModelId> spare;
+    uint64_t tried_at = 0;  // Value of space_epoch_ when space was refused.
+    absl::Status blocked;   // Why it has no space yet.
+  };
+  struct LeaseEntry {
+    SessionId session;
+    CopyRef copy;
+  };
+  struct SessionEntry {
+    OpenSessionArgs args;
+    absl::Time opened;
+    std::set<LeaseId> leases;
+    std::set<std::pair<DeviceIndex, SlabId>> slabs;  // Those it was given.
+    // Leases and waiting stages by copy, for the session's own budget.
+    std::map<CopyRef, uint32_t> claims;
+    uint32_t waiting = 0;
+  };
+  // A published group whose bytes are being received.
+  struct Incoming {
+    RequestId request;
+    SessionId session;
+    std::string model;
+    Uid owner;
+    Readers readers = Readers::kOwner;
+    std::shared_ptr<const Group> group;
+    std::shared_ptr<hoist::UniqueFd> memfd;
+    absl::Time deadline;
+    OwnerId owner_id;
+    std::optional<uint64_t> offset;  // Of its space on the host.
+    std::optional<TransferId> transfer;
+    uint64_t tried_at = 0;
+    absl::Status blocked;
+  };
+
+  // node_models.cc
+  ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
+                     Readers readers);
+  ModelEntry* Named(Uid owner, Readers readers, const std::string& name);
+  static bool MayRead(const Peer& peer, const Model& model);
+  void ReceiveDone(Incoming incoming, const absl::Status& status,
+                   const Fingerprint& content, absl::Time now,
+                   Effects& effects);
+  absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,
+                                 const Fingerprint& content, absl::Time now,
+                                 Effects& effects);
+  void AdvanceIncoming(Incoming& incoming, absl::Time now, Effects& effects);
+  void DropIncoming(const Incoming& incoming);
+
+  // node_stage.cc
+  absl::Status CheckBring(const BringArgs& args);
+  absl::Status CheckBudget(const SessionEntry& session,
+                           const CopyRef& copy) const;
+  void Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+               absl::Time now, Effects& effects);
+  LeaseGrant Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+                   absl::Time now);
+  void Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
+              Effects& effects);
+  void DropClaim(SessionId session, const CopyRef& ref);
+  void ReleaseLease(LeaseId id, absl::Time now);
+
+  // node_needs.cc
+  Need& NeedFor(const CopyRef& copy, bool urgent, Effects& effects);
+  void Pump(absl::Time now, Effects& effects);
+  bool Advance(Need& need, absl::Time now, Effects& effects);
+  void EraseNeed(uint64_t age);
+  void AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
+                         Effects& effects);
+  void StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
+                     Effects& effects);
+  void FailNeeds(GroupKey key, const absl::Status& status, Effects& effects);
+  bool Expire(Need& need, absl::Time now, Effects& effects);
+  void AbandonSpace(Need& need);
+  absl::Status WaitingFor(const Need& need) const;
+
+  // node_space.cc
+  bool Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
+               Effects& effects);
+  absl::StatusOr<uint64_t> AllocateHost(OwnerId owner, uint64_t bytes,
+                                        const Need& need, absl::Time now,
+                                        Effects& effects);
+  absl::StatusOr<uint64_t> AllocateDevice(const CopyRef& ref, OwnerId owner,
+                                          uint64_t bytes, const Need& need,
+                                          absl::Time now, Effects& effects);
+  bool EvictAll(const std::vector<OwnerId>& victims, Effects& effects);
+  void StartSpill(const CopyRef& ref, Copy& copy, Effects& effects);
+  bool MaySpill(absl::Time now) const;
+  void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event);
+  void FreeSpace(const CopyRef& ref, Copy& copy);
+  bool Clean(const CopyRef& ref) const;
+  std::optional<double> ValueOf(OwnerId owner, const Need& need,
+                                absl::Time now) const;
+  bool Imported(DeviceIndex device, SlabId slab) const;
+  uint64_t CapacityOf(TierAt at) const;
+  Zone ZoneOf(const CopyRef& ref) const;
+  std::string Explain(TierAt at, uint64_t bytes) const;
+
+  // node_transfers.cc
+  Transfer& NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,
+                        Effects& effects);
+  void HostFilled(const Transfer& transfer, const absl::Status& status,
+                  absl::Time now, Effects& effects);
+  void DeviceFilled(const Transfer& transfer, const absl::Status& status,
+                    absl::Time now, Effects& effects);
+  void Spilled(const Transfer& transfer, const absl::Status& status,
+               const TransferResult& result, absl::Time now, Effects& effects);
+  void Count(const Transfer& transfer);
+  void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
+
+  void Note(Effects& effects, std::string kind, const CopyRef& ref,
+            std::string detail = "") const;
+  TierSnapshot SnapshotTier(TierAt at) const;
+  std::string NameOf(GroupKey key) const;
+
+  const NodeOptions options_;
+  std::vector<Device*> devices_;
+  CopyTable copies_;
+  ExtentMap host_;
+  std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
+  OrderBook orders_;
+
+  std::map<SessionId, SessionEntry> sessions_;
+  absl::flat_hash_map<LeaseId, LeaseEntry> leases_;
+  std::map<uint64_t, Need> needs_;                       // By age.
+  std::map<CopyRef, uint64_t> need_of_;                  // Their ages, by copy.
+  std::map<uint64_t, Incoming> incoming_;                // By request.
+  absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
+
+  Counters counters_;
+  bool draining_ = false;
+  // Grows whenever space came free or could come free.
+  uint64_t space_epoch_ = 1;
+  absl::Status spill_failed_;  // Why none is tried before spill_retry_at_.
+  absl::Time spill_retry_at_ = absl::InfinitePast();
+  uint64_t last_id_ = 0;  // Of models, sessions, leases, ...
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_NODE_H_

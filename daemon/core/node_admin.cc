@@ -1,0 +1,210 @@
+// What admins see and do.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+
+}  // namespace
+
+absl::StatusOr<std::vector<CopyRef>> Node::Select(const CopySelector& which,
+                                                  bool existing_only) const {
+  HOIST_ASSIGN_OR_RETURN(ModelPtr model, FindAny(which.model));
+  std::vector<uint32_t> groups;
+  if (which.group.empty()) {
+    for (uint32_t g = 0; g < model->spec->groups.size(); ++g) {
+      groups.push_back(g);
+    }
+  } else {
+    const auto index = FindGroup(*model->spec, which.group);
+    if (!index.has_value()) {
+      return absl::NotFoundError(
+          absl::StrCat("model ", which.model, " has no group ", which.group,
+                       "; `hoistctl groups ", which.model, "` lists them"));
+    }
+    groups.push_back(index->number());
+  }
+  std::vector<CopyRef> refs;
+  for (const uint32_t g : groups) {
+    const GroupKey key = {model->id, GroupIndex(g)};
+    if (!existing_only) {
+      if (!which.at.has_value() || which.at->tier == Tier::kDisk) {
+        return absl::InvalidArgumentError(
+            "name the tier: the host or a device");
+      }
+      refs.push_back({key, {*which.at, false}});
+      continue;
+    }
+    for (const auto& [place, copy] : copies_.FindGroup(key)->copies) {
+      if (!which.at.has_value() || place.at == *which.at) {
+        refs.push_back({key, place});
+      }
+    }
+  }
+  return refs;
+}
+
+CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
+                       Effects& effects) {
+  CopyTotals totals;
+  for (const CopyRef& ref : copies) {
+    Copy* copy = copies_.Find(ref);
+    if (copy == nullptr || !copy->pinned) continue;
+    copy->pinned = false;
+    ++space_epoch_;
+    ++totals.groups;
+    totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
+  }
+  Tick(now, effects);
+  return totals;
+}
+
+CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
+                       Effects& effects) {
+  CopyTotals totals;
+  for (const CopyRef& ref : copies) {
+    Copy* copy = copies_.Find(ref);
+    if (copy == nullptr || copy->state == Residency::kAbsent) continue;
+    const bool unsaved = !Clean(ref);
+    std::string keeps;
+    if (copy->leases > 0) {
+      keeps = "leased";
+    } else if (copy->pinned) {
+      keeps = "pinned";
+    } else if (copy->state != Residency::kPresent || copy->readers > 0) {
+      keeps = "being copied";
+    } else if (unsaved && (ref.place != kHost || !MaySpill(now))) {
+      keeps = options_.can_spill ? "the only copy, and cannot be spilled now"
+                                 : "the only copy (no disk.spill_dir is set)";
+    }
+    if (!keeps.empty()) {
+      ++totals.kept;
+      totals.kept_reason = absl::StrCat(NameOf(ref.key), " is ", keeps, " on ",
+                                        ToString(ref.place.at));
+      continue;
+    }
+    ++totals.groups;
+    totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
+    if (unsaved) {
+      copy->leaving = true;
+      StartSpill(ref, *copy, effects);
+      continue;
+    }
+    Note(effects, "copy-dropped", ref, "by an admin");
+    Drop(ref, *copy, ResidencyEvent::kDrop);
+  }
+  Tick(now, effects);
+  return totals;
+}
+
+TierSnapshot Node::SnapshotTier(TierAt at) const {
+  TierSnapshot tier;
+  tier.at = at;
+  tier.capacity_bytes = CapacityOf(at);
+  if (at.tier == Tier::kDevice) {
+    const DeviceSpace& space = *spaces_[at.device.number()];
+    tier.used_bytes = space.used();
+    tier.largest_free_bytes = space.largest_free();
+    tier.allocated_bytes = space.allocated();
+  } else {
+    tier.used_bytes = host_.used();
+    tier.largest_free_bytes = host_.largest_free();
+    tier.allocated_bytes = host_.bytes();
+  }
+  for (const auto& [id, model] : copies_.models()) {
+    for (const GroupEntry& group : model->groups) {
+      for (const auto& [place, copy] : group.copies) {
+        if (place.at != at || copy.state == Residency::kAbsent) continue;
+        const uint64_t space = SpaceOf(*group.group);
+        if (copy.leases > 0) tier.leased_bytes += space;
+        if (copy.pinned) tier.pinned_bytes += space;
+        tier.holders.push_back(
+            {absl::StrCat(model->model->spec->name, "/", group.group->name),
+             space});
+      }
+    }
+  }
+  if (at.tier == Tier::kHost) {
+    for (const auto& [request, incoming] : incoming_) {
+      if (!incoming.offset.has_value()) continue;
+      tier.holders.push_back({absl::StrCat("receiving ", incoming.model, "/",
+                                           incoming.group->name),
+                              SpaceOf(*incoming.group)});
+    }
+  }
+  return tier;
+}
+
+NodeSnapshot Node::Snapshot(absl::Time now) const {
+  NodeSnapshot snapshot;
+  snapshot.draining = draining_;
+  snapshot.counters = counters_;
+  for (uint32_t d = 0; d < devices_.size(); ++d) {
+    snapshot.tiers.push_back(SnapshotTier(OnDevice(DeviceIndex(d))));
+  }
+  snapshot.tiers.push_back(SnapshotTier(OnHost()));
+  TierSnapshot disk;
+  disk.at = OnDisk();
+  for (const auto& [id, entry] : copies_.models()) {
+    const Model& model = *entry->model;
+    ModelSnapshot m;
+    m.id = model.id;
+    m.name = model.spec->name;
+    m.fingerprint = model.spec->fingerprint;
+    m.readers = model.readers;
+    m.owner = model.owner;
+    m.image_bytes = model.spec->image_bytes;
+    m.published = model.spec->published;
+    m.files = model.spec->files;
+    for (uint32_t g = 0; g < entry->groups.size(); ++g) {
+      const GroupEntry& group = entry->groups[g];
+      GroupSnapshot s;
+      s.name = group.group->name;
+      s.index = GroupIndex(g);
+      s.image_bytes = group.group->image_bytes;
+      s.tensors = static_cast<uint32_t>(group.group->tensors.size());
+      for (const auto& [place, copy] : group.copies) {
+        if (copy.state == Residency::kAbsent) continue;
+        s.copies.push_back({place.at, copy.state, copy.leases, copy.pinned});
+      }
+      if (group.spilled.has_value()) {
+        s.copies.push_back({OnDisk(), Residency::kPresent, 0, false});
+        disk.used_bytes += group.group->image_bytes;
+        disk.holders.push_back(
+            {absl::StrCat(m.name, "/", s.name), group.group->image_bytes});
+      }
+      if (!group.lost.ok()) {
+        s.copies.push_back({OnDisk(), Residency::kLost, 0, false});
+      }
+      m.groups.push_back(std::move(s));
+    }
+    snapshot.models.push_back(std::move(m));
+  }
+  snapshot.tiers.push_back(std::move(disk));
+  for (const auto& [id, session] : sessions_) {
+    SessionSnapshot s;
+    s.id = id;
+    s.client_name = session.args.client_name;
+    s.via = session.args.peer.via;
+    s.uid = session.args.peer.uid;
+    s.pid = session.args.peer.pid;
+    s.age = now - session.opened;
+    s.leases = static_cast<uint32_t>(session.leases.size());
+    for (const LeaseId lease : session.leases) {
+      s.leased_bytes +=
+          copies_.FindGroup(leases_.at(lease).copy.key)->group->image_bytes;
+    }
+    s.device_budget_bytes = session.args.device_budget_bytes;
+    s.waiting = session.waiting;
+    snapshot.sessions.push_back(std::move(s));
+  }
+  return snapshot;
+}
+
+}  // namespace hoistd

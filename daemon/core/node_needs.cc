@@ -1,0 +1,215 @@
+// Needs: who waits for which copy, and what is done about it next.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+
+}  // namespace
+
+Node::Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
+  const auto found = need_of_.find(copy);
+  if (found == need_of_.end()) {
+    const uint64_t age = ++last_id_;
+    need_of_[copy] = age;
+    Need& need = needs_[age];
+    need.copy = copy;
+    need.urgent = urgent;
+    return need;
+  }
+  Need& need = needs_.at(found->second);
+  if (urgent && !need.urgent) {
+    // What was a prefetch now holds somebody up.
+    need.urgent = true;
+    need.spare.reset();
+    need.tried_at = 0;
+    for (const CopyRef& ref : {copy, CopyRef{copy.key, kHost}}) {
+      const Copy* filling = copies_.Find(ref);
+      if (filling != nullptr && filling->filling.has_value()) {
+        effects.urgent.push_back(*filling->filling);
+      }
+    }
+  }
+  return need;
+}
+
+void Node::EraseNeed(uint64_t age) {
+  need_of_.erase(needs_.at(age).copy);
+  needs_.erase(age);
+}
+
+// Until nothing changes: space that one need gave back may do for an older one.
+// Ends, since a round that changes the epoch has evicted a usable copy, and
+// none becomes usable in here.
+void Node::Pump(absl::Time now, Effects& effects) {
+  uint64_t epoch;
+  do {
+    epoch = space_epoch_;
+    for (const bool urgent : {true, false}) {
+      std::vector<uint64_t> ages;
+      for (const auto& [age, need] : needs_) {
+        if (need.urgent == urgent) ages.push_back(age);
+      }
+      for (const uint64_t age : ages) {
+        if (Advance(needs_.at(age), now, effects)) EraseNeed(age);
+      }
+      if (!urgent) continue;
+      for (auto& [request, incoming] : incoming_) {
+        AdvanceIncoming(incoming, now, effects);
+      }
+    }
+  } while (space_epoch_ != epoch);
+}
+
+// Takes the next step; true: the need is met and answered.
+bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
+  Copy& copy = copies_.At(need.copy);
+  if (copy.state == Residency::kAbsent) {
+    if (!Reserve(need.copy, copy, need, now, effects)) return false;
+    if (need.copy.place.at.tier == Tier::kHost) {
+      StartHostFill(need.copy, copy, need.urgent, effects);
+    } else {
+      copy.awaiting_host = true;
+    }
+  }
+  if (copy.state == Residency::kFilling && copy.awaiting_host) {
+    AdvanceDeviceFill(need, copy, now, effects);
+  }
+  if (!copy.usable()) return false;
+  copy.fresh = need.waiters.empty();
+  const std::vector<Waiter> waiters = std::move(need.waiters);
+  need.waiters.clear();
+  for (const Waiter& waiter : waiters) {
+    Satisfy(waiter, need.copy, copy, now, effects);
+  }
+  return true;
+}
+
+// The device copy has its space; it is filled from the host copy.
+void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
+                             Effects& effects) {
+  const CopyRef host_ref = {need.copy.key, kHost};
+  Copy& host = copies_.At(host_ref);
+  if (host.state == Residency::kAbsent) {
+    if (!Reserve(host_ref, host, need, now, effects)) return;
+    StartHostFill(host_ref, host, need.urgent, effects);
+    return;
+  }
+  if (!host.usable()) return;
+  ++host.readers;
+  host.last_use = now;
+  copy.awaiting_host = false;
+  Transfer& transfer =
+      NewTransfer(TransferKind::kToDevice, need.copy, need.urgent, effects);
+  transfer.host_offset = host.offset;
+  transfer.device = need.copy.place.at.device;
+  transfer.device_offset = copy.offset;
+  copy.filling = transfer.id;
+  transfers_[transfer.id] = transfer;
+}
+
+void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
+                         Effects& effects) {
+  const GroupEntry& group = *copies_.FindGroup(ref.key);
+  HOIST_CHECK(group.on_disk());
+  Transfer& transfer =
+      NewTransfer(group.spilled.has_value() ? TransferKind::kReadSpill
+                                            : TransferKind::kReadFile,
+                  ref, urgent, effects);
+  transfer.host_offset = copy.offset;
+  if (group.spilled.has_value()) transfer.spill = *group.spilled;
+  copy.filling = transfer.id;
+  transfers_[transfer.id] = transfer;
+}
+
+// The group could not be brought to the host: nothing that waits for it can go
+// on.
+void Node::FailNeeds(GroupKey key, const absl::Status& status,
+                     Effects& effects) {
+  std::vector<uint64_t> failed;
+  for (auto& [age, need] : needs_) {
+    if (need.copy.key != key) continue;
+    const Copy& copy = copies_.At(need.copy);
+    if (copy.state == Residency::kFilling && !copy.awaiting_host) continue;
+    failed.push_back(age);
+  }
+  for (const uint64_t age : failed) {
+    Need need = std::move(needs_.at(age));
+    EraseNeed(age);
+    AbandonSpace(need);
+    for (const Waiter& waiter : need.waiters) {
+      Refuse(waiter, need.copy, status, effects);
+    }
+  }
+}
+
+// Gives back device space that was reserved and is not being filled.
+void Node::AbandonSpace(Need& need) {
+  Copy& copy = copies_.At(need.copy);
+  if (copy.state != Residency::kFilling || !copy.awaiting_host) return;
+  FreeSpace(need.copy, copy);
+  copies_.Apply(copy, ResidencyEvent::kFillFailed);
+}
+
+// True while bytes move for this need: then it waits for them, not for space.
+absl::Status Node::WaitingFor(const Need& need) const {
+  const GroupEntry& group = *copies_.FindGroup(need.copy.key);
+  const auto state = [&](const Place& place) {
+    const auto found = group.copies.find(place);
+    return found == group.copies.end() ? nullptr : &found->second;
+  };
+  const Copy* copy = state(need.copy.place);
+  const Copy* host = state(kHost);
+  const bool moving =
+      (copy != nullptr && copy->filling.has_value()) ||
+      (copy != nullptr && copy->awaiting_host && host != nullptr &&
+       (host->filling.has_value() || host->usable()));
+  if (moving) return absl::OkStatus();
+  return need.blocked;
+}
+
+// Refuses those whose deadline is over; true: nobody waits any more.
+bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
+  const absl::Status waiting = WaitingFor(need);
+  const bool growing = host_.bytes() < options_.host_capacity_bytes;
+  std::vector<Waiter> left;
+  for (Waiter& waiter : need.waiters) {
+    if (waiter.no_wait && !waiting.ok() && !growing &&
+        !absl::IsUnavailable(waiting)) {
+      Refuse(waiter, need.copy, waiting, effects);
+    } else if (waiter.deadline > now) {
+      left.push_back(waiter);
+    } else if (waiting.ok()) {
+      Refuse(waiter, need.copy,
+             absl::DeadlineExceededError(absl::StrCat(
+                 NameOf(need.copy.key),
+                 " is still being copied; give the stage a longer deadline")),
+             effects);
+    } else {
+      Refuse(waiter, need.copy, absl::ResourceExhaustedError(waiting.message()),
+             effects);
+    }
+  }
+  const bool had_waiters = !need.waiters.empty();
+  need.waiters = std::move(left);
+  if (!need.waiters.empty()) return false;
+  if (had_waiters || need.urgent) need.give_up = now;
+  if (need.give_up > now) return false;
+  if (waiting.ok()) {
+    // What is on its way arrives, and is kept as a prefetched copy.
+    need.give_up = absl::InfiniteFuture();
+    return false;
+  }
+  AbandonSpace(need);
+  ++space_epoch_;
+  return true;
+}
+
+}  // namespace hoistd

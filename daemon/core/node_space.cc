@@ -1,0 +1,310 @@
+// Space: who gets it, and what leaves for it.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/core/keep_value.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+constexpr absl::Duration kSpillRetry = absl::Seconds(10);
+
+}  // namespace
+
+// Gives the absent copy space; false: there is none now, need.blocked says why.
+bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
+                   Effects& effects) {
+  if (need.tried_at == space_epoch_) return false;  // Nothing has changed.
+  const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  const OwnerId owner = copies_.NewOwner(ref);
+  const absl::StatusOr<uint64_t> offset =
+      ref.place.at.tier == Tier::kDevice
+          ? AllocateDevice(ref, owner, bytes, need, now, effects)
+          : AllocateHost(owner, bytes, need, now, effects);
+  if (!offset.ok()) {
+    copies_.DropOwner(owner);
+    need.blocked = offset.status();
+    need.tried_at = space_epoch_;
+    return false;
+  }
+  copies_.Apply(copy, ResidencyEvent::kReserve);
+  copy.owner = owner;
+  copy.offset = *offset;
+  copy.last_use = now;
+  copy.leaving = false;
+  return true;
+}
+
+absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
+                                            const Need& need, absl::Time now,
+                                            Effects& effects) {
+  if (const auto offset = host_.Allocate(bytes, owner)) return *offset;
+  const auto hole = host_.CheapestHole(
+      bytes, 0, [&](OwnerId other) { return ValueOf(other, need, now); });
+  if (!hole.has_value()) {
+    return absl::ResourceExhaustedError(Explain(OnHost(), bytes));
+  }
+  if (!EvictAll(hole->victims, effects)) {
+    return absl::UnavailableError(
+        absl::StrCat("waiting for spills to disk; ", Explain(OnHost(), bytes)));
+  }
+  const auto offset = host_.Allocate(bytes, owner);
+  HOIST_CHECK(offset.has_value());
+  return *offset;
+}
+
+absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
+                                              uint64_t bytes, const Need& need,
+                                              absl::Time now,
+                                              Effects& effects) {
+  const DeviceIndex device = ref.place.at.device;
+  DeviceSpace& space = *spaces_[device.number()];
+  const Zone zone = ZoneOf(ref);
+  const auto imported = [&](SlabId slab) { return Imported(device, slab); };
+  absl::StatusOr<uint64_t> offset = space.Allocate(zone, bytes, owner);
+  if (offset.ok()) return offset;
+  const absl::Status refused = offset.status();
+  const auto hole = space.CheapestHole(
+      zone, bytes, [&](OwnerId other) { return ValueOf(other, need, now); },
+      imported);
+  if (!hole.has_value()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Explain(ref.place.at, bytes), " (",
+                     std::string(refused.message()), ")"));
+  }
+  EvictAll(hole->victims, effects);  // Device copies are always clean.
+  offset = space.Allocate(zone, bytes, owner);
+  if (offset.ok()) return offset;
+  if (absl::Status s = space.ReleaseSlabs(zone, bytes, imported); !s.ok()) {
+    return s;
+  }
+  return space.Allocate(zone, bytes, owner);
+}
+
+// Makes the victims leave. False: some must be spilled first; that has begun.
+bool Node::EvictAll(const std::vector<OwnerId>& victims, Effects& effects) {
+  bool all_clean = true;
+  for (const OwnerId owner : victims) {
+    const CopyRef ref = *copies_.RefOf(owner);
+    Copy& copy = copies_.At(ref);
+    if (copy.state == Residency::kSpilling) {
+      all_clean = false;
+    } else if (!Clean(ref)) {
+      StartSpill(ref, copy, effects);
+      all_clean = false;
+    }
+  }
+  if (!all_clean) return false;
+  for (const OwnerId owner : victims) {
+    const CopyRef ref = *copies_.RefOf(owner);
+    Note(effects, "copy-dropped", ref, "evicted");
+    ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions
+                                          : counters_.host_evictions);
+    Drop(ref, copies_.At(ref), ResidencyEvent::kDrop);
+  }
+  return true;
+}
+
+void Node::StartSpill(const CopyRef& ref, Copy& copy, Effects& effects) {
+  copies_.Apply(copy, ResidencyEvent::kSpillStart);
+  ++copy.readers;
+  Transfer& transfer =
+      NewTransfer(TransferKind::kSpill, ref, /*urgent=*/true, effects);
+  transfer.host_offset = copy.offset;
+  transfer.owner = copies_.FindModel(ref.key.model)->model->owner;
+  transfer.readers = copies_.FindModel(ref.key.model)->model->readers;
+  transfers_[transfer.id] = transfer;
+}
+
+bool Node::MaySpill(absl::Time now) const {
+  return options_.can_spill && (spill_failed_.ok() || now >= spill_retry_at_);
+}
+
+void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
+  HOIST_CHECK(copy.leases == 0 && copy.readers == 0);
+  copies_.Apply(copy, event);
+  FreeSpace(ref, copy);
+  copy = Copy{.state = copy.state};
+}
+
+void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
+  if (ref.place.at.tier == Tier::kDevice) {
+    spaces_[ref.place.at.device.number()]->Free(copy.offset);
+  } else {
+    host_.Free(copy.offset);
+  }
+  copies_.DropOwner(copy.owner);
+  copy.awaiting_host = false;
+  copy.filling.reset();
+  ++space_epoch_;
+}
+
+// Whether the copy may be dropped without losing anything.
+bool Node::Clean(const CopyRef& ref) const {
+  const GroupEntry& group = *copies_.FindGroup(ref.key);
+  if (group.on_disk()) return true;
+  // A device copy was made from the host copy, which stays until it is spilled,
+  // unless what was spilled turned out to be bad.
+  const auto host = group.copies.find(kHost);
+  return ref.place.at.tier == Tier::kDevice && host != group.copies.end() &&
+         host->second.usable();
+}
+
+std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
+                                    absl::Time now) const {
+  const CopyRef* ref = copies_.RefOf(owner);
+  if (ref == nullptr) return std::nullopt;  // An image being received.
+  const GroupEntry& group = *copies_.FindGroup(ref->key);
+  const Copy& copy = group.copies.at(ref->place);
+  const bool spilling = copy.state == Residency::kSpilling;
+  if (!copy.usable() || copy.leases > 0 || copy.pinned ||
+      copy.readers > (spilling ? 1u : 0u)) {
+    return std::nullopt;
+  }
+  if (need.spare == ref->key.model) return std::nullopt;
+  const bool clean = Clean(*ref);
+  if (!clean && !spilling && (ref->place != kHost || !MaySpill(now))) {
+    return std::nullopt;
+  }
+
+  KeepFacts facts;
+  facts.bytes = SpaceOf(*group.group);
+  facts.since_use = now - copy.last_use;
+  facts.until_use = orders_.UntilUse(ref->key);
+  if (!need.urgent) {
+    // A prefetch must not push out what is needed sooner, nor another one.
+    if (copy.fresh) return std::nullopt;
+    const auto mine = orders_.UntilUse(need.copy.key);
+    if (facts.until_use.has_value() &&
+        (!mine.has_value() || *facts.until_use <= *mine)) {
+      return std::nullopt;
+    }
+  }
+  facts.restore_bytes_per_second = options_.disk_bytes_per_second;
+  if (ref->place.at.tier == Tier::kDevice) {
+    const auto host = group.copies.find(kHost);
+    if (host != group.copies.end() && host->second.usable()) {
+      facts.restore_bytes_per_second = options_.host_bytes_per_second;
+    }
+  }
+  if (!clean) facts.spill_bytes_per_second = options_.disk_bytes_per_second;
+  return KeepValue(facts);
+}
+
+bool Node::Imported(DeviceIndex device, SlabId slab) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& s) {
+    return s.second.slabs.contains({device, slab});
+  });
+}
+
+uint64_t Node::CapacityOf(TierAt at) const {
+  if (at.tier == Tier::kDevice) {
+    return spaces_[at.device.number()]->capacity();
+  }
+  return options_.host_capacity_bytes;
+}
+
+Zone Node::ZoneOf(const CopyRef& ref) const {
+  const Model& model = *copies_.FindModel(ref.key.model)->model;
+  Zone zone;
+  zone.readers = model.readers == Readers::kEveryone
+                     ? std::numeric_limits<uint64_t>::max()
+                     : model.owner.number();
+  zone.backing = ref.place.shared
+                     ? Backing::kIpc
+                     : devices_[ref.place.at.device.number()]->info().backing;
+  return zone;
+}
+
+// Who holds the tier, and what would free it.
+std::string Node::Explain(TierAt at, uint64_t bytes) const {
+  uint64_t pinned = 0, moving = 0, idle = 0, unsaved = 0;
+  for (const auto& [id, model] : copies_.models()) {
+    for (const GroupEntry& group : model->groups) {
+      for (const auto& [place, copy] : group.copies) {
+        if (place.at != at || copy.state == Residency::kAbsent) continue;
+        const uint64_t space = SpaceOf(*group.group);
+        if (copy.leases > 0) continue;
+        if (copy.pinned) {
+          pinned += space;
+        } else if (!copy.usable() || copy.readers > 0) {
+          moving += space;
+        } else if (at.tier == Tier::kHost && !group.on_disk()) {
+          unsaved += space;
+        } else {
+          idle += space;
+        }
+      }
+    }
+  }
+  std::string text =
+      absl::StrCat("needs ", HumanBytes(bytes), " on ", ToString(at), "; of ",
+                   HumanBytes(CapacityOf(at)));
+  for (const auto& [id, session] : sessions_) {
+    uint64_t leased = 0;
+    for (const auto& [ref, count] : session.claims) {
+      const auto copy = copies_.FindGroup(ref.key)->copies.find(ref.place);
+      if (ref.place.at == at &&
+          copy != copies_.FindGroup(ref.key)->copies.end() &&
+          copy->second.leases > 0) {
+        leased += SpaceOf(*copies_.FindGroup(ref.key)->group);
+      }
+    }
+    if (leased == 0) continue;
+    absl::StrAppend(&text, ", ", HumanBytes(leased), " is leased by session ",
+                    id.number(), " (", session.args.client_name, ")");
+  }
+  const auto part = [&](uint64_t amount, absl::string_view what) {
+    if (amount > 0) absl::StrAppend(&text, ", ", HumanBytes(amount), what);
+  };
+  part(pinned, " is pinned");
+  part(moving, " is being copied");
+  part(idle, " is idle");
+  if (unsaved > 0) {
+    part(unsaved, " is published and nowhere else");
+    absl::StrAppend(
+        &text, options_.can_spill
+                   ? absl::StrCat(" (spilling failed: ",
+                                  std::string(spill_failed_.message()), ")")
+                   : " (set disk.spill_dir to let it spill)");
+  }
+  const uint64_t largest = at.tier == Tier::kDevice
+                               ? spaces_[at.device.number()]->largest_free()
+                               : host_.largest_free();
+  absl::StrAppend(&text, "; the largest free piece is ", HumanBytes(largest));
+  return text;
+}
+
+// --- Transfers that spill ---------------------------------------------------
+
+void Node::Spilled(const Transfer& transfer, const absl::Status& status,
+                   const TransferResult& result, absl::Time now,
+                   Effects& effects) {
+  const CopyRef ref = {transfer.key, kHost};
+  Copy& copy = copies_.At(ref);
+  --copy.readers;
+  copies_.Apply(copy, ResidencyEvent::kSpillDone);
+  ++space_epoch_;
+  if (!status.ok()) {
+    spill_failed_ = status;
+    spill_retry_at_ = now + kSpillRetry;
+    copy.leaving = false;
+    return;
+  }
+  spill_failed_ = absl::OkStatus();
+  copies_.FindGroup(transfer.key)->spilled = result.spill;
+  Note(effects, "copy-present", {transfer.key, {OnDisk(), false}}, "spilled");
+  if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {
+    return;
+  }
+  Note(effects, "copy-dropped", ref, "evicted");
+  ++counters_.host_evictions;
+  Drop(ref, copy, ResidencyEvent::kDrop);
+}
+
+}  // namespace hoistd

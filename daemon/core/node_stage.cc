@@ -1,0 +1,239 @@
+// Staging, leases and order hints.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+// How long a prefetch waits for space before it is forgotten.
+constexpr absl::Duration kPrefetchPatience = absl::Seconds(60);
+
+absl::Status NoSuchSession() {
+  return absl::NotFoundError("the session is closed; connect again");
+}
+
+}  // namespace
+
+absl::Status Node::CheckBring(const BringArgs& args) {
+  const GroupEntry* group = copies_.FindGroup(args.copy.key);
+  if (group == nullptr) {
+    return absl::NotFoundError(
+        "no such model or group; it may have been forgotten: register again");
+  }
+  const TierAt at = args.copy.place.at;
+  if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no device ", at.device.number(), "; this node has ", devices_.size()));
+  }
+  if (draining_) {
+    return absl::UnavailableError("hoistd is draining and stages nothing");
+  }
+  const auto copy = group->copies.find(args.copy.place);
+  const bool usable = copy != group->copies.end() && copy->second.usable();
+  if (!usable && !group->lost.ok()) return group->lost;
+  const uint64_t bytes = SpaceOf(*group->group);
+  const auto fits = [&](TierAt tier, const char* setting) -> absl::Status {
+    if (bytes <= CapacityOf(tier)) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        NameOf(args.copy.key), " takes ", HumanBytes(bytes), " and all of ",
+        ToString(tier), " is ", HumanBytes(CapacityOf(tier)), "; raise ",
+        setting, " in hoistd.toml or use smaller groups"));
+  };
+  if (at.tier == Tier::kDevice) HOIST_RETURN_IF_ERROR(fits(at, "device.pool"));
+  if (!usable) HOIST_RETURN_IF_ERROR(fits(OnHost(), "host.pool"));
+  if (!args.lease) return absl::OkStatus();
+  const auto session = sessions_.find(args.session);
+  if (session == sessions_.end()) return NoSuchSession();
+  if (!MayRead(session->second.args.peer,
+               *copies_.FindModel(args.copy.key.model)->model)) {
+    return absl::NotFoundError("no such model");
+  }
+  return CheckBudget(session->second, args.copy);
+}
+
+absl::Status Node::CheckBudget(const SessionEntry& session,
+                               const CopyRef& copy) const {
+  const uint64_t budget = session.args.device_budget_bytes;
+  if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
+  uint64_t held = 0;
+  for (const auto& [ref, count] : session.claims) {
+    if (ref.place.at == copy.place.at) {
+      held += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    }
+  }
+  const uint64_t bytes = SpaceOf(*copies_.FindGroup(copy.key)->group);
+  if (held + bytes <= budget) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      NameOf(copy.key), " needs ", HumanBytes(bytes), " on ",
+      ToString(copy.place.at), "; this session may lease ", HumanBytes(budget),
+      " at once and holds ", HumanBytes(held),
+      bytes > budget ? "; connect with a device budget of at least "
+                     : "; release a lease, or connect with a budget of ",
+      HumanBytes(bytes > budget ? bytes : held + bytes)));
+}
+
+void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
+  if (args.lease) ++counters_.stages;
+  if (absl::Status s = CheckBring(args); !s.ok()) {
+    if (args.lease) ++counters_.stages_refused;
+    effects.replies.push_back({args.request, std::move(s)});
+    return;
+  }
+  Waiter waiter;
+  waiter.request = args.request;
+  waiter.session = args.session;
+  waiter.lease = args.lease;
+  waiter.pin = args.pin;
+  waiter.no_wait = args.deadline <= now;
+  waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
+  if (args.lease) {
+    SessionEntry& session = sessions_.at(args.session);
+    ++session.claims[args.copy];
+    ++session.waiting;
+  }
+  Copy& copy = copies_.At(args.copy);
+  if (copy.usable()) {
+    Satisfy(waiter, args.copy, copy, now, effects);
+    return;
+  }
+  waiter.waited = true;
+  if (args.copy.place.at.tier == Tier::kDevice) {
+    spaces_[args.copy.place.at.device.number()]->RetrySlabs();
+  }
+  const bool is_new = !need_of_.contains(args.copy);
+  Need& need = NeedFor(args.copy, args.urgent, effects);
+  if (is_new) need.spare = args.spare;
+  need.waiters.push_back(waiter);
+  need.tried_at = 0;
+  Tick(now, effects);
+}
+
+void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+                   absl::Time now, Effects& effects) {
+  if (waiter.pin) copy.pinned = true;
+  Reply reply = {waiter.request};
+  if (waiter.lease) {
+    if (!waiter.waited) ++counters_.stages_resident;
+    reply.lease = Grant(waiter, ref, copy, now);
+  }
+  effects.replies.push_back(std::move(reply));
+}
+
+LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+                       absl::Time now) {
+  SessionEntry& session = sessions_.at(waiter.session);
+  --session.waiting;
+  const DeviceIndex device = ref.place.at.device;
+  LeaseGrant grant;
+  grant.id = LeaseId(++last_id_);
+  grant.key = ref.key;
+  grant.device = device;
+  grant.offset = copy.offset;
+  grant.bytes = copies_.FindGroup(ref.key)->group->image_bytes;
+  grant.was_resident = !waiter.waited;
+  const uint64_t space = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  for (const SlabSpec& slab :
+       spaces_[device.number()]->SlabsOf(copy.offset, space)) {
+    if (!session.slabs.insert({device, slab.id}).second) continue;
+    absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
+    HOIST_CHECK(share.ok());  // The slab is ours and exists.
+    grant.new_slabs.push_back({slab, *share});
+  }
+  leases_[grant.id] = {waiter.session, ref};
+  session.leases.insert(grant.id);
+  ++copy.leases;
+  copy.fresh = false;
+  copy.last_use = now;
+  orders_.Staged(waiter.session, ref.key, now);
+  return grant;
+}
+
+void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
+                  Effects& effects) {
+  if (waiter.lease) {
+    ++counters_.stages_refused;
+    if (const auto s = sessions_.find(waiter.session); s != sessions_.end()) {
+      --s->second.waiting;
+    }
+    DropClaim(waiter.session, ref);
+    Note(effects, "stage-refused", ref, std::string(why.message()));
+  }
+  effects.replies.push_back({waiter.request, std::move(why)});
+}
+
+void Node::DropClaim(SessionId id, const CopyRef& ref) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return;
+  const auto claim = session->second.claims.find(ref);
+  HOIST_CHECK(claim != session->second.claims.end());
+  if (--claim->second == 0) session->second.claims.erase(claim);
+}
+
+void Node::ReleaseLease(LeaseId id, absl::Time now) {
+  const auto found = leases_.find(id);
+  HOIST_CHECK(found != leases_.end());
+  const LeaseEntry lease = found->second;
+  leases_.erase(found);
+  sessions_.at(lease.session).leases.erase(id);
+  DropClaim(lease.session, lease.copy);
+  Copy& copy = copies_.At(lease.copy);
+  HOIST_CHECK(copy.leases > 0);
+  copy.last_use = now;
+  if (--copy.leases == 0) ++space_epoch_;
+}
+
+absl::Status Node::Release(SessionId session, const std::vector<LeaseId>& ids,
+                           absl::Time now, Effects& effects) {
+  absl::Status status;
+  for (const LeaseId id : ids) {
+    const auto found = leases_.find(id);
+    if (found == leases_.end() || found->second.session != session) {
+      status = absl::NotFoundError(
+          absl::StrCat("lease ", id.number(),
+                       " is not held by this session; it may have been "
+                       "released before"));
+      continue;
+    }
+    ReleaseLease(id, now);
+  }
+  Tick(now, effects);
+  return status;
+}
+
+absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
+                            absl::Time now, Effects& effects) {
+  HOIST_RETURN_IF_ERROR(Find(session, args.model).status());
+  for (const GroupIndex group : args.groups) {
+    BringArgs bring;
+    bring.copy = {{args.model, group}, {args.to, false}};
+    HOIST_RETURN_IF_ERROR(CheckBring(bring));
+  }
+  for (const GroupIndex group : args.groups) {
+    const CopyRef ref = {{args.model, group}, {args.to, false}};
+    if (copies_.At(ref).usable()) continue;
+    NeedFor(ref, /*urgent=*/false, effects).give_up = now + kPrefetchPatience;
+  }
+  Tick(now, effects);
+  return absl::OkStatus();
+}
+
+absl::Status Node::SetOrder(SessionId session, ModelId model,
+                            std::vector<GroupIndex> order) {
+  HOIST_ASSIGN_OR_RETURN(ModelPtr found, Find(session, model));
+  for (const GroupIndex group : order) {
+    if (group.number() >= found->spec->groups.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the order names group ", group.number(), "; model ",
+                       found->spec->name, " has ", found->spec->groups.size()));
+    }
+  }
+  orders_.Set(session, model, std::move(order));
+  return absl::OkStatus();
+}
+
+}  // namespace hoistd

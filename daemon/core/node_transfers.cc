@@ -1,0 +1,154 @@
+// Transfers: what was started, and what its end changes.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+
+}  // namespace
+
+// The caller fills in the rest, then books it in transfers_.
+Transfer& Node::NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,
+                            Effects& effects) {
+  Transfer transfer;
+  transfer.id = TransferId(++last_id_);
+  transfer.kind = kind;
+  transfer.urgent = urgent;
+  transfer.key = ref.key;
+  if (const ModelEntry* model = copies_.FindModel(ref.key.model)) {
+    transfer.model = model->model->spec;
+    transfer.group = copies_.FindGroup(ref.key)->group;
+  }
+  effects.transfers.push_back(std::move(transfer));
+  return effects.transfers.back();
+}
+
+void Node::TransferDone(TransferId id, const absl::Status& status,
+                        const TransferResult& result, absl::Time now,
+                        Effects& effects) {
+  const auto found = transfers_.find(id);
+  HOIST_CHECK(found != transfers_.end());
+  const Transfer transfer = std::move(found->second);
+  transfers_.erase(found);
+  if (status.ok()) Count(transfer);
+  switch (transfer.kind) {
+    case TransferKind::kReadFile:
+    case TransferKind::kReadSpill:
+      HostFilled(transfer, status, now, effects);
+      break;
+    case TransferKind::kToDevice:
+      DeviceFilled(transfer, status, now, effects);
+      break;
+    case TransferKind::kSpill:
+      Spilled(transfer, status, result, now, effects);
+      break;
+    case TransferKind::kReceive:
+      for (auto& [request, incoming] : incoming_) {
+        if (incoming.transfer != id) continue;
+        Incoming done = std::move(incoming);
+        incoming_.erase(request);
+        ReceiveDone(std::move(done), status, result.content, now, effects);
+        break;
+      }
+      break;
+  }
+  Tick(now, effects);
+}
+
+void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
+                      absl::Time now, Effects& effects) {
+  const CopyRef ref = {transfer.key, kHost};
+  Copy& copy = copies_.At(ref);
+  copy.filling.reset();
+  if (status.ok()) {
+    copies_.Apply(copy, ResidencyEvent::kFillDone);
+    copy.last_use = now;
+    ++space_epoch_;  // It can be evicted now.
+    Note(effects, "copy-present", ref);
+    return;
+  }
+  FreeSpace(ref, copy);
+  copies_.Apply(copy, ResidencyEvent::kFillFailed);
+  Note(effects, "copy-failed", ref, std::string(status.message()));
+  if (transfer.kind == TransferKind::kReadSpill && absl::IsDataLoss(status)) {
+    // The store has put the bytes aside; they are not tried again.
+    copies_.FindGroup(transfer.key)->spilled.reset();
+    MarkLostIfGone(transfer.key, status, effects);
+  }
+  FailNeeds(transfer.key, status, effects);
+}
+
+void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
+                        absl::Time now, Effects& effects) {
+  Copy& host = copies_.At({transfer.key, kHost});
+  --host.readers;
+  ++space_epoch_;
+  for (auto& [place, copy] : copies_.FindGroup(transfer.key)->copies) {
+    if (copy.filling != transfer.id) continue;
+    const CopyRef ref = {transfer.key, place};
+    copy.filling.reset();
+    if (status.ok()) {
+      copies_.Apply(copy, ResidencyEvent::kFillDone);
+      copy.last_use = now;
+      Note(effects, "copy-present", ref);
+      return;
+    }
+    FreeSpace(ref, copy);
+    copies_.Apply(copy, ResidencyEvent::kFillFailed);
+    Note(effects, "copy-failed", ref, std::string(status.message()));
+    const auto age = need_of_.find(ref);
+    if (age == need_of_.end()) return;
+    const Need need = needs_.at(age->second);
+    EraseNeed(age->second);
+    for (const Waiter& waiter : need.waiters) {
+      Refuse(waiter, ref, status, effects);
+    }
+    return;
+  }
+  HOIST_CHECK(false);  // A filling copy is neither dropped nor forgotten.
+}
+
+void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
+                          Effects& effects) {
+  GroupEntry& group = *copies_.FindGroup(key);
+  if (group.on_disk()) return;
+  for (const auto& [place, copy] : group.copies) {
+    if (place == kHost && copy.usable()) return;
+  }
+  group.lost = absl::DataLossError(
+      absl::StrCat(NameOf(key), " is lost: ", std::string(why.message()),
+                   "; forget the model (`hoistctl evict --forget`) and publish "
+                   "it again"));
+  Note(effects, "copy-lost", {key, {OnDisk(), false}},
+       std::string(why.message()));
+}
+
+void Node::Count(const Transfer& transfer) {
+  const uint64_t bytes =
+      transfer.group == nullptr ? 0 : transfer.group->image_bytes;
+  switch (transfer.kind) {
+    case TransferKind::kReadFile:
+      for (const SourceRun& run : transfer.group->runs) {
+        counters_.file_read_bytes += run.bytes;
+      }
+      break;
+    case TransferKind::kReadSpill:
+      counters_.spill_read_bytes += bytes;
+      break;
+    case TransferKind::kSpill:
+      counters_.spill_written_bytes += bytes;
+      break;
+    case TransferKind::kToDevice:
+      counters_.host_to_device_bytes += bytes;
+      break;
+    case TransferKind::kReceive:
+      break;
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,48 @@
+// What core asks the mover to do, as plain values.
+#ifndef HOIST_DAEMON_CORE_TRANSFER_H_
+#define HOIST_DAEMON_CORE_TRANSFER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "daemon/core/ids.h"
+#include "daemon/core/model.h"
+#include "daemon/core/tensor.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+enum class TransferKind {
+  kReadFile,   // Source files -> host.
+  kReadSpill,  // Spill store -> host; checksums are compared.
+  kReceive,    // A client's memfd -> host, or only hashed.
+  kSpill,      // Host -> spill store.
+  kToDevice,   // Host -> device.
+};
+
+// The memory it names stays put until TransferDone.
+struct Transfer {
+  TransferId id;
+  TransferKind kind = TransferKind::kReadFile;
+  bool urgent = false;  // A stage waits for it; prefetches do not.
+  GroupKey key;
+  std::shared_ptr<const ModelSpec> model;
+  std::shared_ptr<const Group> group;
+  std::optional<uint64_t> host_offset;  // nullopt: kReceive that only hashes.
+  DeviceIndex device;                   // kToDevice.
+  uint64_t device_offset = 0;           // kToDevice.
+  SpillId spill;                        // kReadSpill.
+  Uid owner;                            // kSpill.
+  Readers readers = Readers::kOwner;    // kSpill.
+  std::shared_ptr<hoist::UniqueFd> memfd;  // kReceive.
+};
+
+struct TransferResult {
+  SpillId spill;             // kSpill.
+  Fingerprint content = {};  // kReceive: XXH3-128 of the image.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_TRANSFER_H_

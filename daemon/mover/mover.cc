@@ -1,0 +1,212 @@
+#include "daemon/mover/mover.h"
+
+#include <atomic>
+#include <utility>
+
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "daemon/mover/read_plan.h"
+#include "daemon/mover/receive.h"
+
+namespace hoistd {
+namespace {
+
+// The reads of one group: the last to end reports, with the first error.
+//
+// Threads: thread-safe. Shared by the callbacks of the group's reads.
+class GroupRead {
+ public:
+  GroupRead(std::shared_ptr<const SourceFiles> files, size_t reads,
+            absl::AnyInvocable<void(absl::Status)> report)
+      : files_(std::move(files)), left_(reads), report_(std::move(report)) {}
+
+  void Done(absl::Status status) {
+    if (!status.ok()) {
+      absl::MutexLock lock(&mu_);
+      if (first_error_.ok()) first_error_ = std::move(status);
+    }
+    if (left_.fetch_sub(1) == 1) report_(Result());
+  }
+
+ private:
+  // A file that changed while it was read gave bytes of no one version.
+  absl::Status Result() ABSL_LOCKS_EXCLUDED(mu_) {
+    for (const SourceFile& file : *files_) {
+      HOIST_RETURN_IF_ERROR(file.CheckUnchanged());
+    }
+    absl::MutexLock lock(&mu_);
+    return first_error_;
+  }
+
+  const std::shared_ptr<const SourceFiles> files_;
+  std::atomic<size_t> left_;
+  absl::AnyInvocable<void(absl::Status)> report_;
+  absl::Mutex mu_;
+  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts,
+                                                     OnDone on_done) {
+  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(on_done)));
+  for (Device* device : mover->parts_.devices) {
+    HOIST_ASSIGN_OR_RETURN(auto stream, device->CreateStream());
+    mover->streams_.push_back(std::move(stream));
+    mover->copies_.emplace_back(kCopiesUnderWay);
+  }
+  return mover;
+}
+
+Mover::Mover(MoverParts parts, OnDone on_done)
+    : parts_(std::move(parts)),
+      on_done_(std::move(on_done)),
+      reads_(kReadsUnderWay),
+      spills_(kSpillsUnderWay),
+      receives_(1) {}
+
+Mover::~Mover() = default;
+
+void Mover::AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files) {
+  files_[model] = std::move(files);
+}
+
+void Mover::DropFiles(ModelId model) { files_.erase(model); }
+
+Road& Mover::RoadOf(const Transfer& transfer) {
+  switch (transfer.kind) {
+    case TransferKind::kReadFile:
+    case TransferKind::kReadSpill:
+      return reads_;
+    case TransferKind::kReceive:
+      return receives_;
+    case TransferKind::kSpill:
+      return spills_;
+    case TransferKind::kToDevice:
+      return copies_[transfer.device.number()];
+  }
+  HOIST_CHECK(false);
+}
+
+void Mover::Start(Transfer transfer) {
+  Road& road = RoadOf(transfer);
+  road_of_[transfer.id] = &road;
+  road.Add(std::move(transfer));
+  while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
+}
+
+void Mover::Hurry(TransferId id) {
+  const auto road = road_of_.find(id);
+  if (road != road_of_.end()) road->second->Hurry(id);
+}
+
+void Mover::Finished(TransferId id) {
+  const auto found = road_of_.find(id);
+  HOIST_CHECK(found != road_of_.end());
+  Road& road = *found->second;
+  road_of_.erase(found);
+  road.Finished();
+  while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
+}
+
+void Mover::Run(Transfer transfer) {
+  switch (transfer.kind) {
+    case TransferKind::kReadFile:
+      return ReadFiles(transfer);
+    case TransferKind::kReadSpill:
+      return ReadSpill(transfer);
+    case TransferKind::kReceive:
+      return Receive(transfer);
+    case TransferKind::kSpill:
+      return Spill(transfer);
+    case TransferKind::kToDevice:
+      return CopyToDevice(transfer);
+  }
+}
+
+void Mover::Report(TransferId id, absl::Status status, TransferResult result) {
+  on_done_(id, std::move(status), result);
+}
+
+std::span<std::byte> Mover::HostOf(const Transfer& transfer) const {
+  return parts_.host.subspan(*transfer.host_offset,
+                             transfer.group->image_bytes);
+}
+
+void Mover::ReadFiles(const Transfer& transfer) {
+  const auto files = files_.find(transfer.key.model);
+  HOIST_CHECK(files != files_.end());
+  const std::span<std::byte> image = HostOf(transfer);
+  ZeroPadding(*transfer.group, image);
+  std::vector<PlannedRead> reads = PlanReads(*transfer.group, image);
+  if (reads.empty()) return Report(transfer.id, absl::OkStatus());
+  auto group = std::make_shared<GroupRead>(
+      files->second, reads.size(),
+      [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
+  for (PlannedRead& read : reads) {
+    ReadRequest request;
+    request.file = (*files->second)[read.file].io();
+    request.offset = read.offset;
+    request.into = std::move(read.into);
+    parts_.io->Read(std::move(request),
+                    [group](absl::Status s) { group->Done(std::move(s)); });
+  }
+}
+
+void Mover::ReadSpill(const Transfer& transfer) {
+  HOIST_CHECK(parts_.store != nullptr);
+  parts_.store->Get(
+      transfer.spill, HostOf(transfer),
+      [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
+}
+
+void Mover::Receive(const Transfer& transfer) {
+  receiver_.Post([this, transfer] {
+    const std::span<std::byte> to = transfer.host_offset.has_value()
+                                        ? HostOf(transfer)
+                                        : std::span<std::byte>();
+    absl::StatusOr<Fingerprint> content =
+        ReceiveImage(transfer.memfd->get(), transfer.group->image_bytes, to);
+    TransferResult result;
+    if (content.ok()) result.content = *content;
+    Report(transfer.id, content.status(), result);
+  });
+}
+
+void Mover::Spill(const Transfer& transfer) {
+  HOIST_CHECK(parts_.store != nullptr);
+  auto meta = std::make_shared<SpillMeta>();
+  const uint32_t index = transfer.key.group.number();
+  meta->model = transfer.model->name;
+  meta->owner = transfer.owner;
+  meta->readers = transfer.readers;
+  meta->group_index = index;
+  meta->group_fingerprint = transfer.model->group_fingerprints[index];
+  meta->group = *transfer.group;
+  parts_.store->Put(std::move(meta), HostOf(transfer),
+                    [this, id = transfer.id](absl::StatusOr<SpillId> spill) {
+                      TransferResult result;
+                      if (spill.ok()) result.spill = *spill;
+                      Report(id, spill.status(), result);
+                    });
+}
+
+void Mover::CopyToDevice(const Transfer& transfer) {
+  CopyStream& stream = *streams_[transfer.device.number()];
+  absl::Status queued = absl::OkStatus();
+  if (transfer.group->image_bytes > 0) {
+    queued = stream.CopyIn(transfer.device_offset, HostOf(transfer));
+  }
+  // Also after an error: what was queued before must be over when it is told.
+  stream.Then([this, id = transfer.id, queued](absl::Status s) {
+    Report(id, queued.ok() ? std::move(s) : queued);
+  });
+}
+
+void Mover::Unspill(SpillId id) {
+  if (parts_.store == nullptr) return;
+  // What cannot be removed now is an orphan, removed at the next start.
+  parts_.store->Remove(id).IgnoreError();
+}
+
+}  // namespace hoistd

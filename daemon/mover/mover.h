@@ -1,0 +1,97 @@
+// Carries out what core decided: it moves bytes between files, the spill store,
+// the host pool and the devices.
+//
+// Each kind of road has a queue with a bound on what is under way: enough to
+// keep the road busy, few enough that what a worker waits for overtakes what
+// was only prefetched.
+#ifndef HOIST_DAEMON_MOVER_MOVER_H_
+#define HOIST_DAEMON_MOVER_MOVER_H_
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/worker.h"
+#include "daemon/core/device.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/io_engine.h"
+#include "daemon/core/transfer.h"
+#include "daemon/io/source_file.h"
+#include "daemon/mover/road.h"
+#include "daemon/store/spill_store.h"
+
+namespace hoistd {
+
+// A model's open files, as SourceRun::file counts them.
+using SourceFiles = std::vector<SourceFile>;
+
+struct MoverParts {
+  std::span<std::byte> host;  // The host pool.
+  IoEngine* io = nullptr;
+  SpillStore* store = nullptr;  // nullptr: nothing spills.
+  std::vector<Device*> devices;
+};
+
+// Threads:  all calls from one thread (the engine's). `on_done` is called once
+//           a transfer, from any thread, and must not block.
+// Owns:     the models' files, one copy stream a device. Borrows the parts.
+// Bounds:   kReadsUnderWay groups from disk, kCopiesUnderWay copies a device.
+class Mover {
+ public:
+  static constexpr int kReadsUnderWay = 8;
+  static constexpr int kCopiesUnderWay = 4;
+  static constexpr int kSpillsUnderWay = 2;
+
+  using OnDone =
+      absl::AnyInvocable<void(TransferId, absl::Status, const TransferResult&)>;
+
+  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts,
+                                                       OnDone on_done);
+  ~Mover();  // Waits for what is under way; its `on_done` still comes.
+
+  void AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files);
+  // They close when no read uses them any more.
+  void DropFiles(ModelId model);
+
+  void Start(Transfer transfer);
+  // A stage waits for it now.
+  void Hurry(TransferId id);
+  // Must be called once for each `on_done`, on the calls' thread: room for the
+  // next one.
+  void Finished(TransferId id);
+  void Unspill(SpillId id);
+
+ private:
+  Mover(MoverParts parts, OnDone on_done);
+
+  Road& RoadOf(const Transfer& transfer);
+  void Run(Transfer transfer);
+  void ReadFiles(const Transfer& transfer);
+  void ReadSpill(const Transfer& transfer);
+  void Receive(const Transfer& transfer);
+  void Spill(const Transfer& transfer);
+  void CopyToDevice(const Transfer& transfer);
+  void Report(TransferId id, absl::Status status, TransferResult result = {});
+  std::span<std::byte> HostOf(const Transfer& transfer) const;
+
+  const MoverParts parts_;
+  OnDone on_done_;
+  absl::flat_hash_map<ModelId, std::shared_ptr<const SourceFiles>> files_;
+  Road reads_;
+  Road spills_;
+  Road receives_;
+  std::vector<Road> copies_;  // One a device.
+  absl::flat_hash_map<TransferId, Road*> road_of_;
+  std::vector<std::unique_ptr<CopyStream>> streams_;
+  Worker receiver_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_MOVER_MOVER_H_
