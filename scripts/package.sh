@@ -2,11 +2,12 @@
 # Makes build/hoist-<version>-linux-x86_64.tar.gz, which runs from wherever it
 # is unpacked, on any x86-64 Linux whose glibc is no older than this machine's.
 #
-#   scripts/package.sh [--with-tests] [--dir DIR] [--no-build]
+#   scripts/package.sh [--with-tests] [--dir DIR] [--target NAME]...
 #
 #   --with-tests  the test programs, benches and Python tests too, in tests/
 #   --dir DIR     leave the unpacked tree in DIR, and make no archive
-#   --no-build    package what build/package holds already
+#   --target NAME build this target alone, and package what there is: for one
+#                 test on another machine
 #
 # Shared libraries lie beside the programs, all but glibc's and the driver's.
 # libhoist is the exception: it lives in somebody else's process, and must use
@@ -14,12 +15,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-with_tests=0 dir='' build=1
+with_tests=0 dir='' targets=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --with-tests) with_tests=1 ;;
     --dir) dir=${2:?--dir needs a folder}; shift ;;
-    --no-build) build=0 ;;
+    --target) targets+=("${2:?--target needs a name}"); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     *) echo "unknown option $1; see scripts/package.sh --help" >&2; exit 2 ;;
   esac
@@ -41,7 +42,8 @@ host_libs+='|libanl|libnss_[a-z]+|libcuda|libnvidia-[a-z]+)\.so'
 build_tree() {
   cmake --preset package -DHOIST_BUILD_TESTS="$1" >"$tree.log" 2>&1 ||
     { cat "$tree.log" >&2; die "configuring failed"; }
-  cmake --build --preset package -j "$(nproc)" -- --quiet
+  cmake --build --preset package -j "$(nproc)" \
+    ${targets:+--target "${targets[@]}"} -- --quiet
 }
 
 is_program() {
@@ -70,8 +72,11 @@ take_programs() {
 take_libhoist() {
   local file
   file=$(find "$tree/client" -name 'libhoist.so*' -type f | head -1)
-  [[ -n $file ]] || die "no libhoist.so in $tree/client"
   mkdir -p "$out/lib" "$out/python"
+  if [[ -z $file ]]; then
+    [[ -n ${targets[*]} ]] || die "no libhoist.so in $tree/client"
+    return
+  fi
   cp -P "$(dirname "$file")"/libhoist.so* "$out/lib/"
   strip --strip-unneeded "$out/lib/$(basename "$file")"
   patchelf --remove-rpath "$out/lib/$(basename "$file")"
@@ -121,7 +126,7 @@ take_tests() {
 take_libraries() {
   local lib
   mapfile -t libs < <(
-    find "$out/bin" "$out/tests" -type f -perm -u+x 2>/dev/null |
+    { find "$out/bin" "$out/tests" -type f -perm -u+x 2>/dev/null || true; } |
       while read -r file; do is_program "$file" && echo "$file"; done |
       LD_LIBRARY_PATH=$out/lib xargs ldd 2>/dev/null |
       awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u)
@@ -135,31 +140,35 @@ take_libraries() {
 }
 
 take_license() {  # LIBRARY: the terms it is passed on under.
-  local package
-  package=$(dpkg-query -S "$(realpath "$1")" 2>/dev/null | head -1 | cut -d: -f1)
+  local file package
+  file=$(realpath "$1")  # dpkg may know it under the /lib of old.
+  package=$(dpkg-query -S "$file" "${file#/usr}" 2>/dev/null | head -1 |
+    cut -d: -f1) || true
   if [[ -n $package && -f /usr/share/doc/$package/copyright ]]; then
     install -D -m 644 "/usr/share/doc/$package/copyright" \
       "$out/share/doc/hoist/licenses/$package"
+  else
+    say "no copyright file found for $1"
   fi
 }
 
 # Runs what was packed, from another place and with nothing in the environment.
 smoke_test() {
   local program foreign
-  for program in "$out"/bin/*; do
+  for program in "$out"/bin/* "$out"/tests/*/*; do
+    is_program "$program" || continue
     foreign=$(env -i ldd "$program" | awk '$2 == "=>" {print $1, $3}' |
-      grep -vE "$host_libs" | grep -v " $out/lib/" || true)
+      grep -vE "$host_libs" | grep -v " $out/" || true)
     [[ -z $foreign ]] || die "$program uses what the package lacks: $foreign"
   done
+  if [[ -n ${targets[*]} ]]; then return; fi
   env -i "$out/bin/hoistd" --version
   env -i "$out/bin/hoistctl" --version
 }
 
 mkdir -p build
-if [[ $build == 1 ]]; then
-  say "building (preset package)"
-  build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
-fi
+say "building (preset package)"
+build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
 if [[ -n $dir ]]; then
   mkdir -p "$dir"
   out=$(realpath "$dir")

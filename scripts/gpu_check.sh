@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# Tries hoist on a machine with a GPU that has no compiler's packages and no
+# network: Ubuntu 24.04 or Debian 12, Python with torch.
+#
+#   scripts/gpu_check.sh pack [TARGET...]  builds here, and lays what the other
+#                                          machine needs into .gpu/ (< 60 MiB)
+#   scripts/gpu_check.sh there [STEP...]   runs there, from the repository's
+#                                          root; all steps if none is named
+#   scripts/gpu_check.sh steps             lists the steps
+#
+# Each step's log goes to $OUT (default build/gpu_check); a table comes last.
+# A step is a function step_<name>; it fails by its exit status, and what it
+# writes to fd 3 is its line in the table.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+. scripts/serve.lib.sh
+
+kit=$PWD/.gpu/hoist
+limit_mib=60
+logs=${OUT:-$PWD/build/gpu_check}
+export PYTHONPATH=$kit/python
+export PYTHONDONTWRITEBYTECODE=1
+
+pack() {
+  local exclude args=() target size
+  exclude=$(git rev-parse --git-path info/exclude)
+  mkdir -p "$(dirname "$exclude")"
+  grep -qx '/.gpu/' "$exclude" 2>/dev/null || echo '/.gpu/' >>"$exclude"
+  for target in "$@"; do args+=(--target "$target"); done
+  scripts/package.sh --with-tests --dir "$kit" ${args:+"${args[@]}"} || return
+  rm -rf "$kit/share/doc"
+  size=$(du -sm .gpu | cut -f1)
+  if [[ $size -ge $limit_mib ]]; then
+    echo ".gpu holds $size MiB, the limit is $limit_mib:" >&2
+    du -am .gpu | sort -rn | head -20 >&2
+    return 1
+  fi
+  echo ".gpu: $size MiB; run 'scripts/gpu_check.sh there' beside it"
+}
+
+# Runs a GoogleTest program and reports its counts.
+gtest() {  # PROGRAM [ARGUMENT...]
+  local program=$1 result rc=0
+  shift
+  result=$(mktemp)
+  "$program" --gtest_output="json:$result" "$@" || rc=$?
+  python3 - "$result" >&3 <<'PY' || echo "no result" >&3
+import json, sys
+report = json.load(open(sys.argv[1]))
+cases = [c for s in report["testsuites"] for c in s["testsuite"]]
+skipped = sum(c["result"] == "SKIPPED" for c in cases)
+failed = sum(bool(c.get("failures")) for c in cases)
+print(f"{len(cases) - skipped - failed} passed, {failed} failed, "
+      f"{skipped} skipped")
+PY
+  rm -f "$result"
+  return "$rc"
+}
+
+# A hoistd with a folder of its own, for the steps that need one.
+with_hoistd() {  # TOML COMMAND...
+  local toml=$1 rc=0
+  shift
+  runtime=$(mktemp -d)
+  if serve_start "$kit/bin/hoistd" "$runtime" "$toml"; then
+    export HOIST_SOCKET=$runtime/hoistd.sock
+    export HOIST_GRPC_SOCKET=$runtime/hoistd.grpc.sock
+    "$@" || rc=$?
+  else
+    rc=1
+  fi
+  serve_stop
+  cat "$runtime/hoistd.log"
+  rm -rf "$runtime"
+  return "$rc"
+}
+
+step_machine() {
+  nvidia-smi || return
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader |
+    head -1 >&3
+  uname -a
+  ldd --version | head -1
+  python3 -c 'import torch; print("torch", torch.__version__)'
+}
+
+step_conformance() {
+  gtest "$kit/tests/conformance/device_conformance"
+}
+
+step_all_tests() {
+  local program bad=() count=0
+  for program in "$kit"/tests/{unit,conformance,fault,component}/*; do
+    [[ -x $program && $program != *_peer ]] || continue
+    "$program" --gtest_list_tests >/dev/null 2>&1 </dev/null || continue
+    count=$((count + 1))
+    "$program" --gtest_brief=1 </dev/null || bad+=("$(basename "$program")")
+  done
+  echo "$count programs, ${#bad[@]} failed ${bad[*]}" >&3
+  [[ $count -gt 0 && ${#bad[@]} == 0 ]]
+}
+
+step_status() {
+  with_hoistd $'[device]\nbackend = "cuda"' \
+    "$kit/bin/hoistctl" --socket-from-env status
+}
+
+steps_known() {
+  declare -F | awk '$3 ~ /^step_/ {print substr($3, 6)}'
+}
+
+there() {
+  local step rc started bad=0 table note
+  local steps=("$@")
+  [[ -d $kit ]] || { echo "no $kit: run scripts/gpu_check.sh pack" >&2; return 1; }
+  if [[ ${#steps[@]} == 0 ]]; then mapfile -t steps < <(steps_known); fi
+  mkdir -p "$logs"
+  table=$(mktemp) note=$(mktemp)
+  for step in "${steps[@]}"; do
+    echo "== $step"
+    if ! declare -F "step_$step" >/dev/null; then
+      echo "no step $step; there are: $(steps_known | xargs)" >&2
+      return 2
+    fi
+    : >"$note"
+    started=$SECONDS rc=0
+    "step_$step" 3>"$note" >"$logs/$step.log" 2>&1 </dev/null || rc=$?
+    if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"; fi
+    printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
+      echo FAILED)" $((SECONDS - started)) "$(tr '\n' ' ' <"$note")" >>"$table"
+  done
+  echo
+  cat "$table"
+  rm -f "$table" "$note"
+  return "$bad"
+}
+
+case ${1:-} in
+  pack) shift; pack "$@" ;;
+  there) shift; there "$@" ;;
+  steps) steps_known ;;
+  *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+esac
