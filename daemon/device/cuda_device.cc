@@ -1,0 +1,358 @@
+#include "daemon/device/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/device/cuda_stream.h"
+
+namespace hoistd {
+namespace {
+
+using hoist::cuda::kSuccess;
+using hoist::cuda::ScopedContext;
+
+constexpr uint64_t kMinGranularity = uint64_t{2} << 20;
+
+uint64_t RoundUp(uint64_t value, uint64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+absl::Status CheckDriver(const hoist::cuda::Driver& driver,
+                         hoist::cuda::Error error, const char* what) {
+  return ToAbsl(driver.Check(error, what));
+}
+
+// Does not need a context.
+absl::StatusOr<DeviceInfo> Describe(const hoist::cuda::Driver& driver,
+                                    hoist::cuda::DeviceId device) {
+  DeviceInfo info;
+  info.kind = DeviceKind::kCuda;
+  char name[256] = "";
+  HOIST_RETURN_IF_ERROR(CheckDriver(
+      driver, driver.device_name(name, sizeof(name), device), "name"));
+  info.name = name;
+  hoist::cuda::Uuid uuid = {};
+  HOIST_RETURN_IF_ERROR(
+      CheckDriver(driver, driver.device_uuid(&uuid, device), "uuid"));
+  info.uuid = uuid.bytes;
+  size_t total = 0;
+  HOIST_RETURN_IF_ERROR(
+      CheckDriver(driver, driver.device_total(&total, device), "memory"));
+  info.total_bytes = total;
+  return info;
+}
+
+hoist::cuda::AllocationProp PropOf(hoist::cuda::DeviceId device) {
+  hoist::cuda::AllocationProp prop;
+  prop.location.id = device;
+  return prop;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
+    const CudaDeviceOptions& options) {
+  hoist::Result<hoist::cuda::Driver> driver = hoist::cuda::Driver::Load();
+  if (driver.ok()) return FindCudaDevices(options, *driver);
+  if (driver.status().code() == hoist::Code::kUnavailable) {
+    return std::vector<std::unique_ptr<Device>>();
+  }
+  return Annotate(ToAbsl(driver.status()),
+                  "there is a CUDA driver, but it cannot be used (set device "
+                  "= \"emulated\" to do without)");
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
+    const CudaDeviceOptions& options, const hoist::cuda::Driver& driver) {
+  int count = 0;
+  HOIST_RETURN_IF_ERROR(
+      CheckDriver(driver, driver.device_count(&count), "count the GPUs"));
+  const auto host = std::make_shared<CudaHostRanges>(driver);
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int i = 0; i < count; ++i) {
+    const DeviceIndex index(options.first_index.number() +
+                            static_cast<uint32_t>(i));
+    auto device = CudaDevice::Create(driver, i, index, options, host);
+    if (!device.ok()) {
+      return Annotate(device.status(), absl::StrCat("GPU ", i));
+    }
+    devices.push_back(*std::move(device));
+  }
+  return devices;
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
+    const hoist::cuda::Driver& driver, int ordinal, DeviceIndex index,
+    const CudaDeviceOptions& options, std::shared_ptr<CudaHostRanges> host) {
+  hoist::cuda::DeviceId id = 0;
+  HOIST_RETURN_IF_ERROR(
+      CheckDriver(driver, driver.device_get(&id, ordinal), "find"));
+  HOIST_ASSIGN_OR_RETURN(DeviceInfo info, Describe(driver, id));
+  const hoist::cuda::AllocationProp prop = PropOf(id);
+  size_t granularity = 0;
+  HOIST_RETURN_IF_ERROR(CheckDriver(
+      driver,
+      driver.granularity(&granularity, &prop, hoist::cuda::kGranularityMinimum),
+      "granularity"));
+  info.index = index;
+  info.backing = options.backing;
+  info.granularity = std::max<uint64_t>(granularity, kMinGranularity);
+  info.span_bytes = RoundUp(
+      options.span_bytes != 0 ? options.span_bytes : 4 * info.total_bytes,
+      info.granularity);
+  info.ipc = true;  // Until the probe says otherwise.
+
+  hoist::cuda::Context context = nullptr;
+  HOIST_RETURN_IF_ERROR(CheckDriver(driver, driver.primary_retain(&context, id),
+                                    "open its context"));
+  hoist::cuda::Address base = 0;
+  hoist::cuda::Error error = kSuccess;
+  {
+    const ScopedContext current(driver, context);
+    error = driver.reserve(&base, info.span_bytes, info.granularity, 0, 0);
+  }
+  if (error != kSuccess) {
+    driver.primary_release(id);
+    return CheckDriver(driver, error, "reserve address space for slabs");
+  }
+  auto device = absl::WrapUnique(new CudaDevice(
+      driver, id, context, std::move(info), base, std::move(host)));
+  HOIST_RETURN_IF_ERROR(device->Probe());
+  return device;
+}
+
+CudaDevice::CudaDevice(const hoist::cuda::Driver& driver,
+                       hoist::cuda::DeviceId device,
+                       hoist::cuda::Context context, DeviceInfo info,
+                       hoist::cuda::Address base,
+                       std::shared_ptr<CudaHostRanges> host)
+    : driver_(driver),
+      device_(device),
+      context_(context),
+      info_(std::move(info)),
+      base_(base),
+      host_(std::move(host)),
+      slabs_(info_.granularity, info_.span_bytes) {}
+
+CudaDevice::~CudaDevice() {
+  absl::flat_hash_map<SlabId, Memory> left;
+  {
+    const absl::MutexLock lock(&mu_);
+    left.swap(memory_);
+  }
+  {
+    const ScopedContext current(driver_, context_);
+    // What cannot be freed now goes with the context or the process.
+    for (const auto& [id, memory] : left) FreeMemory(memory).IgnoreError();
+    driver_.unreserve(base_, info_.span_bytes);
+  }
+  driver_.primary_release(device_);
+}
+
+// Attributes tell what the GPU can do; containers, MIG and old drivers may
+// still refuse. So one small slab of each kind is made, once.
+absl::Status CudaDevice::Probe() {
+  const SlabSpec vmm = {SlabId(0), 0, info_.granularity, Backing::kVmm};
+  const SlabSpec ipc = {SlabId(0), 0, info_.granularity, Backing::kIpc};
+  absl::Status made = CreateSlab(ipc);
+  if (made.ok()) made = DestroySlab(ipc.id);
+  info_.ipc = made.ok();
+  if (info_.backing == Backing::kIpc) {
+    if (made.ok()) return made;
+    return absl::FailedPreconditionError(
+        absl::StrCat("it has no legacy IPC; set device.share = \"vmm\": ",
+                     std::string(made.message())));
+  }
+  made = CreateSlab(vmm);
+  if (made.ok()) return DestroySlab(vmm.id);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "it cannot share memory by descriptor; ",
+      info_.ipc ? "set device.share = \"ipc\"" : "use device = \"emulated\"",
+      ": ", std::string(made.message())));
+}
+
+absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
+  if (spec.backing == Backing::kMemfd ||
+      (spec.backing == Backing::kIpc && !info_.ipc)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "no such backing on GPU ", info_.index.number(),
+        info_.ipc ? "; it has vmm and ipc" : "; it has vmm alone"));
+  }
+  {
+    const absl::MutexLock lock(&mu_);
+    HOIST_RETURN_IF_ERROR(slabs_.CheckNew(spec));
+    slabs_.Add(spec);
+  }
+  absl::StatusOr<Memory> memory =
+      spec.backing == Backing::kVmm ? MakeVmm(spec) : MakeIpc(spec);
+  const absl::Status status = Explain(memory.status(), spec);
+  const absl::MutexLock lock(&mu_);
+  if (status.ok()) {
+    memory_.emplace(spec.id, *std::move(memory));
+  } else {
+    slabs_.Remove(spec.id);
+  }
+  return status;
+}
+
+absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  Memory memory;
+  memory.address = base_ + spec.offset;
+  memory.bytes = spec.bytes;
+  const hoist::cuda::AllocationProp prop = PropOf(device_);
+  hoist::cuda::Allocation allocation = 0;
+  HOIST_RETURN_IF_ERROR(Check(driver_.create(&allocation, spec.bytes, &prop, 0),
+                              "allocate a slab"));
+  int fd = -1;
+  absl::Status status = Check(
+      driver_.export_handle(&fd, allocation, hoist::cuda::kHandlePosixFd, 0),
+      "export a slab");
+  memory.fd = hoist::UniqueFd(fd);
+  if (status.ok()) {
+    status = Check(driver_.map(memory.address, spec.bytes, 0, allocation, 0),
+                   "map a slab");
+  }
+  // Mapping and descriptor keep the memory.
+  driver_.release(allocation);
+  if (!status.ok()) return status;
+  const hoist::cuda::AccessDesc access = {
+      {hoist::cuda::kLocationDevice, device_}, hoist::cuda::kAccessReadWrite};
+  status = Check(driver_.set_access(memory.address, spec.bytes, &access, 1),
+                 "open a slab for writing");
+  if (!status.ok()) {
+    driver_.unmap(memory.address, spec.bytes);
+    return status;
+  }
+  return memory;
+}
+
+absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeIpc(const SlabSpec& spec) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  Memory memory;
+  memory.backing = Backing::kIpc;
+  memory.bytes = spec.bytes;
+  HOIST_RETURN_IF_ERROR(
+      Check(driver_.alloc(&memory.address, spec.bytes), "allocate a slab"));
+  hoist::cuda::IpcHandle handle = {};
+  absl::Status status =
+      Check(driver_.ipc_get(&handle, memory.address), "export a slab");
+  // A handle opens the whole allocation that the slab lies in, so the slab
+  // must be one; the driver puts what is smaller than 2 MiB together.
+  if (status.ok() && memory.address % kMinGranularity != 0) {
+    status = absl::InternalError("the driver's memory is not 2 MiB aligned");
+  }
+  if (!status.ok()) {
+    driver_.free(memory.address);
+    return status;
+  }
+  static_assert(sizeof(handle) == sizeof(memory.ipc_handle));
+  std::memcpy(memory.ipc_handle.data(), &handle, sizeof(handle));
+  return memory;
+}
+
+absl::Status CudaDevice::FreeMemory(const Memory& memory) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  if (memory.backing == Backing::kIpc) {
+    return Check(driver_.free(memory.address), "free a slab");
+  }
+  return Check(driver_.unmap(memory.address, memory.bytes), "unmap a slab");
+}
+
+// Says what would have been enough.
+absl::Status CudaDevice::Explain(const absl::Status& status,
+                                 const SlabSpec& spec) const {
+  if (status.code() != absl::StatusCode::kResourceExhausted) return status;
+  const ScopedContext current(driver_, context_);
+  size_t free = 0;
+  size_t total = 0;
+  if (driver_.memory_info(&free, &total) != kSuccess) return status;
+  return Annotate(
+      status,
+      absl::StrCat("a slab of ", spec.bytes, " bytes; ", free, " of ", total,
+                   " bytes are free on GPU ", info_.index.number()));
+}
+
+absl::Status CudaDevice::DestroySlab(SlabId id) {
+  Memory memory;
+  {
+    const absl::MutexLock lock(&mu_);
+    const auto it = memory_.find(id);
+    if (it == memory_.end()) {
+      return absl::NotFoundError(absl::StrCat("no slab ", id.number()));
+    }
+    memory = std::move(it->second);
+    memory_.erase(it);
+  }
+  const absl::Status status = FreeMemory(memory);
+  const absl::MutexLock lock(&mu_);
+  if (status.ok()) {
+    slabs_.Remove(id);
+  } else {
+    memory_.emplace(id, std::move(memory));
+  }
+  return status;
+}
+
+absl::StatusOr<SlabShare> CudaDevice::Share(SlabId id) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = memory_.find(id);
+  if (it == memory_.end()) {
+    return absl::NotFoundError(absl::StrCat("no slab ", id.number()));
+  }
+  SlabShare share;
+  share.backing = it->second.backing;
+  share.fd = it->second.fd.get();
+  share.ipc_handle = it->second.ipc_handle;
+  return share;
+}
+
+absl::Status CudaDevice::RegisterHost(std::span<std::byte> memory) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  return host_->Register(memory);
+}
+
+absl::Status CudaDevice::UnregisterHost(std::span<std::byte> memory) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  return host_->Unregister(memory);
+}
+
+absl::StatusOr<std::unique_ptr<CopyStream>> CudaDevice::CreateStream() {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  hoist::cuda::Stream stream = nullptr;
+  HOIST_RETURN_IF_ERROR(
+      Check(driver_.stream_create(&stream, hoist::cuda::kStreamNonBlocking),
+            "create a stream"));
+  return std::make_unique<CudaStream>(*this, stream);
+}
+
+absl::StatusOr<hoist::cuda::Address> CudaDevice::Range(uint64_t offset,
+                                                       uint64_t bytes) const {
+  const absl::MutexLock lock(&mu_);
+  HOIST_RETURN_IF_ERROR(slabs_.CheckRange(offset, bytes));
+  const SlabSpec& slab = slabs_.At(offset);
+  const auto it = memory_.find(slab.id);
+  if (it == memory_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slab ", slab.id.number(), " is being created or destroyed"));
+  }
+  return it->second.address + (offset - slab.offset);
+}
+
+absl::Status CudaDevice::Check(hoist::cuda::Error error,
+                               absl::string_view what) const {
+  return ToAbsl(driver_.Check(error, {what.data(), what.size()}));
+}
+
+}  // namespace hoistd

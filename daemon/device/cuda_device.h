@@ -1,0 +1,116 @@
+// NVIDIA GPUs, through the driver API found at run time.
+#ifndef HOIST_DAEMON_DEVICE_CUDA_DEVICE_H_
+#define HOIST_DAEMON_DEVICE_CUDA_DEVICE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/device.h"
+#include "daemon/device/cuda_host_ranges.h"
+#include "daemon/device/slab_table.h"
+#include "hoist/shared/cuda_driver.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct CudaDeviceOptions {
+  // What slabs usually are: kVmm or kIpc. A device makes both kinds.
+  Backing backing = Backing::kVmm;
+  // The first GPU's index; the others' follow.
+  DeviceIndex first_index;
+  // Address space for slabs, of each GPU. 0: four times its memory.
+  uint64_t span_bytes = 0;
+};
+
+// Every GPU that this process may see, in the driver's order. Empty where
+// there is no driver or no GPU.
+// FailedPrecondition: the driver is broken or too old, or a GPU cannot share
+// memory in the way of `backing`; the message says what would do.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
+    const CudaDeviceOptions& options);
+
+// The same with a driver that is loaded already.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
+    const CudaDeviceOptions& options, const hoist::cuda::Driver& driver);
+
+// One GPU, in its primary context. VMM slabs lie side by side in one reserved
+// range of addresses; their one descriptor is made with them, since an
+// imported slab cannot be exported again. IPC slabs lie where the driver puts
+// them, are writable by whoever opens them, and must be closed by every worker
+// before they are destroyed.
+//
+// Threads:  thread-safe; no driver call under its lock. The context is made
+//           current for each call, on whichever thread it comes.
+// Owns:     the slabs and one reference to the primary context.
+class CudaDevice final : public Device {
+ public:
+  // `ordinal` is the driver's. `index` overrides options.first_index.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(
+      const hoist::cuda::Driver& driver, int ordinal, DeviceIndex index,
+      const CudaDeviceOptions& options, std::shared_ptr<CudaHostRanges> host);
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+  ~CudaDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::Status CreateSlab(const SlabSpec& spec) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<SlabShare> Share(SlabId id) const override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RegisterHost(std::span<std::byte> memory) override;
+  absl::Status UnregisterHost(std::span<std::byte> memory) override;
+  absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
+
+ private:
+  friend class CudaStream;
+
+  struct Memory {
+    Backing backing = Backing::kVmm;
+    hoist::cuda::Address address = 0;
+    uint64_t bytes = 0;
+    hoist::UniqueFd fd;                       // kVmm: the original.
+    std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
+  };
+
+  CudaDevice(const hoist::cuda::Driver& driver, hoist::cuda::DeviceId device,
+             hoist::cuda::Context context, DeviceInfo info,
+             hoist::cuda::Address base, std::shared_ptr<CudaHostRanges> host);
+
+  absl::Status Probe();
+  absl::StatusOr<Memory> MakeVmm(const SlabSpec& spec);
+  absl::StatusOr<Memory> MakeIpc(const SlabSpec& spec);
+  absl::Status FreeMemory(const Memory& memory);
+  absl::Status Explain(const absl::Status& status, const SlabSpec& spec) const;
+  // The address of a range that lies in slabs; InvalidArgument if it does not.
+  absl::StatusOr<hoist::cuda::Address> Range(uint64_t offset,
+                                             uint64_t bytes) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Check(hoist::cuda::Error error, absl::string_view what) const;
+
+  const hoist::cuda::Driver driver_;
+  const hoist::cuda::DeviceId device_;
+  const hoist::cuda::Context context_;
+  DeviceInfo info_;
+  const hoist::cuda::Address base_;
+  // Shared by the devices that were found together: registering host memory
+  // for one pins it for all.
+  const std::shared_ptr<CudaHostRanges> host_;
+  mutable absl::Mutex mu_;
+  // A slab is booked in slabs_ before it has memory, and until it has none.
+  SlabTable slabs_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<SlabId, Memory> memory_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_DEVICE_CUDA_DEVICE_H_

@@ -1,0 +1,139 @@
+#include "daemon/device/cuda_stream.h"
+
+#include <utility>
+
+#include "daemon/base/status.h"
+
+namespace hoistd {
+
+using hoist::cuda::ScopedContext;
+
+CudaStream::CudaStream(CudaDevice& device, hoist::cuda::Stream stream)
+    : device_(device),
+      driver_(device.driver_),
+      stream_(stream),
+      thread_([this] { Complete(); }) {}
+
+CudaStream::~CudaStream() {
+  {
+    const absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  thread_.join();
+  const ScopedContext current(driver_, device_.context_);
+  // Copies that no Then() was asked for. An error of theirs is the context's,
+  // and every later call tells it.
+  driver_.stream_sync(stream_);
+  const absl::MutexLock lock(&mu_);
+  for (const hoist::cuda::Event event : idle_events_) {
+    driver_.event_destroy(event);
+  }
+  driver_.stream_destroy(stream_);
+}
+
+absl::Status CudaStream::CopyIn(uint64_t to_offset,
+                                std::span<const std::byte> from) {
+  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address to,
+                         device_.Range(to_offset, from.size()));
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  while (!from.empty()) {
+    const uint64_t bytes = device_.host_->Prefix(from.data(), from.size());
+    HOIST_RETURN_IF_ERROR(device_.Check(
+        driver_.copy_in_async(to, from.data(), bytes, stream_), "copy in"));
+    to += bytes;
+    from = from.subspan(bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaStream::CopyOut(std::span<std::byte> to,
+                                 uint64_t from_offset) {
+  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address from,
+                         device_.Range(from_offset, to.size()));
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  while (!to.empty()) {
+    const uint64_t bytes = device_.host_->Prefix(to.data(), to.size());
+    HOIST_RETURN_IF_ERROR(device_.Check(
+        driver_.copy_out_async(to.data(), from, bytes, stream_), "copy out"));
+    from += bytes;
+    to = to.subspan(bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaStream::Scrub(uint64_t offset, uint64_t bytes) {
+  HOIST_ASSIGN_OR_RETURN(const hoist::cuda::Address to,
+                         device_.Range(offset, bytes));
+  if (bytes == 0) return absl::OkStatus();
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  return device_.Check(driver_.set_bytes_async(to, 0, bytes, stream_), "scrub");
+}
+
+void CudaStream::Then(Done done) {
+  Waiter waiter;
+  if (absl::StatusOr<hoist::cuda::Event> event = Record(); event.ok()) {
+    waiter.event = *event;
+  } else {
+    waiter.error = event.status();
+  }
+  waiter.done = std::move(done);
+  const absl::MutexLock lock(&mu_);
+  waiters_.push_back(std::move(waiter));
+  changed_.Signal();
+}
+
+absl::StatusOr<hoist::cuda::Event> CudaStream::Record() {
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  hoist::cuda::Event event = nullptr;
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!idle_events_.empty()) {
+      event = idle_events_.back();
+      idle_events_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    HOIST_RETURN_IF_ERROR(device_.Check(
+        driver_.event_create(&event, hoist::cuda::kEventBlockingSync |
+                                         hoist::cuda::kEventDisableTiming),
+        "create an event"));
+  }
+  const absl::Status status =
+      device_.Check(driver_.event_record(event, stream_), "record an event");
+  if (status.ok()) return event;
+  const absl::MutexLock lock(&mu_);
+  idle_events_.push_back(event);
+  return status;
+}
+
+void CudaStream::Complete() {
+  const ScopedContext current(driver_, device_.context_);
+  while (true) {
+    Waiter waiter;
+    {
+      const absl::MutexLock lock(&mu_);
+      while (waiters_.empty() && !stopping_) changed_.Wait(&mu_);
+      if (waiters_.empty()) return;  // Stops when all are called.
+      waiter = std::move(waiters_.front());
+      waiters_.pop_front();
+    }
+    if (waiter.event == nullptr) {
+      std::move(waiter.done)(waiter.error);
+      continue;
+    }
+    const absl::Status status =
+        device_.Check(driver_.event_sync(waiter.event), "copy");
+    {
+      const absl::MutexLock lock(&mu_);
+      idle_events_.push_back(waiter.event);
+    }
+    std::move(waiter.done)(status);
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,63 @@
+// A GPU's copies: a CUDA stream, and a thread that sees them finish.
+#ifndef HOIST_DAEMON_DEVICE_CUDA_STREAM_H_
+#define HOIST_DAEMON_DEVICE_CUDA_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/device/cuda_device.h"
+
+namespace hoistd {
+
+// Copies of host memory that is not registered block the caller, and run at a
+// third of the link's rate or less.
+//
+// Threads:  calls come from one owner thread; `Complete` is the stream's own.
+//           It is a thread, not a cuLaunchHostFunc: what that calls may not
+//           enter the driver, and tells nothing of errors.
+// Owns:     the CUDA stream and its events.
+class CudaStream final : public CopyStream {
+ public:
+  // `device` outlives it.
+  CudaStream(CudaDevice& device, hoist::cuda::Stream stream);
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() override;
+
+  absl::Status CopyIn(uint64_t to_offset,
+                      std::span<const std::byte> from) override;
+  absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
+  absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
+  void Then(Done done) override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Waiter {
+    hoist::cuda::Event event = nullptr;  // nullptr: `error` says why not.
+    absl::Status error;
+    Done done;
+  };
+
+  // Records an event behind what is queued.
+  absl::StatusOr<hoist::cuda::Event> Record() ABSL_LOCKS_EXCLUDED(mu_);
+  void Complete() ABSL_LOCKS_EXCLUDED(mu_);
+
+  CudaDevice& device_;
+  const hoist::cuda::Driver& driver_;
+  const hoist::cuda::Stream stream_;
+  absl::Mutex mu_;
+  absl::CondVar changed_;
+  std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+  std::vector<hoist::cuda::Event> idle_events_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_DEVICE_CUDA_STREAM_H_

@@ -1,0 +1,224 @@
+// Copies, their order, and what another process sees of them.
+#include <atomic>
+#include <future>
+
+#include "absl/synchronization/mutex.h"
+#include "gmock/gmock.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/packet_socket.h"
+#include "tests/conformance/device/pattern.h"
+#include "tests/conformance/device/rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::testing {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+TEST_P(DeviceConformance, AnotherProcessReadsTheBytesThatWereCopiedIn) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
+  ASSERT_OK(Import(*worker, slab));
+  std::vector<std::byte> expected = Pattern(slab.bytes, 1);
+  ASSERT_OK(CopyIn(slab.offset, expected));
+  uint64_t seed = 2;
+  for (const uint64_t bytes :
+       {uint64_t{1}, uint64_t{3}, uint64_t{255}, uint64_t{256}, uint64_t{4095},
+        uint64_t{4096}, uint64_t{65'537}, kMiB + 1, 3 * kMiB}) {
+    for (const uint64_t offset :
+         {uint64_t{0}, uint64_t{1}, uint64_t{255}, uint64_t{4096}, kMiB - 1}) {
+      const std::vector<std::byte> from = Pattern(bytes, ++seed);
+      ASSERT_OK(CopyIn(slab.offset + offset, from));
+      std::ranges::copy(from, expected.begin() + offset);
+    }
+    // The whole slab, so that a byte too many or too few is seen as well.
+    ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> seen,
+                         worker->Read(slab.offset, slab.bytes));
+    ASSERT_TRUE(seen == expected) << "after copies of " << bytes << " bytes";
+  }
+}
+
+TEST_P(DeviceConformance, CopiesCrossNeighbouringSlabs) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec a, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(const SlabSpec b, MakeSlab(kSlabBytes));
+  ASSERT_OK_AND_ASSIGN(const SlabSpec c, MakeSlab(2 * kSlabBytes));
+  const std::vector<std::byte> from = Pattern(2 * kSlabBytes, 7);
+  const uint64_t offset = kSlabBytes / 2;
+  if (GetParam() == Backing::kIpc) {
+    EXPECT_THAT(CopyIn(offset, from),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("not side by side")));
+    return;
+  }
+  ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
+  // In another order than they lie in.
+  for (const SlabSpec& slab : {b, c, a}) ASSERT_OK(Import(*worker, slab));
+  ASSERT_OK(CopyIn(offset, from));
+  EXPECT_TRUE(worker->Read(offset, from.size()).value() == from);
+  EXPECT_TRUE(CopyOut(offset, from.size()).value() == from);
+
+  ASSERT_OK_AND_ASSIGN(const auto first, worker->Call("address 0"));
+  ASSERT_OK_AND_ASSIGN(
+      const auto last,
+      worker->Call("address " + std::to_string(3 * kSlabBytes - 1)));
+  EXPECT_EQ(std::stoull(last.body) - std::stoull(first.body),
+            3 * kSlabBytes - 1);
+}
+
+TEST_P(DeviceConformance, CopyOutGivesBackWhatWasCopiedIn) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(6 * kMiB));
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{4097}, 2 * kMiB + 5}) {
+    const std::vector<std::byte> from = Pattern(bytes, bytes);
+    ASSERT_OK(CopyIn(slab.offset + 11, from));
+    ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> to,
+                         CopyOut(slab.offset + 11, bytes));
+    EXPECT_TRUE(to == from) << bytes;
+  }
+}
+
+TEST_P(DeviceConformance, AStreamWorksInOrder) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  constexpr int kRounds = 50;
+  constexpr uint64_t kBytes = 128 * 1024;
+  std::vector<std::vector<std::byte>> from, to(kRounds);
+  for (int i = 0; i < kRounds; ++i) from.push_back(Pattern(kBytes, i));
+  // Each overwrites what the one before reads back.
+  for (int i = 0; i < kRounds; ++i) {
+    to[i].resize(kBytes);
+    ASSERT_OK(stream->CopyIn(slab.offset, from[i]));
+    ASSERT_OK(stream->CopyOut(to[i], slab.offset));
+    ASSERT_OK(stream->Scrub(slab.offset, kBytes));
+  }
+  ASSERT_OK(WaitFor(*stream));
+  for (int i = 0; i < kRounds; ++i) ASSERT_TRUE(to[i] == from[i]) << i;
+}
+
+TEST_P(DeviceConformance, ThenIsCalledOnceAndInOrder) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  const std::vector<std::byte> from = Pattern(64 * 1024, 3);
+  absl::Mutex mu;
+  std::vector<int> order;
+  std::vector<int> expected;
+  for (int i = 0; i < 200; ++i) {
+    if (i % 3 != 0) {
+      ASSERT_OK(stream->CopyIn(slab.offset, from));
+    }
+    stream->Then([&, i](const absl::Status& status) {
+      EXPECT_OK(status);
+      const absl::MutexLock lock(&mu);
+      order.push_back(i);
+    });
+    expected.push_back(i);
+  }
+  ASSERT_OK(WaitFor(*stream));
+  stream.reset();
+  const absl::MutexLock lock(&mu);
+  EXPECT_THAT(order, ElementsAreArray(expected));
+}
+
+TEST_P(DeviceConformance, BytesAreThereWhenThenIsCalled) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
+  ASSERT_OK(Import(*worker, slab));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  for (uint64_t i = 0; i < 20; ++i) {
+    const std::vector<std::byte> from = Pattern(slab.bytes, 100 + i);
+    ASSERT_OK(stream->CopyIn(slab.offset, from));
+    ASSERT_OK(WaitFor(*stream));
+    ASSERT_TRUE(worker->Read(slab.offset, slab.bytes).value() == from) << i;
+  }
+}
+
+TEST_P(DeviceConformance, DestroyingAStreamWaitsForItsWork) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  const std::vector<std::byte> from = Pattern(slab.bytes, 4);
+  std::atomic<int> calls = 0;
+  {
+    ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_OK(stream->CopyIn(slab.offset, from));
+      stream->Then([&](const absl::Status&) { ++calls; });
+    }
+  }
+  EXPECT_EQ(calls, 8);
+  EXPECT_TRUE(CopyOut(slab.offset, slab.bytes).value() == from);
+}
+
+TEST_P(DeviceConformance, StreamsWorkBesideEachOther) {
+  constexpr int kStreams = 4;
+  ASSERT_OK(MakeSlab(0, 8 * kMiB));
+  std::vector<std::unique_ptr<CopyStream>> streams(kStreams);
+  std::vector<std::vector<std::byte>> from, to(kStreams);
+  for (int i = 0; i < kStreams; ++i) {
+    ASSERT_OK_AND_ASSIGN(streams[i], device().CreateStream());
+    from.push_back(Pattern(kMiB, i));
+    to[i].resize(kMiB);
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kStreams; ++i) {
+      ASSERT_OK(streams[i]->CopyIn(2 * kMiB * i, from[i]));
+      ASSERT_OK(streams[i]->CopyOut(to[i], 2 * kMiB * i));
+    }
+  }
+  for (auto& stream : streams) ASSERT_OK(WaitFor(*stream));
+  for (int i = 0; i < kStreams; ++i) EXPECT_TRUE(to[i] == from[i]) << i;
+}
+
+TEST_P(DeviceConformance, ScrubLeavesZerosAndNothingElse) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  std::vector<std::byte> expected = Pattern(slab.bytes, 5);
+  ASSERT_OK(CopyIn(slab.offset, expected));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  ASSERT_OK(stream->Scrub(slab.offset + 4097, kMiB + 3));
+  ASSERT_OK(WaitFor(*stream));
+  std::fill_n(expected.begin() + 4097, kMiB + 3, std::byte{0});
+  EXPECT_TRUE(CopyOut(slab.offset, slab.bytes).value() == expected);
+}
+
+TEST_P(DeviceConformance, HostMemoryMayBeRegisteredInPieces) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  auto memfd = hoist::CreateMemfd("test-host", 4 * kMiB);
+  ASSERT_TRUE(memfd.ok());
+  auto mapping = hoist::Mapping::OfFd(memfd->get(), 4 * kMiB,
+                                      hoist::Mapping::Access::kReadWrite);
+  ASSERT_TRUE(mapping.ok());
+  const std::span<std::byte> host = mapping->span();
+  // Two pieces side by side, and a third that is not registered.
+  const auto first = host.first(kMiB);
+  const auto second = host.subspan(kMiB, kMiB);
+  FillPattern(host, 9);
+  ASSERT_OK(device().RegisterHost(first));
+  ASSERT_OK(device().RegisterHost(second));
+  ASSERT_OK(CopyIn(slab.offset, host));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  EXPECT_TRUE(std::ranges::equal(CopyOut(slab.offset, 4 * kMiB).value(), host));
+  std::ranges::fill(host, std::byte{0});
+  ASSERT_OK(stream->CopyOut(host, slab.offset));
+  ASSERT_OK(WaitFor(*stream));
+  EXPECT_TRUE(std::ranges::equal(Pattern(4 * kMiB, 9), host));
+  EXPECT_OK(device().UnregisterHost(second));
+  EXPECT_OK(device().UnregisterHost(first));
+}
+
+TEST_P(DeviceConformance, CopiesOutsideSlabsAreRefused) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(2 * kSlabBytes));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  std::vector<std::byte> host(8192);
+  constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
+  const uint64_t end = slab.offset + slab.bytes;
+  const uint64_t span = device().info().span_bytes;
+  for (const uint64_t offset : {uint64_t{0}, slab.offset - 1, end - 8191, end,
+                                span - 1, span, UINT64_MAX - 4096}) {
+    EXPECT_THAT(stream->CopyIn(offset, host), StatusIs(kRefused)) << offset;
+    EXPECT_THAT(stream->CopyOut(host, offset), StatusIs(kRefused)) << offset;
+    EXPECT_THAT(stream->Scrub(offset, 8192), StatusIs(kRefused)) << offset;
+  }
+  EXPECT_THAT(stream->Scrub(slab.offset, UINT64_MAX), StatusIs(kRefused));
+  EXPECT_OK(WaitFor(*stream));
+}
+
+}  // namespace
+}  // namespace hoistd::testing

@@ -1,0 +1,18 @@
+// Bytes that are wrong wherever they are moved to.
+#ifndef HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
+#define HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hoistd::testing {
+
+// Each byte depends on its place and on `seed`.
+void FillPattern(std::span<std::byte> bytes, uint64_t seed);
+std::vector<std::byte> Pattern(uint64_t bytes, uint64_t seed);
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
