@@ -58,7 +58,8 @@ ZONES = {
     "daemon/device": zone(CORE, "absl spdlog cuda"),
     "daemon/io": zone(CORE, "absl spdlog liburing"),
     "daemon/host": zone(CORE, "absl spdlog"),
-    "daemon/store": zone(CORE, "absl spdlog sqlite xxhash nlohmann"),
+    "daemon/store": zone(CORE + " daemon/io",
+                          "absl spdlog sqlite xxhash nlohmann"),
     "daemon/mover": zone(CORE + " daemon/store daemon/host",
                          "absl spdlog xxhash"),
     "daemon/engine": zone(

@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/io/aligned_buffer.h"
+#include "daemon/store/gather.h"
+#include "daemon/store/segment_header.h"
+#include "daemon/store/spill_store.h"
+
+namespace hoistd {
+namespace {
+
+// Of one read and its check: checks begin while later reads are under way.
+constexpr uint64_t kReadBytes = 16 * kBlockBytes;
+
+}  // namespace
+
+// One image on its way from the disk. Shared by the reads and checks that run
+// at once.
+struct SpillStore::GetJob {
+  CatalogueRow row;
+  std::span<std::byte> to;
+  Done done;
+  SegmentFile file;
+  AlignedBuffer header_bytes;
+  SegmentHeader header;
+};
+
+void SpillStore::Get(SpillId id, std::span<std::byte> to, Done done) {
+  Begin();
+  auto job = std::make_shared<GetJob>();
+  job->to = to;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = rows_.find(id);
+    if (found == rows_.end()) {
+      status =
+          absl::NotFoundError(absl::StrCat("no spilled image ", id.number()));
+    } else if (!found->second.quarantined.empty()) {
+      status = absl::DataLossError(
+          absl::StrCat("spilled image ", id.number(),
+                       " is in quarantine: ", found->second.quarantined));
+    } else if (to.size() != found->second.meta->group.image_bytes) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("spilled image ", id.number(), " has ",
+                       found->second.meta->group.image_bytes,
+                       " bytes, and room for ", to.size(), " was given"));
+    } else {
+      job->row = found->second;
+    }
+  }
+  if (!status.ok()) return Answer(std::move(done), status);
+  job->done = std::move(done);
+  desk_.Post([this, job] { StartGet(job); });
+}
+
+void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
+  const uint64_t header_bytes = SegmentHeaderBytes(job->to.size());
+  auto file = dir_.OpenImage(job->row.id, header_bytes + job->to.size());
+  if (!file.ok()) {
+    const bool missing = absl::IsNotFound(file.status());
+    return FinishGet(job, missing ? absl::DataLossError("its file is missing")
+                                  : file.status());
+  }
+  job->file = *std::move(file);
+  auto buffer = AlignedBuffer::Create(header_bytes);
+  if (!buffer.ok()) return FinishGet(job, buffer.status());
+  job->header_bytes = *std::move(buffer);
+  io_.Read({.file = job->file.io(),
+            .offset = 0,
+            .into = {{job->header_bytes.data(), header_bytes}}},
+           [this, job](const absl::Status& status) {
+             if (!status.ok()) return FinishGet(job, status);
+             hashers_.Post([this, job] { CheckHeader(job); });
+           });
+}
+
+void SpillStore::CheckHeader(std::shared_ptr<GetJob> job) {
+  auto header = DecodeSegmentHeader(job->header_bytes.span(), job->to.size(),
+                                    job->row.header_hash);
+  if (!header.ok()) return FinishGet(job, header.status());
+  job->header = *std::move(header);
+  ReadBlocks(job);
+}
+
+void SpillStore::ReadBlocks(std::shared_ptr<GetJob> job) {
+  const uint64_t reads = (job->to.size() + kReadBytes - 1) / kReadBytes;
+  if (reads == 0) return FinishGet(job, absl::OkStatus());
+  auto gather = std::make_shared<Gather>(
+      reads,
+      [this, job](const absl::Status& status) { FinishGet(job, status); });
+  for (uint64_t read = 0; read < reads; ++read) {
+    const uint64_t at = read * kReadBytes;
+    const auto to =
+        job->to.subspan(at, std::min(kReadBytes, job->to.size() - at));
+    io_.Read({.file = job->file.io(),
+              .offset = SegmentHeaderBytes(job->to.size()) + at,
+              .into = {{to.data(), to.size()}}},
+             [this, job, gather, at, to](const absl::Status& status) {
+               if (!status.ok()) return gather->Part(status);
+               hashers_.Post([job, gather, at, to] {
+                 gather->Part(CheckBlocks(job->header, at / kBlockBytes, to));
+               });
+             });
+  }
+}
+
+void SpillStore::FinishGet(std::shared_ptr<GetJob> job,
+                           const absl::Status& status) {
+  // Always by way of the desk: the callback comes from a thread of the store,
+  // and quarantine is the desk's work.
+  desk_.Post([this, job, status] {
+    job->file = SegmentFile();
+    job->done(absl::IsDataLoss(status) ? Quarantine(job->row.id, status)
+                                       : status);
+    End();
+  });
+}
+
+absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
+  const std::string reason(why.message());
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = rows_.find(id);
+    if (found == rows_.end()) {
+      return absl::NotFoundError(
+          absl::StrCat("spilled image ", id.number(), " was removed"));
+    }
+    // Before the file moves: no Get may begin now.
+    if (found->second.quarantined.empty()) found->second.quarantined = reason;
+  }
+  absl::Status status = Annotate(
+      why, absl::StrCat(dir_.ImagePath(id), " is damaged; it was moved to ",
+                        options_.dir, "/quarantine"));
+  absl::Status kept = dir_.Quarantine(id);
+  kept.Update(catalogue_.MarkQuarantined(id, reason));
+  if (kept.ok()) return status;
+  // It is refused all the same, and checked again after a restart.
+  return absl::DataLossError(
+      absl::StrCat(dir_.ImagePath(id), " is damaged: ", reason,
+                   "; quarantine failed: ", kept.message()));
+}
+
+}  // namespace hoistd

@@ -1,0 +1,120 @@
+#ifndef HOIST_DAEMON_STORE_SPILL_STORE_H_
+#define HOIST_DAEMON_STORE_SPILL_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/io_engine.h"
+#include "daemon/store/catalogue.h"
+#include "daemon/store/segment_dir.h"
+#include "daemon/store/spill_types.h"
+#include "daemon/store/task_threads.h"
+
+namespace hoistd {
+
+// The disk tier of published images: one checksummed segment file an image,
+// and a catalogue that says what they are.
+//
+// An image is there once its `done` has said so, and then also after a power
+// cut; until then nothing of it is seen, whatever stops the daemon. Every
+// byte that Get delivers has been compared with its checksum.
+//
+// Threads:  thread-safe. Callbacks come from a thread of the store, with no
+//           lock held, once each; they must not block. SQLite and the
+//           directory are used by one thread of its own, checksums by others.
+// Owns:     the directory, locked against other stores. Borrows the engine.
+//           The destructor waits for what was asked for.
+// Bounds:   `capacity_bytes` of segment files.
+// Restart:  everything is on the disk.
+class SpillStore {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+  using PutDone = absl::AnyInvocable<void(absl::StatusOr<SpillId>)>;
+
+  // Sweeps what a crash left. FailedPrecondition: the directory is in use, or
+  // it has images and no catalogue. DataLoss: the catalogue is damaged.
+  static absl::StatusOr<std::unique_ptr<SpillStore>> Open(
+      const SpillOptions& options, IoEngine& io);
+  ~SpillStore();
+
+  // `image` has `meta->group.image_bytes` bytes, is 4 KiB aligned, and stays
+  // as it is until `done`. ResourceExhausted: no room in the capacity or on
+  // the disk. After any error nothing is left of it.
+  void Put(std::shared_ptr<const SpillMeta> meta,
+           std::span<const std::byte> image, PutDone done)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Fills `to`, of the image's size. NotFound. DataLoss: the image is damaged,
+  // and now in quarantine; `to` has no bytes to be used after any error.
+  void Get(SpillId id, std::span<std::byte> to, Done done)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Frees a quarantined image too. NotFound.
+  void Remove(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // By id, quarantined ones too.
+  std::vector<SpillRecord> List() const ABSL_LOCKS_EXCLUDED(mu_);
+  SpillUsage usage() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct PutJob;
+  struct GetJob;
+
+  SpillStore(const SpillOptions& options, IoEngine& io, SegmentDir dir,
+             Catalogue catalogue);
+
+  absl::Status LoadRows();
+
+  absl::Status CheckPut(const SpillMeta& meta,
+                        std::span<const std::byte> image) const;
+  // Books the bytes and the id. ResourceExhausted.
+  absl::StatusOr<SpillId> Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartPut(std::shared_ptr<PutJob> job);
+  void WriteHeader(std::shared_ptr<PutJob> job);
+  void Publish(std::shared_ptr<PutJob> job);
+  void FinishPut(const std::shared_ptr<PutJob>& job, absl::Status status)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  void StartGet(std::shared_ptr<GetJob> job);
+  void CheckHeader(std::shared_ptr<GetJob> job);
+  void ReadBlocks(std::shared_ptr<GetJob> job);
+  void FinishGet(std::shared_ptr<GetJob> job, const absl::Status& status);
+  // Returns what the caller of Get is told.
+  absl::Status Quarantine(SpillId id, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::Status DoRemove(SpillId id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Calls back on the desk; for answers that are known at once.
+  void Answer(Done done, absl::Status status);
+  void Begin() ABSL_LOCKS_EXCLUDED(mu_);
+  void End() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const SpillOptions options_;
+  IoEngine& io_;
+  SegmentDir dir_;       // The desk's alone, once open.
+  Catalogue catalogue_;  // The desk's alone, once open.
+
+  mutable absl::Mutex mu_;
+  std::map<SpillId, CatalogueRow> rows_ ABSL_GUARDED_BY(mu_);
+  uint64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t under_way_ ABSL_GUARDED_BY(mu_) = 0;
+
+  TaskThreads hashers_;
+  TaskThreads desk_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STORE_SPILL_STORE_H_

@@ -1,0 +1,47 @@
+// What is spilled, and what the store says of it, as plain values.
+#ifndef HOIST_DAEMON_STORE_SPILL_TYPES_H_
+#define HOIST_DAEMON_STORE_SPILL_TYPES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "daemon/core/ids.h"
+#include "daemon/core/tensor.h"
+
+namespace hoistd {
+
+struct SpillOptions {
+  std::string dir;              // Made if it is not there, with its parents.
+  uint64_t capacity_bytes = 0;  // Of segment files, quarantined ones included.
+  int hash_threads = 2;
+};
+
+// Everything needed to serve the group again after a restart or a reboot.
+struct SpillMeta {
+  std::string model;
+  Uid owner;
+  Readers readers = Readers::kOwner;
+  Fingerprint group_fingerprint = {};
+  GroupIndex group_index;
+  Group group;  // Published: its `runs` are empty.
+};
+
+struct SpillRecord {
+  SpillId id;
+  std::shared_ptr<const SpillMeta> meta;  // Shared with the store.
+  uint64_t file_bytes = 0;
+  // Why it can no longer be read; empty: it can, as far as is known.
+  std::string quarantined;
+};
+
+struct SpillUsage {
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;         // With what is being written.
+  uint64_t quarantined_bytes = 0;  // Part of `used_bytes`.
+  uint64_t images = 0;             // That can be read.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STORE_SPILL_TYPES_H_

@@ -1,0 +1,44 @@
+#ifndef HOIST_DAEMON_STORE_TASK_THREADS_H_
+#define HOIST_DAEMON_STORE_TASK_THREADS_H_
+
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hoistd {
+
+// Runs tasks in order, on one thread or several.
+//
+// Threads:  Post from any. Owns and joins its own; the destructor runs what
+//           was posted before.
+// Bounds:   none here; the store bounds what it posts by what is in flight.
+class TaskThreads {
+ public:
+  using Task = absl::AnyInvocable<void()>;
+
+  explicit TaskThreads(int threads);
+  ~TaskThreads();
+  TaskThreads(const TaskThreads&) = delete;
+  TaskThreads& operator=(const TaskThreads&) = delete;
+
+  void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Work() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Awake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return stopping_ || !tasks_.empty();
+  }
+
+  absl::Mutex mu_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STORE_TASK_THREADS_H_

@@ -1,0 +1,121 @@
+// A spill store in a directory of its own, and images to put into it.
+#ifndef HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
+#define HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/io/aligned_buffer.h"
+#include "daemon/io/create_io_engine.h"
+#include "daemon/store/image_hash.h"
+#include "daemon/store/spill_store.h"
+#include "gtest/gtest.h"
+#include "tests/support/io_wait.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace hoistd::testing {
+
+// An image of `pages` pages of noise, and the group it is of.
+struct SpillImage {
+  explicit SpillImage(uint64_t pages, uint64_t seed = 1) {
+    bytes = *AlignedBuffer::Create((pages + 1) * 4096);
+    image = bytes.span().first(pages * 4096);
+    std::mt19937_64 random(seed);
+    for (size_t at = 0; at < image.size(); at += sizeof(uint64_t)) {
+      const uint64_t word = random();
+      std::memcpy(&image[at], &word, sizeof word);
+    }
+    SpillMeta made = {.model = "a \"model\"",
+                      .owner = Uid(1000),
+                      .readers = Readers::kEveryone,
+                      .group_fingerprint = ImageFingerprint(image),
+                      .group_index = GroupIndex(3)};
+    made.group.name = "layers.3";
+    made.group.image_bytes = image.size();
+    made.group.tensors = {
+        {.name = std::string("q\0\n\xff.weight", 11),
+         .dtype = hoist::DType::kBF16,
+         .shape = {8, 64},
+         .strides = {1, 8},
+         .offset = 0,
+         .bytes = pages > 0 ? uint64_t{1024} : 0},
+        {.name = "empty", .dtype = hoist::DType::kF4, .shape = {0, 7}}};
+    meta = std::make_shared<const SpillMeta>(std::move(made));
+  }
+
+  AlignedBuffer bytes;
+  std::span<std::byte> image;
+  std::shared_ptr<const SpillMeta> meta;
+};
+
+inline absl::StatusOr<SpillId> PutAndWait(SpillStore& store,
+                                          const SpillImage& image) {
+  Answer<absl::StatusOr<SpillId>> answer;
+  store.Put(image.meta, image.image, answer.done());
+  return answer.Wait();
+}
+
+inline absl::Status GetAndWait(SpillStore& store, SpillId id,
+                               std::span<std::byte> to) {
+  Answer<absl::Status> answer;
+  store.Get(id, to, answer.done());
+  return answer.Wait();
+}
+
+inline absl::Status RemoveAndWait(SpillStore& store, SpillId id) {
+  Answer<absl::Status> answer;
+  store.Remove(id, answer.done());
+  return answer.Wait();
+}
+
+// OK: the store gives back exactly `image`.
+inline absl::Status CheckSpilled(SpillStore& store, SpillId id,
+                                 const SpillImage& image) {
+  std::vector<std::byte> to(image.image.size());
+  absl::Status status = GetAndWait(store, id, to);
+  if (status.ok() &&
+      std::memcmp(to.data(), image.image.data(), to.size()) != 0) {
+    return absl::InternalError("wrong bytes were served");
+  }
+  return status;
+}
+
+inline size_t FilesIn(const std::string& dir) {
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator(dir), {}));
+}
+
+class SpillTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kCapacity = uint64_t{1} << 30;
+
+  SpillTest() {
+    io_ = *CreateIoEngine({.bounce_bytes = uint64_t{4} << 20});
+    dir_ = top_ / "spill";
+  }
+
+  absl::StatusOr<std::unique_ptr<SpillStore>> Open(
+      uint64_t capacity = kCapacity) {
+    return SpillStore::Open({.dir = dir_, .capacity_bytes = capacity}, *io_);
+  }
+  std::string Path(SpillId id, const char* place = "images") const {
+    return dir_ + "/" + place + "/" + std::to_string(id.number()) + ".img";
+  }
+
+  TempDir top_;
+  std::string dir_;
+  std::unique_ptr<IoEngine> io_;
+};
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_

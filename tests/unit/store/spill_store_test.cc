@@ -1,0 +1,307 @@
+#include "daemon/store/spill_store.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "daemon/store/segment_header.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/spill_fixture.h"
+
+namespace hoistd {
+namespace {
+
+using ::hoistd::testing::CheckSpilled;
+using ::hoistd::testing::FilesIn;
+using ::hoistd::testing::GetAndWait;
+using ::hoistd::testing::PutAndWait;
+using ::hoistd::testing::RemoveAndWait;
+using ::hoistd::testing::SpillImage;
+using ::hoistd::testing::SpillTest;
+using ::hoistd::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class SpillStoreTest : public SpillTest {
+ protected:
+  void Flip(const std::string& path, uint64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    ASSERT_GE(byte, 0);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 4));
+    ASSERT_TRUE(file.flush());
+  }
+  // The image is found damaged, set aside, and refused from then on.
+  void ExpectQuarantine(SpillStore& store, SpillId id,
+                        const SpillImage& image) {
+    EXPECT_THAT(CheckSpilled(store, id, image),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(Path(id))));
+    EXPECT_FALSE(std::filesystem::exists(Path(id)));
+    EXPECT_THAT(
+        CheckSpilled(store, id, image),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr("in quarantine")));
+    ASSERT_THAT(store.List(), SizeIs(1));
+    EXPECT_NE(store.List()[0].quarantined, "");
+    EXPECT_EQ(store.usage().images, 0u);
+    EXPECT_EQ(store.usage().quarantined_bytes, store.usage().used_bytes);
+  }
+};
+
+TEST_F(SpillStoreTest, GivesBackImagesOfEverySize) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  for (const uint64_t pages : {0, 1, 255, 256, 257, 4096 + 5, 20'000}) {
+    const SpillImage image(pages);
+    ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+    EXPECT_OK(CheckSpilled(*store, id, image)) << pages;
+  }
+  EXPECT_EQ(store->usage().images, 7u);
+}
+
+TEST_F(SpillStoreTest, ReopenedServesTheSameImagesAndSaysWhatTheyAre) {
+  const SpillImage image(700);
+  SpillId id;
+  uint64_t used = 0;
+  {
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    ASSERT_OK_AND_ASSIGN(id, PutAndWait(*store, image));
+    used = store->usage().used_bytes;
+    EXPECT_EQ(used, std::filesystem::file_size(Path(id)));
+  }
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  EXPECT_OK(CheckSpilled(*store, id, image));
+  EXPECT_EQ(store->usage().used_bytes, used);
+  const auto records = store->List();
+  ASSERT_THAT(records, SizeIs(1));
+  EXPECT_EQ(records[0].id, id);
+  EXPECT_EQ(records[0].file_bytes, used);
+  EXPECT_EQ(records[0].quarantined, "");
+  const SpillMeta& meta = *records[0].meta;
+  EXPECT_EQ(meta.model, image.meta->model);
+  EXPECT_EQ(meta.owner, image.meta->owner);
+  EXPECT_EQ(meta.group_fingerprint, image.meta->group_fingerprint);
+  EXPECT_EQ(meta.group.tensors[0].name, image.meta->group.tensors[0].name);
+  EXPECT_EQ(meta.group.tensors[0].strides,
+            image.meta->group.tensors[0].strides);
+  // Ids go on where they were.
+  ASSERT_OK_AND_ASSIGN(const SpillId next, PutAndWait(*store, image));
+  EXPECT_GT(next, id);
+}
+
+TEST_F(SpillStoreTest, AFlippedBitAnywhereIsQuarantined) {
+  const uint64_t header = SegmentHeaderBytes(600 * 4096);
+  for (const uint64_t at : {uint64_t{0}, uint64_t{70}, header - 1, header,
+                            header + 600 * 4096 - 1}) {
+    SCOPED_TRACE(at);
+    std::filesystem::remove_all(dir_);
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    const SpillImage image(600);
+    ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+    Flip(Path(id), at);
+    ExpectQuarantine(*store, id, image);
+    EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
+    // Still so after a restart, and still to be removed.
+    store.reset();
+    ASSERT_OK_AND_ASSIGN(store, Open());
+    EXPECT_THAT(CheckSpilled(*store, id, image),
+                StatusIs(absl::StatusCode::kDataLoss));
+    ASSERT_OK(RemoveAndWait(*store, id));
+    EXPECT_FALSE(std::filesystem::exists(Path(id, "quarantine")));
+    EXPECT_EQ(store->usage().used_bytes, 0u);
+  }
+}
+
+TEST_F(SpillStoreTest, ATruncatedFileIsQuarantined) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  const SpillImage image(600);
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+  std::filesystem::resize_file(Path(id), 300 * 4096);
+  ExpectQuarantine(*store, id, image);
+}
+
+TEST_F(SpillStoreTest, AMissingFileIsQuarantined) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  const SpillImage image(1);
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+  std::filesystem::remove(Path(id));
+  ExpectQuarantine(*store, id, image);
+}
+
+TEST_F(SpillStoreTest, AnotherImagesFileInItsPlaceIsQuarantined) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  const SpillImage image(300, 1);
+  const SpillImage other(300, 2);
+  ASSERT_OK_AND_ASSIGN(const SpillId other_id, PutAndWait(*store, other));
+  const std::string kept = top_ / "kept";
+  std::filesystem::copy_file(Path(other_id), kept);
+  ASSERT_OK(RemoveAndWait(*store, other_id));
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+  std::filesystem::rename(kept, Path(id));
+  ExpectQuarantine(*store, id, image);
+}
+
+TEST_F(SpillStoreTest, DamageDoneBetweenRunsIsFoundAtOpenOrGet) {
+  const SpillImage image(300);
+  SpillId id;
+  {
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    ASSERT_OK_AND_ASSIGN(id, PutAndWait(*store, image));
+  }
+  std::filesystem::resize_file(Path(id), 4096);
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  EXPECT_THAT(CheckSpilled(*store, id, image),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("4096 bytes")));
+  EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
+}
+
+TEST_F(SpillStoreTest, OrphansOfACrashAreSweptAndStrangersAreNot) {
+  const SpillImage image(10);
+  SpillId id;
+  {
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    ASSERT_OK_AND_ASSIGN(id, PutAndWait(*store, image));
+  }
+  // Killed while writing; killed before the row; killed after the row's end.
+  std::ofstream(dir_ + "/images/7.part") << "partial";
+  std::ofstream(Path(SpillId(8))) << "published, without a row";
+  std::ofstream(Path(SpillId(9), "quarantine")) << "removed";
+  std::ofstream(dir_ + "/images/notes.txt") << "not ours";
+  std::ofstream(dir_ + "/images/99999999999999999999.img") << "not ours";
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  EXPECT_EQ(FilesIn(dir_ + "/images"), 3u);
+  EXPECT_EQ(FilesIn(dir_ + "/quarantine"), 0u);
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/images/notes.txt"));
+  EXPECT_THAT(store->List(), SizeIs(1));
+  EXPECT_OK(CheckSpilled(*store, id, image));
+}
+
+TEST_F(SpillStoreTest, ImagesWithoutTheirCatalogueAreNotSwept) {
+  {
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    ASSERT_OK(PutAndWait(*store, SpillImage(10)));
+  }
+  for (const char* end : {"", "-wal", "-shm"}) {
+    std::filesystem::remove(dir_ + "/catalogue.db" + end);
+  }
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("put it back")));
+  EXPECT_EQ(FilesIn(dir_ + "/images"), 1u);
+}
+
+TEST_F(SpillStoreTest, ACorruptedCatalogueIsDataLossAndSweepsNothing) {
+  {
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    ASSERT_OK(PutAndWait(*store, SpillImage(10)));
+  }
+  const std::string path = dir_ + "/catalogue.db";
+  std::filesystem::remove(path + "-wal");
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file << std::string(2000, 'x');
+  file.close();
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+  EXPECT_EQ(FilesIn(dir_ + "/images"), 1u);
+}
+
+TEST_F(SpillStoreTest, ASecondStoreInTheDirectoryIsRefused) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("another hoistd")));
+  store.reset();
+  EXPECT_OK(Open());
+}
+
+TEST_F(SpillStoreTest, CapacityIsKeptAndTheRefusalHasNumbers) {
+  const SpillImage image(255);  // 1 MiB with its header.
+  ASSERT_OK_AND_ASSIGN(auto store, Open(5 << 19));
+  ASSERT_OK_AND_ASSIGN(const SpillId first, PutAndWait(*store, image));
+  ASSERT_OK(PutAndWait(*store, image));
+  EXPECT_THAT(PutAndWait(*store, image),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("1048576"), HasSubstr("524288"),
+                             HasSubstr("2621440"))));
+  EXPECT_EQ(FilesIn(dir_ + "/images"), 2u);
+  ASSERT_OK(RemoveAndWait(*store, first));
+  EXPECT_OK(PutAndWait(*store, image));
+  EXPECT_EQ(store->usage().used_bytes, 2u << 20);
+}
+
+TEST_F(SpillStoreTest, RemovedIsGoneFromDiskAndList) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  const SpillImage image(10);
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+  ASSERT_OK(RemoveAndWait(*store, id));
+  EXPECT_THAT(RemoveAndWait(*store, id), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(CheckSpilled(*store, id, image),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(FilesIn(dir_ + "/images"), 0u);
+  EXPECT_THAT(store->List(), IsEmpty());
+  EXPECT_EQ(store->usage().used_bytes, 0u);
+}
+
+TEST_F(SpillStoreTest, WrongCallsAreRefused) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  SpillImage image(10);
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+  std::vector<std::byte> small(4096);
+  EXPECT_THAT(GetAndWait(*store, id, small),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  image.image = image.bytes.span().subspan(8, 10 * 4096);
+  EXPECT_THAT(PutAndWait(*store, image),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  image.image = image.bytes.span().first(4096);
+  EXPECT_THAT(PutAndWait(*store, image),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  SpillImage from_files(1);
+  SpillMeta meta = *from_files.meta;
+  meta.group.runs.push_back({.bytes = 4096});
+  from_files.meta = std::make_shared<const SpillMeta>(std::move(meta));
+  EXPECT_THAT(PutAndWait(*store, from_files),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(store->usage().images, 1u);
+}
+
+TEST_F(SpillStoreTest, ManyAtOnceKeepTheirOwnBytes) {
+  constexpr int kImages = 24;
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  std::vector<SpillImage> images;
+  std::vector<absl::StatusOr<SpillId>> ids(kImages);
+  for (int i = 0; i < kImages; ++i) images.emplace_back(1 + i * 40, i);
+  absl::BlockingCounter put(kImages);
+  for (int i = 0; i < kImages; ++i) {
+    store->Put(images[i].meta, images[i].image,
+               [&put, &id = ids[i]](absl::StatusOr<SpillId> result) {
+                 id = std::move(result);
+                 put.DecrementCount();
+               });
+  }
+  put.Wait();
+  std::vector<std::vector<std::byte>> back(kImages);
+  std::vector<absl::Status> got(kImages);
+  absl::BlockingCounter read(kImages);
+  for (int i = 0; i < kImages; ++i) {
+    ASSERT_OK(ids[i]);
+    back[i].resize(images[i].image.size());
+    store->Get(*ids[i], back[i], [&read, &status = got[i]](absl::Status done) {
+      status = std::move(done);
+      read.DecrementCount();
+    });
+  }
+  read.Wait();
+  for (int i = 0; i < kImages; ++i) {
+    EXPECT_OK(got[i]);
+    EXPECT_TRUE(std::equal(back[i].begin(), back[i].end(),
+                           images[i].image.begin(), images[i].image.end()));
+  }
+}
+
+}  // namespace
+}  // namespace hoistd
