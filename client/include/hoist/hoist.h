@@ -1,0 +1,552 @@
+// hoist for C++: weights that live in hoistd, staged before they are used.
+//
+//   hoist::Result<hoist::Session> session = hoist::Session::Connect();
+//   if (!session.ok()) return Fail(session.status());
+//   auto model = session->RegisterModel({"minilm", "/models/minilm"});
+//   auto lease = session->Stage(*model, "encoder.layer.0");
+//   auto weight = lease->Data<float>("encoder.layer.0.output.dense.weight");
+//   if (weight.ok()) Use(*weight);  // Until the lease is released or dropped.
+//
+// Header-only over the C API (hoist/hoist_c.h), C++17, no exceptions thrown.
+//
+// Errors:   Status and Result with gRPC's codes; messages say what would do.
+// Threads:  as the C API: all but a handle's own end is thread-safe.
+// Fork:     in the child, sessions and leases answer kFailedPrecondition.
+#ifndef HOIST_HOIST_H_
+#define HOIST_HOIST_H_
+
+#include <chrono>
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hoist/hoist_c.h"
+
+namespace hoist {
+// The version keeps these names apart from libhoist's own, and from a later
+// header's, in one program.
+inline namespace v0 {
+
+enum class Code {
+  kOk = HOIST_OK,
+  kCancelled = HOIST_CANCELLED,
+  kUnknown = HOIST_UNKNOWN,
+  kInvalidArgument = HOIST_INVALID_ARGUMENT,
+  kDeadlineExceeded = HOIST_DEADLINE_EXCEEDED,
+  kNotFound = HOIST_NOT_FOUND,
+  kAlreadyExists = HOIST_ALREADY_EXISTS,
+  kPermissionDenied = HOIST_PERMISSION_DENIED,
+  kResourceExhausted = HOIST_RESOURCE_EXHAUSTED,
+  kFailedPrecondition = HOIST_FAILED_PRECONDITION,
+  kAborted = HOIST_ABORTED,
+  kOutOfRange = HOIST_OUT_OF_RANGE,
+  kUnimplemented = HOIST_UNIMPLEMENTED,
+  kInternal = HOIST_INTERNAL,
+  kUnavailable = HOIST_UNAVAILABLE,
+  kDataLoss = HOIST_DATA_LOSS,
+  kUnauthenticated = HOIST_UNAUTHENTICATED,
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // Ok.
+  Status(Code code, std::string message)
+      : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  std::string ToString() const {
+    std::string text = hoist_code_name(static_cast<int>(code_));
+    return ok() ? text : text + ": " + message_;
+  }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+// A value, or the reason why there is none. Taking the value of a failure
+// prints the reason and aborts.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}          // NOLINT
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & { return Checked(); }
+  const T& value() const& { return const_cast<Result*>(this)->Checked(); }
+  T&& value() && { return std::move(Checked()); }
+  T& operator*() & { return Checked(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(Checked()); }
+  T* operator->() { return &Checked(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  T& Checked() {
+    if (!ok()) {
+      std::fprintf(stderr, "hoist: value of a failed Result: %s\n",
+                   status_.ToString().c_str());
+      std::abort();
+    }
+    return *value_;
+  }
+
+  Status status_;
+  std::optional<T> value_;
+};
+
+// Two-byte floats, as bits: C++17 has no type for them.
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+enum class DType {
+  kBool = HOIST_BOOL,
+  kU8 = HOIST_U8,
+  kI8 = HOIST_I8,
+  kU16 = HOIST_U16,
+  kI16 = HOIST_I16,
+  kU32 = HOIST_U32,
+  kI32 = HOIST_I32,
+  kU64 = HOIST_U64,
+  kI64 = HOIST_I64,
+  kF16 = HOIST_F16,
+  kBF16 = HOIST_BF16,
+  kF32 = HOIST_F32,
+  kF64 = HOIST_F64,
+  kC64 = HOIST_C64,
+  kC128 = HOIST_C128,
+  kF8E4M3 = HOIST_F8_E4M3,
+  kF8E5M2 = HOIST_F8_E5M2,
+  kF8E8M0 = HOIST_F8_E8M0,
+  kF8E4M3FNUZ = HOIST_F8_E4M3FNUZ,
+  kF8E5M2FNUZ = HOIST_F8_E5M2FNUZ,
+  kF6E2M3 = HOIST_F6_E2M3,
+  kF6E3M2 = HOIST_F6_E3M2,
+  kF4 = HOIST_F4,
+};
+
+inline const char* NameOf(DType dtype) {
+  return hoist_dtype_name(static_cast<int>(dtype));
+}
+inline int BitsOf(DType dtype) {
+  return hoist_dtype_bits(static_cast<int>(dtype));
+}
+
+namespace internal {
+
+template <typename T>
+struct DTypeOf;  // No such element type.
+// clang-format off
+template <> struct DTypeOf<bool> { static constexpr DType kIs = DType::kBool; };
+template <> struct DTypeOf<uint8_t> { static constexpr DType kIs = DType::kU8; };
+template <> struct DTypeOf<int8_t> { static constexpr DType kIs = DType::kI8; };
+template <> struct DTypeOf<uint16_t> { static constexpr DType kIs = DType::kU16; };
+template <> struct DTypeOf<int16_t> { static constexpr DType kIs = DType::kI16; };
+template <> struct DTypeOf<uint32_t> { static constexpr DType kIs = DType::kU32; };
+template <> struct DTypeOf<int32_t> { static constexpr DType kIs = DType::kI32; };
+template <> struct DTypeOf<uint64_t> { static constexpr DType kIs = DType::kU64; };
+template <> struct DTypeOf<int64_t> { static constexpr DType kIs = DType::kI64; };
+template <> struct DTypeOf<Float16> { static constexpr DType kIs = DType::kF16; };
+template <> struct DTypeOf<BFloat16> { static constexpr DType kIs = DType::kBF16; };
+template <> struct DTypeOf<float> { static constexpr DType kIs = DType::kF32; };
+template <> struct DTypeOf<double> { static constexpr DType kIs = DType::kF64; };
+template <> struct DTypeOf<std::complex<float>> { static constexpr DType kIs = DType::kC64; };
+template <> struct DTypeOf<std::complex<double>> { static constexpr DType kIs = DType::kC128; };
+// clang-format on
+
+// Calls the C API; its error, freed, as a Status.
+template <typename Call>
+Status Run(const Call& call) {
+  hoist_error* error = nullptr;
+  const int code = call(&error);
+  if (code == HOIST_OK) return Status();
+  Status status(static_cast<Code>(code), hoist_error_message(error));
+  hoist_error_free(error);
+  return status;
+}
+
+template <typename Struct>
+Struct Sized() {
+  Struct value = {};
+  value.struct_size = sizeof(Struct);
+  return value;
+}
+
+struct Free {
+  void operator()(hoist_session* session) const { hoist_session_free(session); }
+  void operator()(hoist_model* model) const { hoist_model_free(model); }
+  void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
+};
+template <typename Handle>
+using Owned = std::unique_ptr<Handle, Free>;
+
+}  // namespace internal
+
+// A tensor of a lease or a model: a view, valid as long as that is.
+class TensorView {
+ public:
+  explicit TensorView(const hoist_tensor_info& info) : info_(info) {}
+
+  std::string_view name() const { return info_.name; }
+  DType dtype() const { return static_cast<DType>(info_.dtype); }
+  int rank() const { return info_.rank; }
+  int64_t dim(int i) const { return info_.shape[i]; }
+  std::vector<int64_t> shape() const {
+    return {info_.shape, info_.shape + info_.rank};
+  }
+  std::vector<int64_t> strides() const {  // In elements.
+    return {info_.strides, info_.strides + info_.rank};
+  }
+  uint64_t offset_bytes() const { return info_.offset_bytes; }
+  uint64_t size_bytes() const { return info_.size_bytes; }
+  // On the lease's device; nullptr if there is no element, or no lease.
+  const void* raw() const { return info_.data; }
+  // InvalidArgument: its elements are not of type T.
+  template <typename T>
+  Result<const T*> data() const {
+    if (internal::DTypeOf<T>::kIs != dtype()) {
+      return Status(Code::kInvalidArgument,
+                    std::string("tensor \"") + info_.name + "\" is " +
+                        NameOf(dtype()) + ", not " +
+                        NameOf(internal::DTypeOf<T>::kIs));
+    }
+    return static_cast<const T*>(info_.data);
+  }
+
+ private:
+  hoist_tensor_info info_;
+};
+
+// What a model is made of. Stays valid after its session; move-only.
+class Model {
+ public:
+  explicit Model(hoist_model* handle) : handle_(handle) {}
+
+  uint64_t id() const { return hoist_model_id(handle_.get()); }
+  std::string_view name() const { return hoist_model_name(handle_.get()); }
+  uint64_t image_bytes() const {
+    return hoist_model_image_bytes(handle_.get());
+  }
+  uint32_t group_count() const {
+    return hoist_model_group_count(handle_.get());
+  }
+  Result<uint32_t> FindGroup(const std::string& name) const {
+    uint32_t group = 0;
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_model_find_group(handle_.get(), name.c_str(), &group, error);
+    });
+    if (!found.ok()) return found;
+    return group;
+  }
+  // `group` < group_count(), else all is empty.
+  std::string_view group_name(uint32_t group) const {
+    const hoist_group_info info = Group(group);
+    return info.name == nullptr ? "" : info.name;
+  }
+  uint64_t group_image_bytes(uint32_t group) const {
+    return Group(group).image_bytes;
+  }
+  std::vector<TensorView> tensors(uint32_t group) const {
+    std::vector<TensorView> views;
+    const uint32_t count = Group(group).tensor_count;
+    for (uint32_t i = 0; i < count; ++i) {
+      auto info = internal::Sized<hoist_tensor_info>();
+      hoist_model_tensor(handle_.get(), group, i, &info, nullptr);
+      views.emplace_back(info);
+    }
+    return views;
+  }
+  const hoist_model* get() const { return handle_.get(); }
+
+ private:
+  hoist_group_info Group(uint32_t group) const {
+    auto info = internal::Sized<hoist_group_info>();
+    hoist_model_group(handle_.get(), group, &info, nullptr);
+    return info;
+  }
+
+  internal::Owned<hoist_model> handle_;
+};
+
+// The right to read a group's image until it is released. Move-only; dropping
+// it releases. Work that reads the image must have finished by then.
+class Lease {
+ public:
+  explicit Lease(hoist_lease* handle) : handle_(handle) {}
+
+  // Waits until hoistd has the image back.
+  Status Release() {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_lease_release(handle_.get(), error);
+    });
+  }
+  // Whether the image may be read.
+  Status Check() const {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_lease_check(handle_.get(), error);
+    });
+  }
+  const void* data() const { return hoist_lease_data(handle_.get()); }
+  uint64_t image_bytes() const { return hoist_lease_bytes(handle_.get()); }
+  uint32_t group() const { return hoist_lease_group(handle_.get()); }
+  uint32_t device() const { return hoist_lease_device(handle_.get()); }
+  bool was_resident() const {
+    return hoist_lease_was_resident(handle_.get()) != 0;
+  }
+  // NotFound: the group has no such tensor. FailedPrecondition: released.
+  Result<TensorView> tensor(const std::string& name) const {
+    auto info = internal::Sized<hoist_tensor_info>();
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_lease_find_tensor(handle_.get(), name.c_str(), &info, error);
+    });
+    if (!found.ok()) return found;
+    return TensorView(info);
+  }
+  // All of the group's, in image order; none if the image may not be read.
+  std::vector<TensorView> tensors() const {
+    std::vector<TensorView> views;
+    const uint32_t count = hoist_lease_tensor_count(handle_.get());
+    for (uint32_t i = 0; i < count; ++i) {
+      auto info = internal::Sized<hoist_tensor_info>();
+      if (hoist_lease_tensor(handle_.get(), i, &info, nullptr) != HOIST_OK) {
+        return {};
+      }
+      views.emplace_back(info);
+    }
+    return views;
+  }
+  // The named tensor's elements; see TensorView::data.
+  template <typename T>
+  Result<const T*> Data(const std::string& name) const {
+    Result<TensorView> view = tensor(name);
+    if (!view.ok()) return view.status();
+    return view->template data<T>();
+  }
+
+ private:
+  internal::Owned<hoist_lease> handle_;
+};
+
+struct ConnectOptions {
+  std::string socket_path;  // Empty: $HOIST_SOCKET, else hoistd's default.
+  std::string client_name;  // Empty: the program's.
+  uint64_t device_budget_bytes = 0;  // Leased at once, a device; 0: no limit.
+  std::chrono::milliseconds connect_deadline{0};  // 0: one try.
+  std::chrono::milliseconds call_deadline{0};     // 0: 10 minutes.
+};
+
+enum class Grouping {
+  kBlock = HOIST_GROUPS_BLOCK,
+  kModule = HOIST_GROUPS_MODULE,
+  kWhole = HOIST_GROUPS_WHOLE,
+};
+
+enum class Readers {
+  kDefault = HOIST_READERS_DEFAULT,
+  kOwner = HOIST_READERS_OWNER,
+  kEveryone = HOIST_READERS_EVERYONE,
+};
+
+struct GroupSpec {
+  std::string name;
+  std::vector<std::string> tensors;  // In image order.
+};
+
+struct RegisterOptions {
+  std::string name;
+  std::string path;  // A safetensors file, or a folder of them.
+  Grouping grouping = Grouping::kBlock;
+  std::vector<GroupSpec> groups = {};  // Not empty: these, not `grouping`.
+  Readers readers = Readers::kDefault;
+};
+
+struct PublishTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;         // Host memory.
+  std::vector<int64_t> strides = {};  // In elements; empty: contiguous.
+};
+
+struct PublishOptions {
+  std::string model;
+  std::string group;
+  std::vector<PublishTensor> tensors;  // Same data and size: stored once.
+  Readers readers = Readers::kDefault;
+};
+
+struct StageOptions {
+  uint32_t device = 0;
+  std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
+};
+
+enum class Tier { kDevice = HOIST_TIER_DEVICE, kHost = HOIST_TIER_HOST };
+
+// A connection with hoistd. Move-only; its end releases all that it leased.
+class Session {
+ public:
+  static Result<Session> Connect(const ConnectOptions& options = {}) {
+    auto given = internal::Sized<hoist_connect_options>();
+    given.socket_path = options.socket_path.c_str();
+    if (!options.client_name.empty()) {
+      given.client_name = options.client_name.c_str();
+    }
+    given.device_budget_bytes = options.device_budget_bytes;
+    given.connect_deadline_ms = Count(options.connect_deadline);
+    given.call_deadline_ms = Count(options.call_deadline);
+    hoist_session* handle = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_connect(&given, &handle, error);
+    });
+    if (!status.ok()) return status;
+    return Session(handle);
+  }
+
+  // Why no call can succeed any more, or ok.
+  Status Check() const {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_session_check(handle_.get(), error);
+    });
+  }
+  void Close() { hoist_session_close(handle_.get()); }
+
+  Result<Model> RegisterModel(const RegisterOptions& options) {
+    std::vector<std::vector<const char*>> names(options.groups.size());
+    std::vector<hoist_group_spec> specs(options.groups.size());
+    for (size_t g = 0; g < specs.size(); ++g) {
+      for (const std::string& tensor : options.groups[g].tensors) {
+        names[g].push_back(tensor.c_str());
+      }
+      specs[g] = {options.groups[g].name.c_str(), names[g].data(),
+                  names[g].size()};
+    }
+    auto given = internal::Sized<hoist_register_options>();
+    given.name = options.name.c_str();
+    given.path = options.path.c_str();
+    given.grouping = specs.empty() ? static_cast<int>(options.grouping)
+                                   : int{HOIST_GROUPS_EXPLICIT};
+    given.groups = specs.data();
+    given.group_count = specs.size();
+    given.readers = static_cast<int>(options.readers);
+    return TakeModel([&](hoist_model** model, hoist_error** error) {
+      return hoist_register_model(handle_.get(), &given, model, error);
+    });
+  }
+
+  Result<Model> DescribeModel(const std::string& name) {
+    return TakeModel([&](hoist_model** model, hoist_error** error) {
+      return hoist_describe_model(handle_.get(), name.c_str(), model, error);
+    });
+  }
+
+  // Adds one group to a published model; the model as it then is.
+  Result<Model> Publish(const PublishOptions& options) {
+    std::vector<hoist_publish_tensor> tensors;
+    for (const PublishTensor& tensor : options.tensors) {
+      if (!tensor.strides.empty() &&
+          tensor.strides.size() != tensor.shape.size()) {
+        return Status(Code::kInvalidArgument,
+                      "tensor \"" + tensor.name +
+                          "\": give a stride for each dimension, or none");
+      }
+      tensors.push_back(
+          {tensor.name.c_str(), static_cast<int>(tensor.dtype),
+           static_cast<int>(tensor.shape.size()), tensor.shape.data(),
+           tensor.strides.empty() ? nullptr : tensor.strides.data(),
+           tensor.data});
+    }
+    auto given = internal::Sized<hoist_publish_options>();
+    given.model = options.model.c_str();
+    given.group = options.group.c_str();
+    given.tensors = tensors.data();
+    given.tensor_count = tensors.size();
+    given.readers = static_cast<int>(options.readers);
+    return TakeModel([&](hoist_model** model, hoist_error** error) {
+      return hoist_publish_group(handle_.get(), &given, model, error);
+    });
+  }
+
+  // Waits until the group's image is usable on the device.
+  Result<Lease> Stage(const Model& model, uint32_t group,
+                      const StageOptions& options = {}) {
+    hoist_lease* lease = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_stage(handle_.get(), model.get(), group, options.device,
+                         Count(options.deadline), &lease, error);
+    });
+    if (!status.ok()) return status;
+    return Lease(lease);
+  }
+  Result<Lease> Stage(const Model& model, const std::string& group,
+                      const StageOptions& options = {}) {
+    Result<uint32_t> index = model.FindGroup(group);
+    if (!index.ok()) return index.status();
+    return Stage(model, *index, options);
+  }
+
+  // Asks for groups to be brought to a tier, in order of first need.
+  Status Prefetch(const Model& model, const std::vector<uint32_t>& groups,
+                  Tier tier = Tier::kDevice, uint32_t device = 0) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_prefetch(handle_.get(), model.get(), groups.data(),
+                            groups.size(), static_cast<int>(tier), device,
+                            error);
+    });
+  }
+  // The order in which the groups will be staged, over and over; empty: none.
+  Status SetOrder(const Model& model, const std::vector<uint32_t>& groups) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_set_order(handle_.get(), model.get(), groups.data(),
+                             groups.size(), error);
+    });
+  }
+
+  std::vector<hoist_device_info> devices() const {
+    std::vector<hoist_device_info> all;
+    for (size_t i = 0; i < hoist_session_device_count(handle_.get()); ++i) {
+      auto info = internal::Sized<hoist_device_info>();
+      hoist_session_device(handle_.get(), i, &info, nullptr);
+      all.push_back(info);
+    }
+    return all;
+  }
+  hoist_session* get() const { return handle_.get(); }
+
+ private:
+  explicit Session(hoist_session* handle) : handle_(handle) {}
+
+  static uint64_t Count(std::chrono::milliseconds time) {
+    return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
+  }
+  template <typename Call>
+  static Result<Model> TakeModel(const Call& call) {
+    hoist_model* model = nullptr;
+    Status status =
+        internal::Run([&](hoist_error** error) { return call(&model, error); });
+    if (!status.ok()) return status;
+    return Model(model);
+  }
+
+  internal::Owned<hoist_session> handle_;
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_H_

@@ -1,0 +1,316 @@
+/* libhoist's C API: weights that live in hoistd, used from this process.
+ *
+ *   hoist_session* session = NULL;
+ *   hoist_error* error = NULL;
+ *   if (hoist_connect(NULL, &session, &error) != HOIST_OK) {
+ *     fprintf(stderr, "%s\n", hoist_error_message(error));
+ *     hoist_error_free(error);
+ *   }
+ *
+ * Errors:   a call that can fail returns one of gRPC's codes. If it is not
+ *           HOIST_OK and `error` is not NULL, *error is set; free it.
+ *           Results are written only on HOIST_OK.
+ * Threads:  every call is thread-safe, but for a handle's own free, which
+ *           must be its last use. A stage that waits holds up nobody.
+ * Fork:     in the child each session and lease of the parent answers
+ *           HOIST_FAILED_PRECONDITION; connect again there. Models, which are
+ *           plain data, stay usable.
+ * Strings:  UTF-8, ended by NUL; those returned live as long as their handle.
+ * Structs:  those that have `struct_size` first are filled with zero and then
+ *           given sizeof their type by the caller, so that they can grow.
+ */
+#ifndef HOIST_HOIST_C_H_
+#define HOIST_HOIST_C_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HOIST_API __attribute__((visibility("default")))
+
+enum {
+  HOIST_OK = 0,
+  HOIST_CANCELLED = 1,
+  HOIST_UNKNOWN = 2,
+  HOIST_INVALID_ARGUMENT = 3,    /* Fix the call. */
+  HOIST_DEADLINE_EXCEEDED = 4,   /* The deadline that was given has passed. */
+  HOIST_NOT_FOUND = 5,           /* No such model, group, tensor, file. */
+  HOIST_ALREADY_EXISTS = 6,      /* The name is taken by something else. */
+  HOIST_PERMISSION_DENIED = 7,   /* Another user's. */
+  HOIST_RESOURCE_EXHAUSTED = 8,  /* Free something, or wait. */
+  HOIST_FAILED_PRECONDITION = 9, /* Change state first. */
+  HOIST_ABORTED = 10,            /* Lost a race. */
+  HOIST_OUT_OF_RANGE = 11,
+  HOIST_UNIMPLEMENTED = 12, /* Not in this build or on this device. */
+  HOIST_INTERNAL = 13,      /* hoist's bug. */
+  HOIST_UNAVAILABLE = 14,   /* No daemon, daemon gone or draining: retry. */
+  HOIST_DATA_LOSS = 15,     /* The bytes are not what they were. */
+  HOIST_UNAUTHENTICATED = 16
+};
+
+typedef struct hoist_error hoist_error;
+typedef struct hoist_session hoist_session;
+typedef struct hoist_model hoist_model;
+typedef struct hoist_lease hoist_lease;
+
+/* --- Errors and versions. --- */
+
+HOIST_API int hoist_error_code(const hoist_error* error);
+/* What is wrong, and what would do. */
+HOIST_API const char* hoist_error_message(const hoist_error* error);
+HOIST_API void hoist_error_free(hoist_error* error); /* NULL is allowed. */
+/* "NOT_FOUND"; "UNKNOWN" for a number that is no code. */
+HOIST_API const char* hoist_code_name(int code);
+/* libhoist's own, "0.1.0". */
+HOIST_API const char* hoist_version(void);
+
+/* --- Sessions. --- */
+
+typedef struct hoist_connect_options {
+  size_t struct_size;
+  /* NULL or "": $HOIST_SOCKET, else /run/hoist/hoistd.sock. */
+  const char* socket_path;
+  /* Shown by `hoistctl sessions`. NULL: the program's name. */
+  const char* client_name;
+  /* Bytes this session may have leased at once on a device; 0: no limit. */
+  uint64_t device_budget_bytes;
+  /* How long to try again while no daemon listens; 0: one try. */
+  uint64_t connect_deadline_ms;
+  /* How long a call may take that has no deadline of its own; a stage gets this
+   * much beyond its own. Guards against a daemon that hangs. 0: 10 minutes. */
+  uint64_t call_deadline_ms;
+} hoist_connect_options;
+
+/* `options` may be NULL. UNAVAILABLE: nobody listens there. */
+HOIST_API int hoist_connect(const hoist_connect_options* options,
+                            hoist_session** session, hoist_error** error);
+/* Ends the session: all its leases are released, and their addresses must not
+ * be used any more. Calls that wait return HOIST_FAILED_PRECONDITION, as later
+ * ones do. The handle is still to be freed. Again: nothing happens. */
+HOIST_API void hoist_session_close(hoist_session* session);
+/* Closes, if that is still to be done. Leases and models stay valid handles. */
+HOIST_API void hoist_session_free(hoist_session* session);
+/* HOIST_OK, or why no call can succeed any more: closed, forked, hoistd gone.
+ * Does not ask hoistd; its end is noticed as it happens. */
+HOIST_API int hoist_session_check(const hoist_session* session,
+                                  hoist_error** error);
+HOIST_API uint64_t hoist_session_id(const hoist_session* session);
+HOIST_API const char* hoist_session_daemon_version(
+    const hoist_session* session);
+
+/* --- Devices. --- */
+
+enum { HOIST_DEVICE_EMULATED = 1, HOIST_DEVICE_CUDA = 2 };
+
+typedef struct hoist_device_info {
+  size_t struct_size;
+  uint32_t index; /* hoistd's number of it, which requests use. */
+  int kind;       /* HOIST_DEVICE_EMULATED: addresses are of host memory. */
+  const char* name;
+  uint8_t uuid[16]; /* CUDA's; made up for emulated devices. */
+  uint64_t pool_bytes;
+} hoist_device_info;
+
+HOIST_API size_t hoist_session_device_count(const hoist_session* session);
+/* The i-th, 0 <= i < count; OUT_OF_RANGE. */
+HOIST_API int hoist_session_device(const hoist_session* session, size_t i,
+                                   hoist_device_info* info,
+                                   hoist_error** error);
+
+/* --- Models: named sets of groups of tensors. --- */
+
+/* How tensors are put into groups. */
+enum {
+  HOIST_GROUPS_BLOCK = 1,   /* "encoder.layer.3.x.y" -> "encoder.layer.3". */
+  HOIST_GROUPS_MODULE = 2,  /* "encoder.layer.3.x.y" -> "encoder.layer.3.x". */
+  HOIST_GROUPS_WHOLE = 3,   /* One group, "model". */
+  HOIST_GROUPS_EXPLICIT = 4 /* As `groups` says; every tensor once. */
+};
+
+enum {
+  HOIST_READERS_DEFAULT = 0, /* As hoistd is configured. */
+  HOIST_READERS_OWNER = 1,   /* This user. */
+  HOIST_READERS_EVERYONE = 2 /* Whoever may open the socket. */
+};
+
+typedef struct hoist_group_spec {
+  const char* name;
+  const char* const* tensors; /* In image order. */
+  size_t tensor_count;
+} hoist_group_spec;
+
+typedef struct hoist_register_options {
+  size_t struct_size;
+  const char* name;
+  /* A safetensors file, or a folder of them: all *.safetensors files if it has
+   * a model.safetensors.index.json; else model.safetensors; else all. They are
+   * opened here, with this process's rights. */
+  const char* path;
+  int grouping; /* HOIST_GROUPS_*; 0: HOIST_GROUPS_BLOCK. */
+  const hoist_group_spec* groups;
+  size_t group_count;
+  int readers;
+} hoist_register_options;
+
+/* Attaches to the model if it is registered already from the same files. */
+HOIST_API int hoist_register_model(hoist_session* session,
+                                   const hoist_register_options* options,
+                                   hoist_model** model, hoist_error** error);
+/* A model that this or another session registered or published. */
+HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
+                                   hoist_model** model, hoist_error** error);
+
+/* Numbers of safetensors' element types. */
+enum {
+  HOIST_BOOL = 1,
+  HOIST_U8 = 2,
+  HOIST_I8 = 3,
+  HOIST_U16 = 4,
+  HOIST_I16 = 5,
+  HOIST_U32 = 6,
+  HOIST_I32 = 7,
+  HOIST_U64 = 8,
+  HOIST_I64 = 9,
+  HOIST_F16 = 10,
+  HOIST_BF16 = 11,
+  HOIST_F32 = 12,
+  HOIST_F64 = 13,
+  HOIST_C64 = 14,
+  HOIST_C128 = 15,
+  HOIST_F8_E4M3 = 16,
+  HOIST_F8_E5M2 = 17,
+  HOIST_F8_E8M0 = 18,
+  HOIST_F8_E4M3FNUZ = 19,
+  HOIST_F8_E5M2FNUZ = 20,
+  HOIST_F6_E2M3 = 21,
+  HOIST_F6_E3M2 = 22,
+  HOIST_F4 = 23
+};
+
+/* "BF16", as safetensors writes it; "?" for a number that is no type. */
+HOIST_API const char* hoist_dtype_name(int dtype);
+/* Of one element; 4 and 6 for the sub-byte types. 0: no type. */
+HOIST_API int hoist_dtype_bits(int dtype);
+
+typedef struct hoist_publish_tensor {
+  const char* name;
+  int dtype;
+  int rank;
+  const int64_t* shape;
+  const int64_t* strides; /* In elements, none negative; NULL: contiguous. */
+  const void* data;       /* Host memory. NULL only if there is no element. */
+} hoist_publish_tensor;
+
+typedef struct hoist_publish_options {
+  size_t struct_size;
+  const char* model;
+  const char* group;
+  const hoist_publish_tensor* tensors; /* In image order. */
+  size_t tensor_count;
+  int readers;
+} hoist_publish_options;
+
+/* Adds one group to a published model, which is made if need be; `model`, if
+ * not NULL, gets the model as it then is. Tensors with the same data and size
+ * are stored once. The bytes are copied before this returns. The same group
+ * again is attached to; ALREADY_EXISTS: it has other bytes. */
+HOIST_API int hoist_publish_group(hoist_session* session,
+                                  const hoist_publish_options* options,
+                                  hoist_model** model, hoist_error** error);
+
+HOIST_API void hoist_model_free(hoist_model* model);
+HOIST_API uint64_t hoist_model_id(const hoist_model* model);
+HOIST_API const char* hoist_model_name(const hoist_model* model);
+/* 16 bytes: what the weights are. */
+HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
+HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
+HOIST_API int hoist_model_is_published(const hoist_model* model);
+HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);
+
+typedef struct hoist_group_info {
+  size_t struct_size;
+  const char* name;
+  uint64_t image_bytes;
+  uint32_t tensor_count;
+} hoist_group_info;
+
+typedef struct hoist_tensor_info {
+  size_t struct_size;
+  const char* name;
+  int dtype;
+  int rank;
+  const int64_t* shape;
+  const int64_t* strides; /* In elements; always given. */
+  uint64_t offset_bytes;  /* From the image's start. */
+  uint64_t size_bytes;    /* That the elements span. */
+  /* Of the first element, on the lease's device; NULL if asked of a model. */
+  const void* data;
+} hoist_tensor_info;
+
+HOIST_API int hoist_model_group(const hoist_model* model, uint32_t group,
+                                hoist_group_info* info, hoist_error** error);
+HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
+                                 uint32_t tensor, hoist_tensor_info* info,
+                                 hoist_error** error);
+HOIST_API int hoist_model_find_group(const hoist_model* model, const char* name,
+                                     uint32_t* group, hoist_error** error);
+/* Which group holds the tensor, and where in the group. */
+HOIST_API int hoist_model_find_tensor(const hoist_model* model,
+                                      const char* name, uint32_t* group,
+                                      uint32_t* tensor, hoist_error** error);
+
+/* --- Staging. --- */
+
+/* Waits until the group's image is usable on the device. `deadline_ms` is how
+ * long to wait for space; 0: refuse at once. RESOURCE_EXHAUSTED says what would
+ * be enough. */
+HOIST_API int hoist_stage(hoist_session* session, const hoist_model* model,
+                          uint32_t group, uint32_t device, uint64_t deadline_ms,
+                          hoist_lease** lease, hoist_error** error);
+/* Gives the image back, and waits until hoistd has it; work that reads it must
+ * be finished. The handle is still to be freed. Again: nothing happens. */
+HOIST_API int hoist_lease_release(hoist_lease* lease, hoist_error** error);
+/* Releases, if that is still to be done, without waiting. */
+HOIST_API void hoist_lease_free(hoist_lease* lease);
+
+/* HOIST_OK while the image may be read. FAILED_PRECONDITION: released, session
+ * closed, forked. UNAVAILABLE: hoistd is gone. */
+HOIST_API int hoist_lease_check(const hoist_lease* lease, hoist_error** error);
+/* The image's first byte on the device; NULL if it may not be read, or is
+ * empty. Read-only. */
+HOIST_API const void* hoist_lease_data(const hoist_lease* lease);
+HOIST_API uint64_t hoist_lease_bytes(const hoist_lease* lease);
+HOIST_API uint64_t hoist_lease_id(const hoist_lease* lease);
+HOIST_API uint32_t hoist_lease_group(const hoist_lease* lease);
+HOIST_API uint32_t hoist_lease_device(const hoist_lease* lease);
+HOIST_API int hoist_lease_device_kind(const hoist_lease* lease);
+/* 1: nothing had to be copied for it. */
+HOIST_API int hoist_lease_was_resident(const hoist_lease* lease);
+HOIST_API uint32_t hoist_lease_tensor_count(const hoist_lease* lease);
+HOIST_API int hoist_lease_tensor(const hoist_lease* lease, uint32_t tensor,
+                                 hoist_tensor_info* info, hoist_error** error);
+HOIST_API int hoist_lease_find_tensor(const hoist_lease* lease,
+                                      const char* name, hoist_tensor_info* info,
+                                      hoist_error** error);
+
+enum { HOIST_TIER_DEVICE = 1, HOIST_TIER_HOST = 2 };
+
+/* Asks for groups to be brought to a tier, in order of first need. Returns when
+ * they are queued. `device` is looked at for HOIST_TIER_DEVICE only. */
+HOIST_API int hoist_prefetch(hoist_session* session, const hoist_model* model,
+                             const uint32_t* groups, size_t group_count,
+                             int tier, uint32_t device, hoist_error** error);
+/* The order in which this session will stage the model's groups, over and over;
+ * empty: no order. */
+HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
+                              const uint32_t* groups, size_t group_count,
+                              hoist_error** error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // HOIST_HOIST_C_H_

@@ -1,0 +1,202 @@
+// The C API's staging: leases, prefetch, order.
+#include <span>
+#include <utility>
+
+#include "client/src/c_handles.h"
+
+namespace hoist {
+namespace {
+
+Status CheckGroup(const ModelTable& model, uint32_t group) {
+  if (group < model.groups().size()) return Status();
+  return Status(Code::kOutOfRange, "model \"" + model.facts().name + "\" has " +
+                                       std::to_string(model.groups().size()) +
+                                       " groups, none is number " +
+                                       std::to_string(group));
+}
+
+Status CheckGroups(const ModelTable& model, std::span<const uint32_t> groups) {
+  for (const uint32_t group : groups) {
+    if (Status s = CheckGroup(model, group); !s.ok()) return s;
+  }
+  return Status();
+}
+
+Status CheckDevice(const Session& session, uint32_t device) {
+  if (session.FindDevice(device) != nullptr) return Status();
+  return Status(Code::kNotFound, "hoistd has no device " +
+                                     std::to_string(device) + "; it has " +
+                                     std::to_string(session.devices().size()));
+}
+
+const void* AddressOf(const Lease& lease, const TensorEntry& tensor) {
+  const auto* image = static_cast<const std::byte*>(lease.grant().address);
+  return image == nullptr || tensor.size_bytes == 0
+             ? nullptr
+             : image + tensor.offset_bytes;
+}
+
+Status DescribeLeased(const Lease& lease, const TensorEntry& tensor,
+                      hoist_tensor_info* info) {
+  if (Status s = lease.Check(); !s.ok()) return s;
+  return DescribeTensor(tensor, AddressOf(lease, tensor), info);
+}
+
+}  // namespace
+}  // namespace hoist
+
+using hoist::Code;
+using hoist::Guarded;
+using hoist::Missing;
+using hoist::Status;
+
+int hoist_stage(hoist_session* session, const hoist_model* model,
+                uint32_t group, uint32_t device, uint64_t deadline_ms,
+                hoist_lease** lease, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (session == nullptr) return Missing("session");
+    if (model == nullptr) return Missing("model");
+    if (lease == nullptr) return Missing("lease");
+    hoist::Session& on = *session->session;
+    if (Status s = on.Check(); !s.ok()) return s;
+    if (Status s = hoist::CheckGroup(*model->table, group); !s.ok()) return s;
+    if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
+    auto grant = on.Stage(*model->table, group, device,
+                          hoist::Milliseconds(deadline_ms));
+    if (!grant.ok()) return grant.status();
+    const uint64_t id = grant->id;
+    try {
+      *lease = new hoist_lease(session->session, model->table,
+                               std::move(grant).value());
+    } catch (const std::bad_alloc&) {
+      on.PostRelease(id);
+      throw;
+    }
+    return Status();
+  });
+}
+
+int hoist_lease_release(hoist_lease* lease, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (lease == nullptr) return Missing("lease");
+    return lease->lease.Release();
+  });
+}
+
+// In the child of a fork the lease is the parent's; see hoist_session_free.
+void hoist_lease_free(hoist_lease* lease) {
+  if (lease == nullptr || lease->lease.session().forked()) return;
+  (void)Guarded(nullptr, [lease] {
+    delete lease;
+    return Status();
+  });
+}
+
+int hoist_lease_check(const hoist_lease* lease, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (lease == nullptr) return Missing("lease");
+    return lease->lease.Check();
+  });
+}
+
+const void* hoist_lease_data(const hoist_lease* lease) {
+  if (hoist_lease_check(lease, nullptr) != HOIST_OK) return nullptr;
+  return lease->lease.grant().address;
+}
+
+uint64_t hoist_lease_bytes(const hoist_lease* lease) {
+  return lease->lease.grant().image_bytes;
+}
+
+uint64_t hoist_lease_id(const hoist_lease* lease) {
+  return lease->lease.grant().id;
+}
+
+uint32_t hoist_lease_group(const hoist_lease* lease) {
+  return lease->lease.grant().group;
+}
+
+uint32_t hoist_lease_device(const hoist_lease* lease) {
+  return lease->lease.grant().device;
+}
+
+int hoist_lease_device_kind(const hoist_lease* lease) {
+  const auto* device =
+      lease->lease.session().FindDevice(lease->lease.grant().device);
+  return static_cast<int>(device->kind);
+}
+
+int hoist_lease_was_resident(const hoist_lease* lease) {
+  return lease->lease.grant().was_resident ? 1 : 0;
+}
+
+uint32_t hoist_lease_tensor_count(const hoist_lease* lease) {
+  return static_cast<uint32_t>(lease->lease.group().tensors.size());
+}
+
+int hoist_lease_tensor(const hoist_lease* lease, uint32_t tensor,
+                       hoist_tensor_info* info, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (lease == nullptr) return Missing("lease");
+    if (info == nullptr) return Missing("info");
+    const hoist::GroupEntry& group = lease->lease.group();
+    if (tensor >= group.tensors.size()) {
+      return Status(Code::kOutOfRange,
+                    "group \"" + group.name + "\" has " +
+                        std::to_string(group.tensors.size()) + " tensors");
+    }
+    return hoist::DescribeLeased(lease->lease, group.tensors[tensor], info);
+  });
+}
+
+int hoist_lease_find_tensor(const hoist_lease* lease, const char* name,
+                            hoist_tensor_info* info, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (lease == nullptr) return Missing("lease");
+    if (name == nullptr) return Missing("name");
+    if (info == nullptr) return Missing("info");
+    const hoist::TensorEntry* tensor = lease->lease.FindTensor(name);
+    if (tensor == nullptr) {
+      return Status(Code::kNotFound, "group \"" + lease->lease.group().name +
+                                         "\" has no tensor \"" + name + "\"");
+    }
+    return hoist::DescribeLeased(lease->lease, *tensor, info);
+  });
+}
+
+int hoist_prefetch(hoist_session* session, const hoist_model* model,
+                   const uint32_t* groups, size_t group_count, int tier,
+                   uint32_t device, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (session == nullptr) return Missing("session");
+    if (model == nullptr) return Missing("model");
+    if (groups == nullptr && group_count > 0) return Missing("groups");
+    const std::span<const uint32_t> wanted(groups, group_count);
+    hoist::Session& on = *session->session;
+    if (Status s = on.Check(); !s.ok()) return s;
+    if (tier != HOIST_TIER_DEVICE && tier != HOIST_TIER_HOST) {
+      return Status(Code::kInvalidArgument,
+                    "prefetch goes to HOIST_TIER_DEVICE or HOIST_TIER_HOST");
+    }
+    if (tier == HOIST_TIER_DEVICE) {
+      if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
+    }
+    if (Status s = hoist::CheckGroups(*model->table, wanted); !s.ok()) return s;
+    return on.Prefetch(*model->table, wanted, tier, device);
+  });
+}
+
+int hoist_set_order(hoist_session* session, const hoist_model* model,
+                    const uint32_t* groups, size_t group_count,
+                    hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (session == nullptr) return Missing("session");
+    if (model == nullptr) return Missing("model");
+    if (groups == nullptr && group_count > 0) return Missing("groups");
+    const std::span<const uint32_t> order(groups, group_count);
+    hoist::Session& on = *session->session;
+    if (Status s = on.Check(); !s.ok()) return s;
+    if (Status s = hoist::CheckGroups(*model->table, order); !s.ok()) return s;
+    return on.SetOrder(*model->table, order);
+  });
+}

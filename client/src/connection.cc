@@ -1,0 +1,272 @@
+#include "client/src/connection.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "hoist/shared/packet_socket.h"
+
+namespace hoist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Between two tries to connect.
+constexpr milliseconds kRetryEvery{20};
+
+Status Gone() {
+  return Status(Code::kUnavailable,
+                "hoistd has ended this session (stopped, or crashed); connect "
+                "again");
+}
+
+timeval ToTimeval(milliseconds time) {
+  timeval out = {};
+  out.tv_sec = static_cast<time_t>(time.count() / 1000);
+  out.tv_usec = static_cast<suseconds_t>(time.count() % 1000 * 1000);
+  return out;
+}
+
+// No signal is meant for the reading thread: a handler of the program's must
+// not run on a stack that it knows nothing of.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+bool NobodyListens(int error) {
+  return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
+}
+
+}  // namespace
+
+Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
+                               milliseconds send_timeout) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return Status(Code::kInvalidArgument,
+                  "socket path " + path + " is longer than the " +
+                      std::to_string(sizeof(address.sun_path) - 1) +
+                      " bytes that a unix socket may have");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const timeval timeout = ToTimeval(send_timeout);
+  const Clock::time_point end = Clock::now() + deadline;
+  while (true) {
+    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (!socket.valid()) return ErrnoStatus(errno, "socket");
+    setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout,
+               sizeof(timeout));
+    if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                sizeof(address)) == 0) {
+      return socket;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    const milliseconds left =
+        std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    if (NobodyListens(error) && left.count() > 0) {
+      poll(nullptr, 0, static_cast<int>(std::min(left, kRetryEvery).count()));
+      continue;
+    }
+    if (NobodyListens(error)) {
+      return Status(Code::kUnavailable,
+                    "no hoistd listens at " + path + " (" +
+                        std::strerror(error) +
+                        "); start it, or set HOIST_SOCKET to its socket");
+    }
+    return ErrnoStatus(error, "connect to " + path);
+  }
+}
+
+Connection::Connection(UniqueFd socket, Admit admit)
+    : socket_(std::move(socket)),
+      fork_closed_(socket_.get()),
+      admit_(std::move(admit)) {
+  const SignalsBlocked blocked;  // The new thread inherits it.
+  reader_ = std::thread([this] { Read(); });
+}
+
+Connection::~Connection() { Close(); }
+
+Status Connection::Check() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return failed_;
+}
+
+void Connection::Close() {
+  std::call_once(closed_, [this] {
+    Fail(Status(Code::kFailedPrecondition,
+                "the session is closed; connect again"));
+    if (reader_.joinable()) reader_.join();
+  });
+}
+
+std::shared_ptr<Connection::Pending> Connection::Expect(uint64_t* request_id) {
+  auto pending = std::make_shared<Pending>();
+  const std::lock_guard<std::mutex> lock(mu_);
+  *request_id = next_request_id_++;
+  if (failed_.ok()) {
+    pending_.emplace(*request_id, pending);
+  } else {
+    pending->done = true;
+    pending->reply = failed_;
+  }
+  return pending;
+}
+
+Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
+                               milliseconds deadline) {
+  uint64_t request_id = 0;
+  const std::shared_ptr<Pending> pending = Expect(&request_id);
+  if (pending->done) return std::move(pending->reply);
+  bool would_block = false;
+  const Status sent =
+      SendPacket(socket_.get(), encode(request_id), fds, &would_block);
+  std::unique_lock<std::mutex> lock(mu_);
+  if (!sent.ok() && !pending->done) {
+    pending_.erase(request_id);
+    if (would_block) {
+      return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
+    }
+    return sent.code() == Code::kResourceExhausted ? sent : Gone();
+  }
+  const bool arrived = pending->arrived.wait_until(
+      lock, Clock::now() + deadline, [&pending] { return pending->done; });
+  if (!arrived) {
+    pending->abandoned = true;
+    return Status(Code::kDeadlineExceeded,
+                  "hoistd did not answer within " +
+                      std::to_string(deadline.count()) + " ms");
+  }
+  if (!pending->reply.ok()) return pending->reply.status();
+  if (!pending->reply->status.ok()) return pending->reply->status;
+  return std::move(pending->reply);
+}
+
+void Connection::Post(const Encode& encode) {
+  uint64_t request_id = 0;
+  const std::shared_ptr<Pending> pending = Expect(&request_id);
+  if (pending->done) return;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    pending->abandoned = true;
+  }
+  // A failure means that hoistd is gone, and with it what this gives back.
+  (void)SendPacket(socket_.get(), encode(request_id), {});
+}
+
+void Connection::Read() {
+  pthread_setname_np(pthread_self(), "hoist-session");
+  try {
+    ReadUntilEnd();
+  } catch (const std::bad_alloc&) {
+    Fail(Status(Code::kResourceExhausted,
+                "out of memory while reading a reply; connect again"));
+  }
+}
+
+void Connection::ReadUntilEnd() {
+  Status read;
+  while (read.ok()) read = ReadOne();
+  Fail(std::move(read));
+}
+
+Status Connection::ReadOne() {
+  Result<std::optional<Packet>> packet = ReceivePacket(socket_.get());
+  if (!packet.ok()) {
+    // Our own kind of error where the bytes are wrong; else the socket's end.
+    switch (packet.status().code()) {
+      case Code::kInvalidArgument:
+        return Status(Code::kInternal, "hoistd sent a malformed reply: " +
+                                           packet.status().message());
+      case Code::kFailedPrecondition:
+      case Code::kResourceExhausted:
+        return packet.status();
+      default:
+        return Gone();
+    }
+  }
+  if (!packet->has_value()) return Gone();
+  Result<Reply> reply = DecodeReply(*std::move(*packet));
+  if (!reply.ok()) return reply.status();
+  return Deliver(std::move(reply).value());
+}
+
+Status Connection::Deliver(Reply reply) {
+  // Request 0 is nobody's: hoistd says why it ends the session.
+  if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
+  std::shared_ptr<Pending> pending;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto it = pending_.find(reply.request_id);
+    if (it == pending_.end()) {
+      if (!failed_.ok()) return failed_;
+      return Status(Code::kInternal, "hoistd answered request " +
+                                         std::to_string(reply.request_id) +
+                                         ", which was not made");
+    }
+    pending = it->second;
+  }
+  LeaseGrant* lease = std::get_if<LeaseGrant>(&reply.body);
+  const uint64_t lease_id = lease == nullptr ? 0 : lease->id;
+  Status admitted;
+  if (lease != nullptr) admitted = admit_(lease);
+  bool give_back = !admitted.ok();
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    // Fail() may have answered meanwhile; it took the request off the table.
+    pending_.erase(reply.request_id);
+    if (pending->abandoned || pending->done) {
+      give_back = lease != nullptr;
+    } else {
+      pending->done = true;
+      if (admitted.ok()) {
+        pending->reply = std::move(reply);
+      } else {
+        pending->reply = std::move(admitted);
+      }
+      pending->arrived.notify_all();
+    }
+  }
+  if (give_back) {
+    Post([lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
+  }
+  return Status();
+}
+
+void Connection::Fail(Status why) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (!failed_.ok()) return;
+  failed_ = std::move(why);
+  for (auto& [id, pending] : pending_) {
+    pending->done = true;
+    pending->reply = failed_;
+    pending->arrived.notify_all();
+  }
+  pending_.clear();
+  // Wakes the reader and any sender, and tells hoistd that all is given back.
+  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+}  // namespace hoist

@@ -1,0 +1,87 @@
+// One session socket: requests out, replies back to whoever waits for them.
+#ifndef HOIST_CLIENT_SRC_CONNECTION_H_
+#define HOIST_CLIENT_SRC_CONNECTION_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "client/src/fork_guard.h"
+#include "client/src/messages.h"
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist {
+
+// Connects to the unix socket at `path`, trying again until the deadline where
+// nobody listens yet. Unavailable: nobody did. `send_timeout` bounds each send.
+Result<UniqueFd> ConnectSocket(const std::string& path,
+                               std::chrono::milliseconds deadline,
+                               std::chrono::milliseconds send_timeout);
+
+// Threads:  thread-safe. A thread of its own reads, so that replies find their
+//           callers in any order and hoistd's end is noticed at once; it blocks
+//           all signals, and Close() joins it.
+// Owns:     the socket.
+// Bounds:   as many requests in flight as callers wait.
+class Connection {
+ public:
+  // Called on the reading thread for each lease, before its caller wakes: maps
+  // the slabs, which later leases rely on. An error goes to the caller.
+  using Admit = std::function<Status(LeaseGrant*)>;
+  using Encode = std::function<std::string(uint64_t request_id)>;
+
+  Connection(UniqueFd socket, Admit admit);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  // Sends and waits. Errors: what hoistd answered; DeadlineExceeded: nothing
+  // came in time (a lease that comes later is given back); Unavailable: hoistd
+  // is gone; Internal: it sent what it must not; FailedPrecondition: closed.
+  Result<Reply> Call(const Encode& encode, std::span<const int> fds,
+                     std::chrono::milliseconds deadline);
+  // Sends, and leaves the reply alone.
+  void Post(const Encode& encode);
+
+  // Why no call can succeed any more, or ok.
+  Status Check() const;
+  void Close();
+
+ private:
+  struct Pending {
+    std::condition_variable arrived;
+    bool done = false;
+    bool abandoned = false;
+    Result<Reply> reply = Status();
+  };
+
+  std::shared_ptr<Pending> Expect(uint64_t* request_id);
+  void Read();
+  void ReadUntilEnd();
+  Status ReadOne();
+  Status Deliver(Reply reply);
+  void Fail(Status why);
+
+  const UniqueFd socket_;
+  const ForkClosedFd fork_closed_;
+  const Admit admit_;
+  mutable std::mutex mu_;
+  // The three below are guarded by mu_.
+  Status failed_;
+  uint64_t next_request_id_ = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<Pending>> pending_;
+  std::once_flag closed_;
+  std::thread reader_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_CONNECTION_H_

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "client/src/messages.h"
+#include "hoist/shared/image_layout.h"
+#include "hoist/v1/session.pb-c.h"
+
+namespace hoist {
+namespace {
+
+struct FreeMessage {
+  void operator()(Hoist__V1__DaemonMessage* message) const {
+    hoist__v1__daemon_message__free_unpacked(message, nullptr);
+  }
+};
+
+Status Malformed(const std::string& what) {
+  return Status(Code::kInternal, "hoistd sent a malformed reply: " + what);
+}
+
+std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+bool Copy16(const ProtobufCBinaryData& from, std::array<uint8_t, 16>* to) {
+  if (from.len != to->size()) return false;
+  std::copy_n(from.data, to->size(), to->begin());
+  return true;
+}
+
+Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
+  OpenReply out;
+  out.session_id = in.session_id;
+  out.daemon_version = Text(in.daemon_version);
+  if (!Copy16(in.instance_id, &out.instance_id)) {
+    return Malformed("the instance's id is not 16 bytes");
+  }
+  for (size_t i = 0; i < in.n_devices; ++i) {
+    const Hoist__V1__Device& from = *in.devices[i];
+    DeviceFacts device;
+    device.index = from.index;
+    device.name = Text(from.name);
+    device.pool_bytes = from.pool_bytes;
+    device.span_bytes = from.span_bytes;
+    if (!Copy16(from.uuid, &device.uuid)) {
+      return Malformed("a device's uuid is not 16 bytes");
+    }
+    switch (static_cast<int>(from.kind)) {
+      case HOIST__V1__DEVICE_KIND__DEVICE_KIND_EMULATED:
+        device.kind = DeviceKind::kEmulated;
+        break;
+      case HOIST__V1__DEVICE_KIND__DEVICE_KIND_CUDA:
+        device.kind = DeviceKind::kCuda;
+        break;
+      default:
+        return Malformed("a device of unknown kind");
+    }
+    for (const DeviceFacts& other : out.devices) {
+      if (other.index == device.index) return Malformed("a device twice");
+    }
+    out.devices.push_back(std::move(device));
+  }
+  return out;
+}
+
+Result<TensorEntry> DecodeTensor(const Hoist__V1__Tensor& in) {
+  TensorEntry out;
+  out.name = Text(in.name);
+  const std::optional<DType> dtype = DTypeFromNumber(in.dtype);
+  if (!dtype.has_value()) {
+    return Malformed("tensor \"" + out.name + "\" has no known dtype");
+  }
+  out.dtype = *dtype;
+  out.shape.assign(in.shape, in.shape + in.n_shape);
+  out.strides.assign(in.strides, in.strides + in.n_strides);
+  if (out.strides.empty()) {
+    std::optional<std::vector<int64_t>> strides = ContiguousStrides(out.shape);
+    if (!strides.has_value()) {
+      return Malformed("tensor \"" + out.name + "\" is too large");
+    }
+    out.strides = *std::move(strides);
+  }
+  out.offset_bytes = in.offset_bytes;
+  out.size_bytes = in.size_bytes;
+  return out;
+}
+
+Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
+  ModelTable::Facts facts;
+  facts.id = in.id;
+  facts.name = Text(in.name);
+  facts.image_bytes = in.image_bytes;
+  facts.published = in.published != 0;
+  if (!Copy16(in.fingerprint, &facts.fingerprint)) {
+    return Malformed("a model's fingerprint is not 16 bytes");
+  }
+  std::vector<GroupEntry> groups;
+  groups.reserve(in.n_groups);
+  for (size_t g = 0; g < in.n_groups; ++g) {
+    const Hoist__V1__Group& from = *in.groups[g];
+    if (from.index != g || from.image_bytes > kMaxImageBytes) {
+      return Malformed("group \"" + Text(from.name) +
+                       "\" is out of order or too large");
+    }
+    GroupEntry group;
+    group.name = Text(from.name);
+    group.image_bytes = from.image_bytes;
+    group.tensors.reserve(from.n_tensors);
+    for (size_t t = 0; t < from.n_tensors; ++t) {
+      Result<TensorEntry> tensor = DecodeTensor(*from.tensors[t]);
+      if (!tensor.ok()) return tensor.status();
+      group.tensors.push_back(std::move(tensor).value());
+    }
+    groups.push_back(std::move(group));
+  }
+  return ModelTable::Create(std::move(facts), std::move(groups));
+}
+
+Result<SlabImport> DecodeSlab(const Hoist__V1__Slab& in,
+                              std::vector<UniqueFd>* fds) {
+  SlabImport out;
+  out.id = in.id;
+  out.offset = in.offset_bytes;
+  out.bytes = in.size_bytes;
+  switch (static_cast<int>(in.backing)) {
+    case HOIST__V1__BACKING__BACKING_MEMFD:
+    case HOIST__V1__BACKING__BACKING_VMM:
+      if (in.fd_index >= fds->size() || !(*fds)[in.fd_index].valid()) {
+        return Malformed("a slab's descriptor is missing");
+      }
+      out.backing = in.backing == HOIST__V1__BACKING__BACKING_VMM
+                        ? SlabBacking::kVmm
+                        : SlabBacking::kMemfd;
+      out.fd = std::move((*fds)[in.fd_index]);
+      return out;
+    case HOIST__V1__BACKING__BACKING_IPC:
+      if (in.ipc_handle.len != out.ipc_handle.size()) {
+        return Malformed("a slab's IPC handle is not 64 bytes");
+      }
+      std::copy_n(in.ipc_handle.data, out.ipc_handle.size(),
+                  out.ipc_handle.begin());
+      out.backing = SlabBacking::kIpc;
+      return out;
+    default:
+      return Malformed("a slab of unknown backing");
+  }
+}
+
+Result<LeaseGrant> DecodeLease(const Hoist__V1__Lease& in,
+                               std::vector<UniqueFd>* fds) {
+  LeaseGrant out;
+  out.id = in.id;
+  out.model_id = in.model_id;
+  out.group = in.group;
+  out.device = in.device;
+  out.offset_bytes = in.offset_bytes;
+  out.image_bytes = in.image_bytes;
+  out.was_resident = in.was_resident != 0;
+  if (in.image_bytes > kMaxImageBytes ||
+      in.offset_bytes > std::numeric_limits<uint64_t>::max() - in.image_bytes) {
+    return Malformed("a lease of more bytes than an image may have");
+  }
+  for (size_t i = 0; i < in.n_slabs; ++i) {
+    if (in.slabs[i]->device != in.device) {
+      return Malformed("a slab of another device than the lease's");
+    }
+    Result<SlabImport> slab = DecodeSlab(*in.slabs[i], fds);
+    if (!slab.ok()) return slab.status();
+    out.slabs.push_back(std::move(slab).value());
+  }
+  return out;
+}
+
+// One of gRPC's codes; others, from a newer daemon, are kUnknown.
+Code CodeOf(int32_t number) {
+  return number < 0 || number > static_cast<int32_t>(Code::kUnauthenticated)
+             ? Code::kUnknown
+             : static_cast<Code>(number);
+}
+
+}  // namespace
+
+Result<Reply> DecodeReply(Packet packet) {
+  const std::unique_ptr<Hoist__V1__DaemonMessage, FreeMessage> in(
+      hoist__v1__daemon_message__unpack(
+          nullptr, packet.body.size(),
+          reinterpret_cast<const uint8_t*>(packet.body.data())));
+  if (in == nullptr) return Malformed("it is no DaemonMessage");
+  Reply reply;
+  reply.request_id = in->request_id;
+  if (in->code != 0) {
+    reply.status = Status(CodeOf(in->code), Text(in->message));
+    return reply;
+  }
+  switch (in->body_case) {
+    case HOIST__V1__DAEMON_MESSAGE__BODY_OPEN_SESSION: {
+      Result<OpenReply> open = DecodeOpen(*in->open_session);
+      if (!open.ok()) return open.status();
+      reply.body = std::move(open).value();
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_MODEL: {
+      Result<ModelTable> model = DecodeModel(*in->model);
+      if (!model.ok()) return model.status();
+      reply.body = std::make_shared<const ModelTable>(std::move(*model));
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_LEASE: {
+      Result<LeaseGrant> lease = DecodeLease(*in->lease, &packet.fds);
+      if (!lease.ok()) return lease.status();
+      reply.body = std::move(lease).value();
+      break;
+    }
+    default:
+      break;
+  }
+  return reply;
+}
+
+}  // namespace hoist

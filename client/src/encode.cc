@@ -1,0 +1,211 @@
+#include <deque>
+
+#include "client/src/messages.h"
+#include "hoist/v1/session.pb-c.h"
+
+namespace hoist {
+namespace {
+
+using Message = Hoist__V1__ClientMessage;
+
+// protobuf-c's strings are not const, though packing only reads them.
+char* Text(const std::string& text) { return const_cast<char*>(text.c_str()); }
+
+Message NewMessage(uint64_t request_id,
+                   Hoist__V1__ClientMessage__BodyCase body) {
+  Message message = HOIST__V1__CLIENT_MESSAGE__INIT;
+  message.request_id = request_id;
+  message.body_case = body;
+  return message;
+}
+
+std::string Pack(const Message& message) {
+  std::string bytes(hoist__v1__client_message__get_packed_size(&message), '\0');
+  hoist__v1__client_message__pack(&message,
+                                  reinterpret_cast<uint8_t*>(bytes.data()));
+  return bytes;
+}
+
+// Owns what a Grouping message points at.
+class GroupingMessage {
+ public:
+  explicit GroupingMessage(const RegisterRequest& request) {
+    for (const NamedGroup& group : request.groups) {
+      names_.emplace_back();
+      for (const std::string& tensor : group.tensors) {
+        names_.back().push_back(Text(tensor));
+      }
+      Hoist__V1__Grouping__Named named = HOIST__V1__GROUPING__NAMED__INIT;
+      named.name = Text(group.name);
+      named.n_tensors = names_.back().size();
+      named.tensors = names_.back().data();
+      named_.push_back(named);
+    }
+    for (auto& named : named_) pointers_.push_back(&named);
+    message_.rule = static_cast<Hoist__V1__Grouping__Rule>(request.rule);
+    message_.n_groups = pointers_.size();
+    message_.groups = pointers_.data();
+  }
+  GroupingMessage(const GroupingMessage&) = delete;
+  GroupingMessage& operator=(const GroupingMessage&) = delete;
+
+  Hoist__V1__Grouping* get() { return &message_; }
+
+ private:
+  std::deque<std::vector<char*>> names_;
+  std::deque<Hoist__V1__Grouping__Named> named_;
+  std::vector<Hoist__V1__Grouping__Named*> pointers_;
+  Hoist__V1__Grouping message_ = HOIST__V1__GROUPING__INIT;
+};
+
+Hoist__V1__RegisterModelRequest__File FileMessage(const OpenFile& file,
+                                                  size_t fd_index) {
+  Hoist__V1__RegisterModelRequest__File message =
+      HOIST__V1__REGISTER_MODEL_REQUEST__FILE__INIT;
+  message.name = Text(file.name);
+  message.fd_index = static_cast<uint32_t>(fd_index);
+  return message;
+}
+
+Hoist__V1__Tensor TensorMessage(const TensorEntry& tensor) {
+  Hoist__V1__Tensor message = HOIST__V1__TENSOR__INIT;
+  message.name = Text(tensor.name);
+  message.dtype = static_cast<Hoist__V1__DType>(tensor.dtype);
+  message.n_shape = tensor.shape.size();
+  message.shape = const_cast<int64_t*>(tensor.shape.data());
+  // The contract's word for contiguous is: no strides.
+  const auto contiguous = ContiguousStrides(tensor.shape);
+  if (!contiguous.has_value() || *contiguous != tensor.strides) {
+    message.n_strides = tensor.strides.size();
+    message.strides = const_cast<int64_t*>(tensor.strides.data());
+  }
+  message.offset_bytes = tensor.offset_bytes;
+  message.size_bytes = tensor.size_bytes;
+  return message;
+}
+
+}  // namespace
+
+std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
+                              uint64_t device_budget_bytes) {
+  Hoist__V1__OpenSessionRequest open = HOIST__V1__OPEN_SESSION_REQUEST__INIT;
+  open.client_name = Text(name);
+  open.device_budget_bytes = device_budget_bytes;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_SESSION);
+  message.open_session = &open;
+  return Pack(message);
+}
+
+std::string EncodeRegister(uint64_t request_id,
+                           const RegisterRequest& request) {
+  std::vector<Hoist__V1__RegisterModelRequest__File> files;
+  for (const OpenFile& shard : request.shards) {
+    files.push_back(FileMessage(shard, files.size()));
+  }
+  std::vector<Hoist__V1__RegisterModelRequest__File*> pointers;
+  for (auto& file : files) pointers.push_back(&file);
+  GroupingMessage grouping(request);
+
+  Hoist__V1__RegisterModelRequest body =
+      HOIST__V1__REGISTER_MODEL_REQUEST__INIT;
+  body.name = Text(request.name);
+  body.n_shards = pointers.size();
+  body.shards = pointers.data();
+  Hoist__V1__RegisterModelRequest__File index;
+  if (!request.index.empty()) {
+    index = FileMessage(request.index.front(), request.shards.size());
+    body.index = &index;
+  }
+  body.grouping = grouping.get();
+  body.readers = static_cast<Hoist__V1__Readers>(request.readers);
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_REGISTER_MODEL);
+  message.register_model = &body;
+  return Pack(message);
+}
+
+std::string EncodePublish(uint64_t request_id, const PublishRequest& request) {
+  std::vector<Hoist__V1__Tensor> tensors;
+  for (const TensorEntry& tensor : request.group.tensors) {
+    tensors.push_back(TensorMessage(tensor));
+  }
+  std::vector<Hoist__V1__Tensor*> pointers;
+  for (auto& tensor : tensors) pointers.push_back(&tensor);
+  Hoist__V1__Group group = HOIST__V1__GROUP__INIT;
+  group.name = Text(request.group.name);
+  group.image_bytes = request.group.image_bytes;
+  group.n_tensors = pointers.size();
+  group.tensors = pointers.data();
+
+  Hoist__V1__PublishRequest body = HOIST__V1__PUBLISH_REQUEST__INIT;
+  body.model = Text(request.model);
+  body.group = &group;
+  body.fd_index = 0;
+  body.readers = static_cast<Hoist__V1__Readers>(request.readers);
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_PUBLISH);
+  message.publish = &body;
+  return Pack(message);
+}
+
+std::string EncodeDescribe(uint64_t request_id, const std::string& name) {
+  Hoist__V1__DescribeModelRequest body =
+      HOIST__V1__DESCRIBE_MODEL_REQUEST__INIT;
+  body.name = Text(name);
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_DESCRIBE_MODEL);
+  message.describe_model = &body;
+  return Pack(message);
+}
+
+std::string EncodeStage(uint64_t request_id, const StageRequest& request) {
+  Hoist__V1__StageRequest body = HOIST__V1__STAGE_REQUEST__INIT;
+  body.model_id = request.model_id;
+  body.group = request.group;
+  body.device = request.device;
+  body.deadline_ms = request.deadline_ms;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_STAGE);
+  message.stage = &body;
+  return Pack(message);
+}
+
+std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
+                           std::span<const uint32_t> groups, int tier,
+                           uint32_t device) {
+  Hoist__V1__PrefetchRequest body = HOIST__V1__PREFETCH_REQUEST__INIT;
+  body.model_id = model_id;
+  body.n_groups = groups.size();
+  body.groups = const_cast<uint32_t*>(groups.data());
+  body.tier = static_cast<Hoist__V1__Tier>(tier);
+  body.device = device;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_PREFETCH);
+  message.prefetch = &body;
+  return Pack(message);
+}
+
+std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
+                           std::span<const uint32_t> groups) {
+  Hoist__V1__SetOrderRequest body = HOIST__V1__SET_ORDER_REQUEST__INIT;
+  body.model_id = model_id;
+  body.n_groups = groups.size();
+  body.groups = const_cast<uint32_t*>(groups.data());
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_SET_ORDER);
+  message.set_order = &body;
+  return Pack(message);
+}
+
+std::string EncodeRelease(uint64_t request_id, uint64_t lease_id) {
+  Hoist__V1__ReleaseRequest body = HOIST__V1__RELEASE_REQUEST__INIT;
+  body.n_lease_ids = 1;
+  body.lease_ids = &lease_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_RELEASE);
+  message.release = &body;
+  return Pack(message);
+}
+
+}  // namespace hoist

@@ -1,0 +1,57 @@
+#include "client/src/fork_guard.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+
+namespace hoist {
+namespace {
+
+// Trivially destructible, so that they outlive whatever an exit destroys.
+constinit std::atomic<uint64_t> generation{0};
+constinit std::mutex list_mutex;
+constinit ForkClosedFd* list = nullptr;  // Guarded by list_mutex.
+
+void BeforeFork() { list_mutex.lock(); }
+void InParent() { list_mutex.unlock(); }
+void InChild() {
+  for (ForkClosedFd* each = list; each != nullptr; each = each->next()) {
+    close(each->fd());
+  }
+  list = nullptr;
+  generation.fetch_add(1, std::memory_order_relaxed);
+  list_mutex.unlock();
+}
+
+void RegisterHandlers() {
+  static const int registered = pthread_atfork(BeforeFork, InParent, InChild);
+  (void)registered;  // ENOMEM alone; a fork is then as with other libraries.
+}
+
+}  // namespace
+
+uint64_t ForkGeneration() { return generation.load(std::memory_order_relaxed); }
+
+Status ForkedStatus() {
+  return Status(
+      Code::kFailedPrecondition,
+      "this process was forked after hoist_connect; connect again in it");
+}
+
+ForkClosedFd::ForkClosedFd(int fd) : fd_(fd) {
+  RegisterHandlers();
+  const std::lock_guard<std::mutex> lock(list_mutex);
+  next_ = list;
+  if (list != nullptr) list->before_ = this;
+  list = this;
+}
+
+ForkClosedFd::~ForkClosedFd() {
+  const std::lock_guard<std::mutex> lock(list_mutex);
+  if (next_ != nullptr) next_->before_ = before_;
+  (before_ != nullptr ? before_->next_ : list) = next_;
+}
+
+}  // namespace hoist

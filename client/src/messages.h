@@ -1,0 +1,122 @@
+// The session protocol's messages as this library's values.
+//
+// The only two files that know protobuf-c are encode.cc and decode.cc. What
+// comes from the daemon is checked in the latter: a daemon that errs, or is
+// none, must not make the worker crash.
+#ifndef HOIST_CLIENT_SRC_MESSAGES_H_
+#define HOIST_CLIENT_SRC_MESSAGES_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "client/src/device_map.h"
+#include "client/src/model_table.h"
+#include "hoist/shared/packet_socket.h"
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist {
+
+// --- Requests. ---
+
+struct OpenFile {
+  std::string name;  // Base name.
+  UniqueFd fd;
+};
+
+struct NamedGroup {
+  std::string name;
+  std::vector<std::string> tensors;
+};
+
+struct RegisterRequest {
+  std::string name;
+  std::vector<OpenFile> shards;
+  std::vector<OpenFile> index;  // One or none.
+  int rule = 0;                 // HOIST_GROUPS_*, the proto's numbers.
+  std::vector<NamedGroup> groups;
+  int readers = 0;  // HOIST_READERS_*, the proto's numbers.
+};
+
+struct PublishRequest {
+  std::string model;
+  GroupEntry group;
+  UniqueFd image;
+  int readers = 0;
+};
+
+struct StageRequest {
+  uint64_t model_id = 0;
+  uint32_t group = 0;
+  uint32_t device = 0;
+  uint64_t deadline_ms = 0;
+};
+
+// Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
+// which they are to be attached: shards, then the index; the image.
+std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
+                              uint64_t device_budget_bytes);
+std::string EncodeRegister(uint64_t request_id, const RegisterRequest& request);
+std::string EncodePublish(uint64_t request_id, const PublishRequest& request);
+std::string EncodeDescribe(uint64_t request_id, const std::string& name);
+std::string EncodeStage(uint64_t request_id, const StageRequest& request);
+std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
+                           std::span<const uint32_t> groups, int tier,
+                           uint32_t device);
+std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
+                           std::span<const uint32_t> groups);
+std::string EncodeRelease(uint64_t request_id, uint64_t lease_id);
+
+// --- Replies. ---
+
+enum class DeviceKind { kEmulated = 1, kCuda = 2 };
+
+struct DeviceFacts {
+  uint32_t index = 0;
+  std::string name;
+  std::array<uint8_t, 16> uuid = {};
+  DeviceKind kind = DeviceKind::kEmulated;
+  uint64_t pool_bytes = 0;
+  uint64_t span_bytes = 0;
+};
+
+struct OpenReply {
+  uint64_t session_id = 0;
+  std::string daemon_version;
+  std::array<uint8_t, 16> instance_id = {};
+  std::vector<DeviceFacts> devices;
+};
+
+struct LeaseGrant {
+  uint64_t id = 0;
+  uint64_t model_id = 0;
+  uint32_t group = 0;
+  uint32_t device = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t image_bytes = 0;
+  bool was_resident = false;
+  std::vector<SlabImport> slabs;  // All on `device`.
+  // Of the image; set by the session, once the slabs are mapped.
+  const void* address = nullptr;
+};
+
+struct Reply {
+  uint64_t request_id = 0;
+  Status status;  // What hoistd answered.
+  std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
+               LeaseGrant>
+      body;
+};
+
+// Takes the descriptors out of `packet`; those that no slab names are closed.
+// Internal: not a DaemonMessage, or one that contradicts itself.
+Result<Reply> DecodeReply(Packet packet);
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_MESSAGES_H_

@@ -1,0 +1,206 @@
+#include "client/src/session.h"
+
+#include <utility>
+
+#include "client/src/fork_guard.h"
+
+namespace hoist {
+namespace {
+
+Status WrongAnswer() {
+  return Status(Code::kInternal,
+                "hoistd answered with something that was not asked for");
+}
+
+std::vector<int> Borrow(const std::vector<OpenFile>& shards,
+                        const std::vector<OpenFile>& index) {
+  std::vector<int> fds;
+  for (const OpenFile& file : shards) fds.push_back(file.fd.get());
+  for (const OpenFile& file : index) fds.push_back(file.fd.get());
+  return fds;
+}
+
+}  // namespace
+
+Session::Session(std::chrono::milliseconds call_deadline)
+    : fork_generation_(ForkGeneration()), call_deadline_(call_deadline) {}
+
+Session::~Session() { Close(); }
+
+bool Session::forked() const { return fork_generation_ != ForkGeneration(); }
+
+Result<std::shared_ptr<Session>> Session::Connect(
+    const ConnectOptions& options) {
+  std::shared_ptr<Session> session(new Session(options.call_deadline));
+  if (Status s = session->Open(options); !s.ok()) return s;
+  return session;
+}
+
+Status Session::Open(const ConnectOptions& options) {
+  Result<UniqueFd> socket = ConnectSocket(
+      options.socket_path, options.connect_deadline, options.call_deadline);
+  if (!socket.ok()) return socket.status();
+  connection_ = std::make_unique<Connection>(
+      std::move(socket).value(),
+      [this](LeaseGrant* lease) { return Admit(lease); });
+  Result<Reply> reply = connection_->Call(
+      [&options](uint64_t id) {
+        return EncodeOpenSession(id, options.client_name,
+                                 options.device_budget_bytes);
+      },
+      {}, call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* opened = std::get_if<OpenReply>(&reply->body);
+  if (opened == nullptr) return WrongAnswer();
+  opened_ = std::move(*opened);
+  for (const DeviceFacts& device : opened_.devices) {
+    shared_devices_[device.index] =
+        SharedDevice::Get(opened_.instance_id, device);
+  }
+  return Status();
+}
+
+Status Session::Check() const {
+  if (forked()) return ForkedStatus();
+  return connection_->Check();
+}
+
+void Session::Close() {
+  if (connection_ != nullptr) connection_->Close();
+}
+
+const DeviceFacts* Session::FindDevice(uint32_t index) const {
+  for (const DeviceFacts& device : opened_.devices) {
+    if (device.index == index) return &device;
+  }
+  return nullptr;
+}
+
+// On the reading thread. No lease is asked for before Open() has filled
+// `shared_devices_`, and the lock of the request's table orders the two.
+Status Session::Admit(LeaseGrant* lease) {
+  const auto it = shared_devices_.find(lease->device);
+  if (it == shared_devices_.end()) {
+    return Status(Code::kInternal, "hoistd leased on a device it did not name");
+  }
+  Result<const void*> address = it->second->Admit(
+      std::exchange(lease->slabs, {}), lease->offset_bytes, lease->image_bytes);
+  if (!address.ok()) return address.status();
+  lease->address = *address;
+  return Status();
+}
+
+Result<ModelPtr> Session::CallForModel(const Connection::Encode& encode,
+                                       std::span<const int> fds) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(encode, fds, call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* model = std::get_if<ModelPtr>(&reply->body);
+  if (model == nullptr) return WrongAnswer();
+  return std::move(*model);
+}
+
+Status Session::CallForNothing(const Connection::Encode& encode) {
+  if (forked()) return ForkedStatus();
+  return connection_->Call(encode, {}, call_deadline_).status();
+}
+
+Result<ModelPtr> Session::Register(const RegisterRequest& request) {
+  const std::vector<int> fds = Borrow(request.shards, request.index);
+  return CallForModel(
+      [&request](uint64_t id) { return EncodeRegister(id, request); }, fds);
+}
+
+Result<ModelPtr> Session::Publish(const PublishRequest& request) {
+  const int fd = request.image.get();
+  return CallForModel(
+      [&request](uint64_t id) { return EncodePublish(id, request); },
+      std::span(&fd, 1));
+}
+
+Result<ModelPtr> Session::Describe(const std::string& name) {
+  return CallForModel(
+      [&name](uint64_t id) { return EncodeDescribe(id, name); });
+}
+
+Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
+                                  uint32_t device,
+                                  std::chrono::milliseconds deadline) {
+  if (forked()) return ForkedStatus();
+  const StageRequest request = {model.facts().id, group, device,
+                                static_cast<uint64_t>(deadline.count())};
+  Result<Reply> reply = connection_->Call(
+      [&request](uint64_t id) { return EncodeStage(id, request); }, {},
+      deadline + call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* lease = std::get_if<LeaseGrant>(&reply->body);
+  if (lease == nullptr) return WrongAnswer();
+  if (lease->model_id != request.model_id || lease->group != group ||
+      lease->device != device ||
+      lease->image_bytes != model.groups()[group].image_bytes) {
+    PostRelease(lease->id);
+    return WrongAnswer();
+  }
+  return std::move(*lease);
+}
+
+Status Session::Prefetch(const ModelTable& model,
+                         std::span<const uint32_t> groups, int tier,
+                         uint32_t device) {
+  return CallForNothing([&, groups](uint64_t id) {
+    return EncodePrefetch(id, model.facts().id, groups, tier, device);
+  });
+}
+
+Status Session::SetOrder(const ModelTable& model,
+                         std::span<const uint32_t> groups) {
+  return CallForNothing([&model, groups](uint64_t id) {
+    return EncodeSetOrder(id, model.facts().id, groups);
+  });
+}
+
+Status Session::Release(uint64_t lease_id) {
+  return CallForNothing(
+      [lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
+}
+
+void Session::PostRelease(uint64_t lease_id) {
+  if (forked()) return;
+  connection_->Post(
+      [lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
+}
+
+Lease::~Lease() {
+  if (!released_.exchange(true)) session_->PostRelease(grant_.id);
+}
+
+Status Lease::Check() const {
+  if (released_.load()) {
+    return Status(Code::kFailedPrecondition,
+                  "the lease is released; stage the group again");
+  }
+  return session_->Check();
+}
+
+const TensorEntry* Lease::FindTensor(std::string_view name) const {
+  // The model's table knows the first tensor of each name; published groups may
+  // share names, so that another group's is looked for here.
+  const std::optional<TensorPlace> place = model_->FindTensor(name);
+  if (!place.has_value()) return nullptr;
+  if (place->group == grant_.group) return &group().tensors[place->tensor];
+  for (const TensorEntry& tensor : group().tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+Status Lease::Release() {
+  if (session_->forked()) return ForkedStatus();
+  if (released_.exchange(true)) return Status();
+  Status released = session_->Release(grant_.id);
+  // A closed session has given everything back already.
+  if (released.code() == Code::kFailedPrecondition) return Status();
+  return released;
+}
+
+}  // namespace hoist

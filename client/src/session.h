@@ -1,0 +1,112 @@
+// A worker's session with hoistd, and the leases it holds.
+#ifndef HOIST_CLIENT_SRC_SESSION_H_
+#define HOIST_CLIENT_SRC_SESSION_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "client/src/connection.h"
+#include "client/src/messages.h"
+#include "client/src/model_table.h"
+#include "client/src/shared_device.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+using ModelPtr = std::shared_ptr<const ModelTable>;
+
+struct ConnectOptions {
+  std::string socket_path;
+  std::string client_name;
+  uint64_t device_budget_bytes = 0;
+  std::chrono::milliseconds connect_deadline{0};
+  std::chrono::milliseconds call_deadline{600'000};
+};
+
+// Threads:  thread-safe.
+// Owns:     the connection and its share of the devices' mappings, which go
+//           with it.
+class Session {
+ public:
+  static Result<std::shared_ptr<Session>> Connect(
+      const ConnectOptions& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
+
+  // FailedPrecondition: forked or closed. Unavailable: hoistd is gone.
+  Status Check() const;
+  // This object is the parent's: leave it be (see fork_guard.h).
+  bool forked() const;
+  void Close();
+  uint64_t id() const { return opened_.session_id; }
+  const std::string& daemon_version() const { return opened_.daemon_version; }
+  const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
+  const DeviceFacts* FindDevice(uint32_t index) const;
+
+  Result<ModelPtr> Register(const RegisterRequest& request);
+  Result<ModelPtr> Publish(const PublishRequest& request);
+  Result<ModelPtr> Describe(const std::string& name);
+  Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
+                           uint32_t device, std::chrono::milliseconds deadline);
+  Status Prefetch(const ModelTable& model, std::span<const uint32_t> groups,
+                  int tier, uint32_t device);
+  Status SetOrder(const ModelTable& model, std::span<const uint32_t> groups);
+  Status Release(uint64_t lease_id);
+  // Without waiting for the answer.
+  void PostRelease(uint64_t lease_id);
+
+ private:
+  explicit Session(std::chrono::milliseconds call_deadline);
+
+  // Call's Internal where hoistd's answer is not the one that was asked for.
+  Result<ModelPtr> CallForModel(const Connection::Encode& encode,
+                                std::span<const int> fds = {});
+  Status CallForNothing(const Connection::Encode& encode);
+  Status Open(const ConnectOptions& options);
+  Status Admit(LeaseGrant* lease);
+
+  const uint64_t fork_generation_;
+  const std::chrono::milliseconds call_deadline_;
+  OpenReply opened_;  // Fixed once Open() has returned.
+  std::map<uint32_t, std::shared_ptr<SharedDevice>> shared_devices_;  // Too.
+  std::unique_ptr<Connection> connection_;
+};
+
+// The right to read an image until it is released.
+//
+// Threads:  thread-safe.
+class Lease {
+ public:
+  Lease(std::shared_ptr<Session> session, ModelPtr model, LeaseGrant grant)
+      : session_(std::move(session)),
+        model_(std::move(model)),
+        grant_(std::move(grant)) {}
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease();
+
+  // Whether the image may be read; see hoist_lease_check.
+  Status Check() const;
+  Status Release();
+  const LeaseGrant& grant() const { return grant_; }
+  const GroupEntry& group() const { return model_->groups()[grant_.group]; }
+  // Of this group; nullptr if it has none of that name.
+  const TensorEntry* FindTensor(std::string_view name) const;
+  const Session& session() const { return *session_; }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const ModelPtr model_;
+  const LeaseGrant grant_;
+  std::atomic<bool> released_{false};
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_SESSION_H_

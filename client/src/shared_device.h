@@ -1,0 +1,61 @@
+// One device's slabs in this process, shared by its sessions.
+#ifndef HOIST_CLIENT_SRC_SHARED_DEVICE_H_
+#define HOIST_CLIENT_SRC_SHARED_DEVICE_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/src/device_map.h"
+#include "client/src/messages.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+// Which slabs are imported, and where an image lies in them.
+//
+// Threads:  thread-safe; slabs are imported under the lock, one by one.
+// Owns:     the map. It is made with the first slab, so that a process that
+//           leases nothing on a GPU gets no context there.
+class SharedDevice {
+ public:
+  explicit SharedDevice(DeviceFacts facts) : facts_(std::move(facts)) {}
+
+  // The device of the daemon's instance, the same object for all sessions that
+  // hold it; gone with the last of them.
+  static std::shared_ptr<SharedDevice> Get(
+      const std::array<uint8_t, 16>& instance_id, const DeviceFacts& facts);
+
+  // Maps the slabs that came with a lease, then finds its image. nullptr: the
+  // image is empty. A slab that replaces older ones at its place ends them: the
+  // daemon gives an address range out again only when nothing there is leased.
+  // Where this process cannot open the device (no driver, hidden by
+  // CUDA_VISIBLE_DEVICES) the slabs are kept, and tried again next time.
+  Result<const void*> Admit(std::vector<SlabImport> slabs,
+                            uint64_t offset_bytes, uint64_t image_bytes);
+
+ private:
+  struct Range {
+    uint64_t id = 0;
+    uint64_t bytes = 0;
+    SlabBacking backing = SlabBacking::kMemfd;
+  };
+
+  Status OpenMapLocked();
+  Status ImportLocked(SlabImport slab);
+  Status CheckCoveredLocked(uint64_t offset_bytes, uint64_t bytes) const;
+
+  const DeviceFacts facts_;
+  std::mutex mu_;
+  // All below is guarded by mu_.
+  std::unique_ptr<DeviceMap> map_;
+  std::vector<SlabImport> waiting_;   // In order of arrival, until map_ is.
+  std::map<uint64_t, Range> ranges_;  // By offset; what `map_` has.
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_SHARED_DEVICE_H_
