@@ -120,6 +120,10 @@ class Node {
   absl::StatusOr<ModelPtr> FindAny(const std::string& name) const;
   // By id; NotFound if `session` may not read it.
   absl::StatusOr<ModelPtr> Find(SessionId session, ModelId model) const;
+  // Whoever's it is. NotFound.
+  absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecOf(ModelId model) const;
+  // Of the group's image; 0 if there is no such group.
+  uint64_t BytesOf(GroupKey key) const;
 
   // --- Staging ------------------------------------------------------------
 

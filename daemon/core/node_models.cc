@@ -139,6 +139,18 @@ absl::StatusOr<ModelPtr> Node::Find(SessionId session, ModelId id) const {
   return entry->model;
 }
 
+absl::StatusOr<std::shared_ptr<const ModelSpec>> Node::SpecOf(
+    ModelId id) const {
+  const ModelEntry* entry = copies_.FindModel(id);
+  if (entry == nullptr) return absl::NotFoundError("no such model");
+  return entry->model->spec;
+}
+
+uint64_t Node::BytesOf(GroupKey key) const {
+  const GroupEntry* group = copies_.FindGroup(key);
+  return group == nullptr ? 0 : group->group->image_bytes;
+}
+
 absl::StatusOr<ModelPtr> Node::FindAny(const std::string& name) const {
   std::vector<ModelPtr> found;
   for (const auto& [id, entry] : copies_.models()) {

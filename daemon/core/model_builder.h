@@ -1,0 +1,49 @@
+// From the headers of a model's files to a ModelSpec.
+#ifndef HOIST_DAEMON_CORE_MODEL_BUILDER_H_
+#define HOIST_DAEMON_CORE_MODEL_BUILDER_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/grouping.h"
+#include "daemon/core/model.h"
+#include "daemon/core/safetensors.h"
+#include "daemon/core/safetensors_index.h"
+#include "daemon/core/tensor.h"
+
+namespace hoistd {
+
+struct ShardHeader {
+  std::string name;       // The file's base name.
+  FileIdentity identity;  // With the header's hash.
+  SafetensorsHeader header;
+};
+
+struct BuildModelArgs {
+  std::string name;
+  std::vector<ShardHeader> shards;
+  std::optional<SafetensorsIndex> index;
+  GroupingSpec grouping;
+};
+
+// The same files and grouping give the same spec and fingerprint. Inside a
+// group, tensors lie in file order, so that a group is read front to back.
+//
+// With an index, shards it does not name are left out (folders may hold the
+// weights in a second form); of the shards it names, every tensor is taken.
+//
+// InvalidArgument: no tensors, one name in two shards, index and shards do not
+// agree, or the grouping does not fit. ResourceExhausted: a group is larger
+// than an image may be.
+absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
+    BuildModelArgs args);
+
+// 1 to 512 bytes of printable UTF-8. `what` begins the message.
+absl::Status CheckName(absl::string_view what, absl::string_view name);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_MODEL_BUILDER_H_

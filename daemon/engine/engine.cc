@@ -1,0 +1,159 @@
+#include "daemon/engine/engine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+
+namespace hoistd {
+namespace {
+
+std::vector<Device*> DevicesOf(const EngineParts& parts) {
+  return parts.mover.devices;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
+  HOIST_RETURN_IF_ERROR(engine->Restore());
+  HOIST_ASSIGN_OR_RETURN(
+      engine->mover_,
+      Mover::Create(engine->parts_.mover, [e = engine.get()](
+                                              TransferId id,
+                                              absl::Status status,
+                                              const TransferResult& result) {
+        e->Post([e, id, status = std::move(status), result](Effects& effects) {
+          --e->moving_;
+          e->mover_->Finished(id);
+          e->node_.TransferDone(id, status, result, e->Now(), effects);
+        });
+      }));
+  engine->thread_ = std::thread([e = engine.get()] { e->Run(); });
+  return engine;
+}
+
+Engine::Engine(EngineParts parts)
+    : parts_(std::move(parts)),
+      notes_(parts_.notes),
+      started_(parts_.clock->Now()),
+      node_(parts_.node, DevicesOf(parts_)) {}
+
+Engine::~Engine() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// Published groups that were spilled before this daemon started.
+absl::Status Engine::Restore() {
+  if (parts_.mover.store == nullptr) return absl::OkStatus();
+  for (const SpillRecord& record : parts_.mover.store->List()) {
+    const SpillMeta& meta = *record.meta;
+    const absl::Status restored = node_.Restore(
+        meta.model, meta.owner, meta.readers,
+        std::make_shared<Group>(meta.group), meta.group_fingerprint, record.id);
+    if (!restored.ok()) AddNote(std::string(restored.message()));
+  }
+  return absl::OkStatus();
+}
+
+void Engine::AddNote(std::string note) {
+  absl::MutexLock lock(&notes_mu_);
+  notes_.push_back(std::move(note));
+}
+
+NodeFacts Engine::facts() const {
+  NodeFacts facts;
+  facts.version = parts_.version;
+  facts.started = started_;
+  facts.devices = parts_.device_views;
+  facts.io = parts_.mover.io->info();
+  facts.direct_io = parts_.files.mode != ReadMode::kBuffered;
+  absl::MutexLock lock(&notes_mu_);
+  facts.notes = notes_;
+  return facts;
+}
+
+void Engine::Post(absl::AnyInvocable<void(Effects&)> event) {
+  absl::MutexLock lock(&mu_);
+  events_.push_back(std::move(event));
+}
+
+// The one loop: an event, then what came of it, then the next.
+void Engine::Run() {
+  while (true) {
+    const absl::Time deadline = node_.NextDeadline();
+    absl::AnyInvocable<void(Effects&)> event;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stopping_ || !events_.empty();
+      };
+      const absl::Duration left = deadline - Now();
+      mu_.AwaitWithTimeout(absl::Condition(&ready), left);
+      if (!events_.empty()) {
+        event = std::move(events_.front());
+        events_.pop_front();
+      } else if (stopping_ && moving_ == 0) {
+        break;
+      } else if (stopping_) {
+        const auto arrived = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+          return !events_.empty();
+        };
+        mu_.Await(absl::Condition(&arrived));
+        continue;
+      }
+    }
+    if (event == nullptr) {
+      event = [this](Effects& effects) { node_.Tick(Now(), effects); };
+    }
+    Handle(event);
+  }
+  for (auto& [id, pending] : pending_) {
+    pending.on_reply({id, absl::UnavailableError("hoistd is stopping")});
+  }
+}
+
+void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
+  Effects effects;
+  event(effects);
+  Carry(std::move(effects));
+}
+
+void Engine::Carry(Effects effects) {
+  for (Transfer& transfer : effects.transfers) {
+    ++moving_;
+    mover_->Start(std::move(transfer));
+  }
+  for (const TransferId id : effects.urgent) mover_->Hurry(id);
+  for (const SpillId id : effects.unspill) mover_->Unspill(id);
+  for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
+  for (const NodeEvent& event : effects.events) {
+    for (auto& [id, watcher] : watchers_) watcher(event);
+  }
+  for (Reply& reply : effects.replies) {
+    const auto found = pending_.find(reply.request);
+    if (found == pending_.end()) continue;  // Its session was closed.
+    OnReply on_reply = std::move(found->second.on_reply);
+    pending_.erase(found);
+    on_reply(std::move(reply));
+  }
+}
+
+RequestId Engine::Await(SessionId session, OnReply on_reply) {
+  const RequestId id(++last_id_);
+  pending_[id] = {session, std::move(on_reply)};
+  return id;
+}
+
+void Engine::GrowHost(uint64_t ready_bytes) {
+  Post([this, ready_bytes](Effects& effects) {
+    node_.GrowHost(ready_bytes, Now(), effects);
+  });
+}
+
+}  // namespace hoistd

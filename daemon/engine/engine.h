@@ -1,0 +1,129 @@
+// The engine: one thread that owns the brain, with the roads in and out of it.
+#ifndef HOIST_DAEMON_ENGINE_ENGINE_H_
+#define HOIST_DAEMON_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/worker.h"
+#include "daemon/core/node.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/io/source_file.h"
+#include "daemon/mover/mover.h"
+#include "daemon/store/spill_store.h"
+
+namespace hoistd {
+
+struct EngineParts {
+  NodeOptions node;
+  std::vector<DeviceView> device_views;  // As Node's devices.
+  MoverParts mover;
+  const Clock* clock = nullptr;
+  SourceFileOptions files;
+  std::string version;
+  std::vector<std::string> notes;  // For `status`.
+};
+
+// Threads:  as EngineApi says. Two workers open and parse files.
+// Owns:     the node and the mover. Borrows the parts.
+// Bounds:   events queue; each is a request (bounded by sessions) or the end of
+//           a transfer (bounded by the pools).
+// Restart:  Create restores what the spill store holds.
+class Engine final : public EngineApi {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineParts parts);
+  // Answers what is open with Unavailable, waits for transfers, joins.
+  ~Engine() override;
+
+  // More of the host pool may be used.
+  void GrowHost(uint64_t ready_bytes);
+  // Something that `status` should show.
+  void AddNote(std::string note);
+
+  void OpenSession(OpenSessionArgs args, Done<SessionId> done) override;
+  void CloseSession(SessionId session) override;
+  void RegisterModel(SessionId session, RegisterModelArgs args,
+                     Done<ModelPtr> done) override;
+  void Publish(SessionId session, PublishArgs args,
+               Done<ModelPtr> done) override;
+  void DescribeModel(SessionId session, std::string name,
+                     Done<ModelPtr> done) override;
+  void Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) override;
+  void StageShared(SessionId session, StageArgs args,
+                   Done<LeaseGrant> done) override;
+  void Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) override;
+  void Release(SessionId session, std::vector<LeaseId> leases,
+               DoneStatus done) override;
+  void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
+                DoneStatus done) override;
+  void Snapshot(Done<NodeSnapshot> done) override;
+  void Load(ModelId model, TierAt to,
+            absl::AnyInvocable<void(const LoadProgress&)> progress,
+            Done<LoadProgress> done) override;
+  void Pin(CopySelector which, absl::Duration deadline,
+           Done<CopyTotals> done) override;
+  void Unpin(CopySelector which, Done<CopyTotals> done) override;
+  void Evict(CopySelector which, bool forget, Done<CopyTotals> done) override;
+  void SetDraining(bool draining, DoneStatus done) override;
+  void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
+                 Done<uint64_t> done) override;
+  void Unsubscribe(uint64_t subscription, DoneStatus done) override;
+  NodeFacts facts() const override ABSL_LOCKS_EXCLUDED(notes_mu_);
+  absl::Time Now() const override { return parts_.clock->Now(); }
+
+ private:
+  using OnReply = absl::AnyInvocable<void(Reply)>;
+  struct Pending {
+    SessionId session;
+    OnReply on_reply;
+  };
+
+  explicit Engine(EngineParts parts);
+  absl::Status Restore();
+
+  // Runs `event` on the engine's thread, then does what came of it.
+  void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void Handle(absl::AnyInvocable<void(Effects&)>& event);
+  void Carry(Effects effects);
+  RequestId Await(SessionId session, OnReply on_reply);
+  void StageIn(bool shared, SessionId session, StageArgs args,
+               Done<LeaseGrant> done);
+  CopyRef PlaceOf(const StageArgs& args, bool shared) const;
+  void BringAll(const std::vector<CopyRef>& copies, bool pin,
+                absl::Time deadline, std::optional<ModelId> spare,
+                absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
+                Effects& effects);
+
+  const EngineParts parts_;
+  mutable absl::Mutex notes_mu_;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(notes_mu_);
+  const absl::Time started_;
+
+  // The engine thread's alone.
+  Node node_;
+  std::unique_ptr<Mover> mover_;
+  std::map<RequestId, Pending> pending_;
+  std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
+  uint64_t last_id_ = 0;
+  uint64_t moving_ = 0;  // Transfers under way.
+
+  Worker openers_[2];
+  mutable absl::Mutex mu_;
+  std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t next_opener_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_ENGINE_ENGINE_H_

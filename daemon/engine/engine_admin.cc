@@ -1,0 +1,186 @@
+// The verbs of admins.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/engine/engine.h"
+
+namespace hoistd {
+namespace {
+
+// How long a load waits for one group, the disk's time included.
+constexpr absl::Duration kLoadPatience = absl::Hours(1);
+
+}  // namespace
+
+void Engine::Snapshot(Done<NodeSnapshot> done) {
+  Post([this, done = std::move(done)](Effects&) mutable {
+    done(node_.Snapshot(Now()));
+  });
+}
+
+// Brings each copy up; `each` is called as they arrive or are refused.
+void Engine::BringAll(
+    const std::vector<CopyRef>& copies, bool pin, absl::Time deadline,
+    std::optional<ModelId> spare,
+    absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
+    Effects& effects) {
+  auto shared = std::make_shared<decltype(each)>(std::move(each));
+  for (const CopyRef& copy : copies) {
+    Node::BringArgs bring;
+    bring.copy = copy;
+    bring.deadline = deadline;
+    bring.pin = pin;
+    bring.spare = spare;
+    bring.urgent = pin;
+    bring.request = Await(SessionId(), [shared, copy](Reply reply) {
+      (*shared)(copy, std::move(reply.status));
+    });
+    node_.Bring(bring, Now(), effects);
+  }
+}
+
+void Engine::Load(ModelId model, TierAt to,
+                  absl::AnyInvocable<void(const LoadProgress&)> progress,
+                  Done<LoadProgress> done) {
+  Post([this, model, to, progress = std::move(progress),
+        done = std::move(done)](Effects& effects) mutable {
+    struct State {
+      LoadProgress at;
+      absl::AnyInvocable<void(const LoadProgress&)> progress;
+      Done<LoadProgress> done;
+      std::shared_ptr<const ModelSpec> spec;
+      uint32_t open = 0;
+      absl::Status failed;
+    };
+    absl::StatusOr<std::shared_ptr<const ModelSpec>> spec = node_.SpecOf(model);
+    if (!spec.ok()) return done(spec.status());
+    auto state = std::make_shared<State>();
+    state->progress = std::move(progress);
+    state->done = std::move(done);
+    state->spec = *spec;
+    state->at.total_bytes = state->spec->image_bytes;
+    state->at.total_groups = static_cast<uint32_t>(state->spec->groups.size());
+    state->open = state->at.total_groups;
+    if (state->open == 0) return state->done(state->at);
+    std::vector<CopyRef> copies;
+    for (uint32_t g = 0; g < state->open; ++g) {
+      copies.push_back({{model, GroupIndex(g)}, {to, false}});
+    }
+    const auto each = [state](const CopyRef& copy, absl::Status status) {
+      if (status.ok()) {
+        ++state->at.done_groups;
+        state->at.done_bytes +=
+            state->spec->groups[copy.key.group.number()]->image_bytes;
+        state->progress(state->at);
+      } else if (absl::IsResourceExhausted(status)) {
+        ++state->at.left_out_groups;
+      } else if (state->failed.ok()) {
+        state->failed = std::move(status);
+      }
+      if (--state->open > 0) return;
+      if (!state->failed.ok()) return state->done(state->failed);
+      state->done(state->at);
+    };
+    // Groups that would need another group of this model to leave are left
+    // out at once; spills of others are waited for.
+    BringAll(copies, /*pin=*/false, absl::InfinitePast(), model, each, effects);
+  });
+}
+
+void Engine::Pin(CopySelector which, absl::Duration deadline,
+                 Done<CopyTotals> done) {
+  Post([this, which = std::move(which), deadline,
+        done = std::move(done)](Effects& effects) mutable {
+    absl::StatusOr<std::vector<CopyRef>> copies =
+        node_.Select(which, /*existing_only=*/false);
+    if (!copies.ok()) return done(copies.status());
+    struct State {
+      CopyTotals totals;
+      Done<CopyTotals> done;
+      size_t open = 0;
+      absl::Status failed;
+    };
+    auto state = std::make_shared<State>();
+    state->done = std::move(done);
+    state->open = copies->size();
+    if (state->open == 0) return state->done(state->totals);
+    const auto each = [this, state](const CopyRef& copy, absl::Status status) {
+      if (status.ok()) {
+        ++state->totals.groups;
+        state->totals.bytes += node_.BytesOf(copy.key);
+      } else if (state->failed.ok()) {
+        state->failed = std::move(status);
+      }
+      if (--state->open > 0) return;
+      if (!state->failed.ok()) {
+        return state->done(Annotate(
+            state->failed,
+            absl::StrCat("pinned ", state->totals.groups, " groups, then")));
+      }
+      state->done(state->totals);
+    };
+    BringAll(*copies, /*pin=*/true, Now() + deadline, std::nullopt, each,
+             effects);
+  });
+}
+
+void Engine::Unpin(CopySelector which, Done<CopyTotals> done) {
+  Post([this, which = std::move(which),
+        done = std::move(done)](Effects& effects) mutable {
+    absl::StatusOr<std::vector<CopyRef>> copies =
+        node_.Select(which, /*existing_only=*/true);
+    if (!copies.ok()) return done(copies.status());
+    done(node_.Unpin(*copies, Now(), effects));
+  });
+}
+
+void Engine::Evict(CopySelector which, bool forget, Done<CopyTotals> done) {
+  Post([this, which = std::move(which), forget,
+        done = std::move(done)](Effects& effects) mutable {
+    absl::StatusOr<std::vector<CopyRef>> copies =
+        node_.Select(which, /*existing_only=*/true);
+    if (!copies.ok()) return done(copies.status());
+    if (!forget) return done(node_.Evict(*copies, Now(), effects));
+    if (!which.group.empty() || which.at.has_value()) {
+      return done(absl::InvalidArgumentError(
+          "a model is forgotten whole: name no group and no tier"));
+    }
+    absl::StatusOr<ModelPtr> model = node_.FindAny(which.model);
+    if (!model.ok()) return done(model.status());
+    CopyTotals totals;
+    totals.groups = static_cast<uint32_t>((*model)->spec->groups.size());
+    totals.bytes = (*model)->spec->image_bytes;
+    absl::Status forgotten = node_.Forget((*model)->id, Now(), effects);
+    if (!forgotten.ok()) return done(std::move(forgotten));
+    done(totals);
+  });
+}
+
+void Engine::SetDraining(bool draining, DoneStatus done) {
+  Post([this, draining, done = std::move(done)](Effects&) mutable {
+    node_.SetDraining(draining);
+    done(absl::OkStatus());
+  });
+}
+
+void Engine::Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
+                       Done<uint64_t> done) {
+  Post([this, on_event = std::move(on_event),
+        done = std::move(done)](Effects&) mutable {
+    const uint64_t id = ++last_id_;
+    watchers_[id] = std::move(on_event);
+    done(id);
+  });
+}
+
+void Engine::Unsubscribe(uint64_t subscription, DoneStatus done) {
+  Post([this, subscription, done = std::move(done)](Effects&) mutable {
+    const bool known = watchers_.erase(subscription) > 0;
+    done(known ? absl::OkStatus()
+               : absl::NotFoundError("no such subscription"));
+  });
+}
+
+}  // namespace hoistd

@@ -1,0 +1,151 @@
+// The verbs of sessions.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/core/published_group.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/model_opener.h"
+
+namespace hoistd {
+namespace {
+
+// How long a publish may wait for space on the host.
+constexpr absl::Duration kPublishPatience = absl::Seconds(60);
+
+}  // namespace
+
+void Engine::OpenSession(OpenSessionArgs args, Done<SessionId> done) {
+  Post([this, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    done(node_.OpenSession(args, Now(), effects));
+  });
+}
+
+void Engine::CloseSession(SessionId session) {
+  Post([this, session](Effects& effects) {
+    node_.CloseSession(session, Now(), effects);
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      if (it->second.session != session) {
+        ++it;
+        continue;
+      }
+      it->second.on_reply(
+          {it->first, absl::CancelledError("the session was closed")});
+      it = pending_.erase(it);
+    }
+  });
+}
+
+// Opening and parsing may wait for a disk, so that is done elsewhere.
+void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
+                           Done<ModelPtr> done) {
+  uint64_t opener;
+  {
+    absl::MutexLock lock(&mu_);
+    opener = next_opener_++ % std::size(openers_);
+  }
+  openers_[opener].Post([this, session, args = std::move(args),
+                         done = std::move(done)]() mutable {
+    const std::optional<Readers> readers = args.readers;
+    absl::StatusOr<OpenedModel> opened =
+        OpenModel(std::move(args), parts_.files);
+    Post([this, session, readers, opened = std::move(opened),
+          done = std::move(done)](Effects& effects) mutable {
+      if (!opened.ok()) return done(opened.status());
+      absl::StatusOr<ModelPtr> model =
+          node_.AddModel(session, opened->spec, readers, effects);
+      // Attached to the same model: its own files serve.
+      if (model.ok() && (*model)->spec == opened->spec) {
+        mover_->AddFiles((*model)->id, std::move(opened->files));
+      }
+      done(std::move(model));
+    });
+  });
+}
+
+void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    absl::StatusOr<std::shared_ptr<const Group>> group =
+        CheckPublishedGroup(std::move(args.group));
+    if (!group.ok()) return done(group.status());
+    const RequestId request =
+        Await(session, [done = std::move(done)](Reply reply) mutable {
+          if (!reply.status.ok()) return done(std::move(reply.status));
+          done(std::move(reply.model));
+        });
+    node_.Publish(request, session, args.model, *std::move(group),
+                  std::make_shared<hoist::UniqueFd>(std::move(args.image)),
+                  args.readers, Now() + kPublishPatience, Now(), effects);
+  });
+}
+
+void Engine::DescribeModel(SessionId session, std::string name,
+                           Done<ModelPtr> done) {
+  Post([this, session, name = std::move(name), done = std::move(done)](
+           Effects&) mutable { done(node_.Find(session, name)); });
+}
+
+void Engine::Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) {
+  StageIn(/*shared=*/false, session, std::move(args), std::move(done));
+}
+
+void Engine::StageShared(SessionId session, StageArgs args,
+                         Done<LeaseGrant> done) {
+  StageIn(/*shared=*/true, session, std::move(args), std::move(done));
+}
+
+// Only where the device's usual slabs cannot be opened by an IPC handle are
+// there two kinds of places.
+CopyRef Engine::PlaceOf(const StageArgs& args, bool shared) const {
+  bool apart = false;
+  if (shared && args.device.number() < parts_.device_views.size()) {
+    const DeviceInfo& info = parts_.device_views[args.device.number()].info;
+    apart = info.ipc && info.backing != Backing::kIpc;
+  }
+  return {args.key, {OnDevice(args.device), apart}};
+}
+
+void Engine::StageIn(bool shared, SessionId session, StageArgs args,
+                     Done<LeaseGrant> done) {
+  Post([this, shared, session, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    Node::BringArgs bring;
+    bring.session = session;
+    bring.copy = PlaceOf(args, shared);
+    bring.deadline = Now() + args.deadline;
+    bring.lease = true;
+    bring.request =
+        Await(session, [done = std::move(done)](Reply reply) mutable {
+          if (!reply.status.ok()) return done(std::move(reply.status));
+          done(*std::move(reply.lease));
+        });
+    node_.Bring(bring, Now(), effects);
+  });
+}
+
+void Engine::Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) {
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    done(node_.Prefetch(session, args, Now(), effects));
+  });
+}
+
+void Engine::Release(SessionId session, std::vector<LeaseId> leases,
+                     DoneStatus done) {
+  Post([this, session, leases = std::move(leases),
+        done = std::move(done)](Effects& effects) mutable {
+    done(node_.Release(session, leases, Now(), effects));
+  });
+}
+
+void Engine::SetOrder(SessionId session, ModelId model,
+                      std::vector<GroupIndex> order, DoneStatus done) {
+  Post([this, session, model, order = std::move(order),
+        done = std::move(done)](Effects&) mutable {
+    done(node_.SetOrder(session, model, std::move(order)));
+  });
+}
+
+}  // namespace hoistd
