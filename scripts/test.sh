@@ -28,8 +28,8 @@ while [[ $# -gt 0 ]]; do
 done
 
 jobs=$(nproc)
-ninja_flags=()
-if [[ ! -t 1 ]]; then ninja_flags=(--quiet); fi  # Only what went wrong.
+ninja_flags=(-k 0)
+if [[ ! -t 1 ]]; then ninja_flags+=(--quiet); fi  # Only what went wrong.
 results=$PWD/build/results
 venv=${HOIST_VENV:-$PWD/build/venv}
 export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
