@@ -53,13 +53,14 @@ class VerbScript {
  public:
   using Call = Asked<Args, Callback>;
 
-  // Answers all calls from now on, those that wait included.
+  // Answers all calls from now on, those that wait included. nullptr: they
+  // wait again.
   void Answer(std::function<void(Call)> answer) ABSL_LOCKS_EXCLUDED(mu_) {
     std::deque<Call> waiting;
     {
       absl::MutexLock lock(&mu_);
       answer_ = answer;
-      waiting.swap(waiting_);
+      if (answer) waiting.swap(waiting_);
     }
     for (Call& call : waiting) answer(std::move(call));
   }

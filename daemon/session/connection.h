@@ -1,0 +1,88 @@
+#ifndef HOIST_DAEMON_SESSION_CONNECTION_H_
+#define HOIST_DAEMON_SESSION_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/session/peer_process.h"
+#include "daemon/session/reply.h"
+#include "hoist/shared/packet_socket.h"
+
+namespace hoistd {
+
+struct ConnectionLimits {
+  size_t max_outbound_bytes = size_t{64} << 20;
+  size_t max_in_flight = 256;
+  size_t max_in_flight_fds = 1024;
+};
+
+// One client's end of the session socket, and how far its session is.
+//
+// An error from Receive, Send or Flush is the reason why the connection must
+// end; there is nothing to retry.
+//
+// Threads:  the session thread's alone. Never blocks.
+// Bounds:   replies that the client does not take in, by ConnectionLimits; one
+//           reply of any size is always taken.
+class Connection {
+ public:
+  // kNew: OpenSession must come. kOpening: the engine has it.
+  enum class Phase { kNew, kOpening, kOpen };
+
+  Connection(ConnectionId id, hoist::UniqueFd socket, PeerProcess process,
+             ConnectionLimits limits);
+
+  // nullopt: nothing to read now. Cancelled: the client closed it.
+  // InvalidArgument, FailedPrecondition: garbage, another protocol version.
+  absl::StatusOr<std::optional<hoist::Packet>> Receive();
+
+  // Sends in order, as much as fits; the rest waits for Flush.
+  // ResourceExhausted: the client does not read.
+  absl::Status Send(Outbound message);
+  absl::Status Flush();
+  bool wants_write() const { return !queue_.empty(); }
+
+  // Sends `last` if there is room and hangs up, so that a client which is still
+  // sending gets to read it.
+  void HangUp(Outbound last);
+
+  // ResourceExhausted: too many requests, or descriptors with them, wait for
+  // their replies. Else the request counts until Finish.
+  absl::Status Admit(size_t fds);
+  void Finish(const Ticket& ticket);
+
+  void BeginOpening() { phase_ = Phase::kOpening; }
+  void FailOpening() { phase_ = Phase::kNew; }
+  void FinishOpening(SessionId session);
+
+  Phase phase() const { return phase_; }
+  SessionId session() const { return session_; }  // Once kOpen.
+  ConnectionId id() const { return id_; }
+  const Peer& peer() const { return process_.peer; }
+  int socket() const { return socket_.get(); }
+  int pidfd() const { return process_.pidfd.get(); }  // -1: none.
+
+ private:
+  static size_t CostOf(const Outbound& message);
+
+  const ConnectionId id_;
+  const hoist::UniqueFd socket_;
+  const PeerProcess process_;
+  const ConnectionLimits limits_;
+  Phase phase_ = Phase::kNew;
+  SessionId session_;
+  size_t in_flight_ = 0;
+  size_t in_flight_fds_ = 0;
+  std::deque<Outbound> queue_;
+  size_t queued_cost_ = 0;
+  size_t queued_fds_ = 0;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_CONNECTION_H_

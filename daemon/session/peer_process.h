@@ -1,0 +1,33 @@
+// Who is at the other end of the session socket, as the kernel says.
+#ifndef HOIST_DAEMON_SESSION_PEER_PROCESS_H_
+#define HOIST_DAEMON_SESSION_PEER_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/requests.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct PeerProcess {
+  Peer peer;
+  // Readable once the process is dead. Invalid where there is none to be had:
+  // an old kernel, a seccomp filter, a process of another pid namespace.
+  hoist::UniqueFd pidfd;
+};
+
+// The process that connected `socket`. Admin: root, our own uid, or a member of
+// `admin_group`. Unavailable: that process is dead already.
+absl::StatusOr<PeerProcess> PeerOf(int socket,
+                                   std::optional<gid_t> admin_group);
+
+// The number of a group of this host. NotFound says how to make it.
+absl::StatusOr<gid_t> GroupByName(const std::string& name);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_PEER_PROCESS_H_

@@ -1,0 +1,70 @@
+// What the engine answers a request, and the packet it becomes.
+#ifndef HOIST_DAEMON_SESSION_REPLY_H_
+#define HOIST_DAEMON_SESSION_REPLY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/requests.h"
+#include "daemon/engine/engine_api.h"
+#include "hoist/shared/unique_fd.h"
+#include "hoist/shared/wire.h"
+
+namespace hoistd {
+
+using ConnectionId = Id<struct ConnectionTag>;
+using InstanceId = std::array<uint8_t, 16>;
+
+// One slab a descriptor; SendPacket keeps a place for a large body's memfd.
+inline constexpr size_t kMaxSlabFdsPerLease = hoist::kMaxFdsPerMessage - 1;
+
+// Which request of which connection; travels with it through the engine.
+struct Ticket {
+  ConnectionId connection;
+  uint64_t request_id = 0;
+  size_t fds = 0;  // That came with the request, and may still be held.
+};
+
+// A lease with slab descriptors of its own: the engine's are valid only while
+// the lease is held, and the session may end before the reply is sent.
+struct OwnedGrant {
+  LeaseGrant grant;  // Its slabs name descriptors of `fds`.
+  std::vector<hoist::UniqueFd> fds;
+};
+
+// Must run in the engine's callback. ResourceExhausted: more descriptors than
+// a packet carries, or than this process may have.
+absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant);
+
+struct Reply {
+  Ticket ticket;
+  absl::Status status;
+  // What an OK carries. A SessionId is OpenSession's.
+  std::variant<std::monostate, SessionId, ModelPtr, OwnedGrant> value;
+  // The session cannot go on after it: client and engine would no longer agree
+  // on which slabs the client has.
+  bool fatal = false;
+};
+
+// One packet to a client.
+struct Outbound {
+  std::string body;
+  std::vector<hoist::UniqueFd> fds;
+};
+
+Outbound EncodeError(uint64_t request_id, const absl::Status& status);
+Outbound EncodeOpened(uint64_t request_id, SessionId session,
+                      const NodeFacts& facts, const InstanceId& instance);
+// Any reply but OpenSession's.
+Outbound EncodeReply(Reply reply);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_REPLY_H_

@@ -1,0 +1,194 @@
+#include "daemon/session/request_convert.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
+#include "hoist/shared/wire.h"
+
+namespace hoistd {
+namespace {
+
+// Each index may be taken once.
+absl::StatusOr<hoist::UniqueFd> TakeFd(absl::string_view what, uint32_t index,
+                                       std::vector<hoist::UniqueFd>& fds) {
+  if (index >= fds.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " is descriptor ",
+                                                   index, ", but ", fds.size(),
+                                                   " came with the message"));
+  }
+  if (!fds[index].valid()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " is descriptor ", index, ", which the message names twice"));
+  }
+  return std::move(fds[index]);
+}
+
+absl::Status CheckAllTaken(const std::vector<hoist::UniqueFd>& fds) {
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (!fds[i].valid()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "descriptor ", i, " came with the message, which does not name it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenFile> FileFromProto(
+    const hoist::v1::RegisterModelRequest::File& file,
+    std::vector<hoist::UniqueFd>& fds) {
+  OpenFile open;
+  HOIST_ASSIGN_OR_RETURN(
+      open.name, NameFromProto("file name", file.name(), kMaxFileNameBytes));
+  if (open.name == "." || open.name == ".." ||
+      open.name.find('/') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "file name \"", open.name, "\" must be a base name, without a path"));
+  }
+  HOIST_ASSIGN_OR_RETURN(open.fd, TakeFd(open.name, file.fd_index(), fds));
+  const int flags = fcntl(open.fd.get(), F_GETFL);
+  if (flags < 0 || (flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(open.name, " must be passed open for reading"));
+  }
+  return open;
+}
+
+absl::Status CheckImage(int fd, uint64_t image_bytes) {
+  // fstat cannot block on what turned out to be a memfd.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  constexpr int kNeeded = F_SEAL_WRITE | F_SEAL_SHRINK;
+  if (seals < 0 || (seals & kNeeded) != kNeeded) {
+    return absl::InvalidArgumentError(
+        "the image must come in a memfd that is sealed against writes and "
+        "shrinking (F_SEAL_WRITE, F_SEAL_SHRINK)");
+  }
+  struct stat info;
+  if (fstat(fd, &info) != 0) return ErrnoToStatus(errno, "look at the image");
+  if (static_cast<uint64_t>(info.st_size) < image_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the image's memfd has ", info.st_size,
+                     " bytes; image_bytes says ", image_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCount(absl::string_view what, int count, int limit) {
+  if (count <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, " ", what, "; at most ", limit, " are allowed"));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
+    const hoist::v1::OpenSessionRequest& request, const Peer& peer) {
+  OpenSessionArgs args;
+  if (request.client_name().size() > kMaxClientNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("client_name has ", request.client_name().size(),
+                     " bytes; at most ", kMaxClientNameBytes, " are allowed"));
+  }
+  args.client_name = request.client_name();
+  args.peer = peer;
+  args.device_budget_bytes = request.device_budget_bytes();
+  return args;
+}
+
+absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
+    const hoist::v1::RegisterModelRequest& request,
+    std::vector<hoist::UniqueFd> fds) {
+  RegisterModelArgs args;
+  HOIST_ASSIGN_OR_RETURN(
+      args.name, NameFromProto("name", request.name(), kMaxModelNameBytes));
+  if (request.shards().empty()) {
+    return absl::InvalidArgumentError(
+        "shards is empty; a model has one safetensors file at least");
+  }
+  absl::flat_hash_set<std::string> names;
+  for (const auto& shard : request.shards()) {
+    HOIST_ASSIGN_OR_RETURN(OpenFile file, FileFromProto(shard, fds));
+    if (!names.insert(file.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("two shards are called \"", file.name, "\""));
+    }
+    args.shards.push_back(std::move(file));
+  }
+  if (request.has_index()) {
+    HOIST_ASSIGN_OR_RETURN(args.index, FileFromProto(request.index(), fds));
+  }
+  HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
+  HOIST_ASSIGN_OR_RETURN(args.grouping, GroupingFromProto(request.grouping()));
+  HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(request.readers()));
+  return args;
+}
+
+absl::StatusOr<PublishArgs> PublishFromProto(
+    const hoist::v1::PublishRequest& request,
+    std::vector<hoist::UniqueFd> fds) {
+  PublishArgs args;
+  HOIST_ASSIGN_OR_RETURN(
+      args.model, NameFromProto("model", request.model(), kMaxModelNameBytes));
+  HOIST_ASSIGN_OR_RETURN(args.group, GroupFromProto(request.group()));
+  HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(request.readers()));
+  HOIST_ASSIGN_OR_RETURN(args.image,
+                         TakeFd("the image", request.fd_index(), fds));
+  HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
+  HOIST_RETURN_IF_ERROR(CheckImage(args.image.get(), args.group.image_bytes));
+  return args;
+}
+
+absl::StatusOr<StageArgs> StageFromProto(
+    const hoist::v1::StageRequest& request) {
+  StageArgs args;
+  args.key = {ModelId(request.model_id()), GroupIndex(request.group())};
+  args.device = DeviceIndex(request.device());
+  args.deadline = DeadlineFromProto(request.deadline_ms());
+  return args;
+}
+
+absl::StatusOr<PrefetchArgs> PrefetchFromProto(
+    const hoist::v1::PrefetchRequest& request) {
+  PrefetchArgs args;
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("groups", request.groups_size(), kMaxGroupsPerModel));
+  HOIST_ASSIGN_OR_RETURN(args.to,
+                         TierFromProto(request.tier(), request.device()));
+  if (args.to.tier == Tier::kDisk) {
+    return absl::InvalidArgumentError(
+        "tier must be TIER_DEVICE or TIER_HOST: nothing is prefetched to disk");
+  }
+  args.model = ModelId(request.model_id());
+  args.groups = GroupIndicesFromProto(request.groups());
+  return args;
+}
+
+absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
+    const hoist::v1::ReleaseRequest& request) {
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("lease_ids", request.lease_ids_size(), kMaxLeasesPerRelease));
+  std::vector<LeaseId> leases;
+  leases.reserve(static_cast<size_t>(request.lease_ids_size()));
+  for (uint64_t id : request.lease_ids()) leases.emplace_back(id);
+  return leases;
+}
+
+absl::StatusOr<std::string> DescribeModelFromProto(
+    const hoist::v1::DescribeModelRequest& request) {
+  return NameFromProto("name", request.name(), kMaxModelNameBytes);
+}
+
+absl::StatusOr<OrderArgs> SetOrderFromProto(
+    const hoist::v1::SetOrderRequest& request) {
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("groups", request.groups_size(), kMaxGroupsPerModel));
+  return OrderArgs{ModelId(request.model_id()),
+                   GroupIndicesFromProto(request.groups())};
+}
+
+}  // namespace hoistd

@@ -1,0 +1,57 @@
+// session.proto's requests to the engine's values; every number, length and
+// descriptor of them is hostile until it has passed here.
+//
+// InvalidArgument says which field and what is allowed. Each request must name
+// each descriptor that came with it exactly once; those that are not handed on
+// are closed. What needs the model or the node to judge is the engine's to
+// refuse.
+#ifndef HOIST_DAEMON_SESSION_REQUEST_CONVERT_H_
+#define HOIST_DAEMON_SESSION_REQUEST_CONVERT_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/requests.h"
+#include "hoist/shared/unique_fd.h"
+#include "hoist/v1/session.pb.h"
+
+namespace hoistd {
+
+// A directory entry's name, as Linux's file systems limit it.
+inline constexpr size_t kMaxFileNameBytes = 255;
+inline constexpr int kMaxLeasesPerRelease = 65'536;
+
+struct OrderArgs {
+  ModelId model;
+  std::vector<GroupIndex> groups;
+};
+
+absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
+    const hoist::v1::OpenSessionRequest& request, const Peer& peer);
+
+// The shards are open for reading. Whether they are regular files is not asked
+// here: fstat can block on a network file system.
+absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
+    const hoist::v1::RegisterModelRequest& request,
+    std::vector<hoist::UniqueFd> fds);
+
+// The image is a memfd that nobody can change any more, and holds the group.
+absl::StatusOr<PublishArgs> PublishFromProto(
+    const hoist::v1::PublishRequest& request, std::vector<hoist::UniqueFd> fds);
+
+absl::StatusOr<StageArgs> StageFromProto(
+    const hoist::v1::StageRequest& request);
+absl::StatusOr<PrefetchArgs> PrefetchFromProto(
+    const hoist::v1::PrefetchRequest& request);
+absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
+    const hoist::v1::ReleaseRequest& request);
+absl::StatusOr<std::string> DescribeModelFromProto(
+    const hoist::v1::DescribeModelRequest& request);
+absl::StatusOr<OrderArgs> SetOrderFromProto(
+    const hoist::v1::SetOrderRequest& request);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_REQUEST_CONVERT_H_

@@ -1,0 +1,369 @@
+#include "daemon/session/session_loop.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/session/peer_process.h"
+#include "hoist/v1/session.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace hoistd {
+namespace {
+
+// Keys of epoll events: these two, then a pair a connection.
+constexpr uint64_t kListenKey = 0;
+constexpr uint64_t kMailboxKey = 1;
+uint64_t SocketKey(ConnectionId id) { return id.number() * 2; }
+uint64_t PidfdKey(ConnectionId id) { return id.number() * 2 + 1; }
+
+constexpr uint32_t kReadEvents = EPOLLIN | EPOLLRDHUP;
+constexpr uint32_t kGoneEvents = EPOLLHUP | EPOLLRDHUP | EPOLLERR;
+
+// Packets of one client in a row, before others have their turn.
+constexpr int kPacketsPerTurn = 16;
+// Connections beyond `max_sessions` that may say what they want and be refused
+// properly; those beyond are refused before they speak.
+constexpr size_t kWaitingRoom = 64;
+// While descriptors are short, accepting is tried again this often.
+constexpr int kAcceptRetryMs = 100;
+
+absl::Status TooManySessions(size_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("hoistd has ", limit,
+                   " sessions, its limit; close one, or raise max_sessions"));
+}
+
+bool IsGarbage(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+}
+
+std::string Describe(const Connection& connection) {
+  return absl::StrCat("pid ", connection.peer().pid, " uid ",
+                      connection.peer().uid.number());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Create(
+    SessionServerOptions options, EngineApi& engine) {
+  HOIST_ASSIGN_OR_RETURN(
+      ListeningSocket listening,
+      options.listen_fd.valid()
+          ? ListeningSocket::Adopt(std::move(options.listen_fd))
+          : ListeningSocket::Create(options.socket));
+  HOIST_ASSIGN_OR_RETURN(Acceptor acceptor,
+                         Acceptor::Create(std::move(listening)));
+  HOIST_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
+  HOIST_ASSIGN_OR_RETURN(std::shared_ptr<Mailbox> mailbox, Mailbox::Create());
+  std::unique_ptr<SessionLoop> loop(
+      new SessionLoop(std::move(options), engine, std::move(mailbox),
+                      std::move(acceptor), std::move(poller)));
+  HOIST_RETURN_IF_ERROR(loop->Start());
+  return loop;
+}
+
+SessionLoop::SessionLoop(SessionServerOptions options, EngineApi& engine,
+                         std::shared_ptr<Mailbox> mailbox, Acceptor acceptor,
+                         Poller poller)
+    : options_(std::move(options)),
+      engine_(engine),
+      mailbox_(std::move(mailbox)),
+      acceptor_(std::move(acceptor)),
+      poller_(std::move(poller)),
+      router_(engine, mailbox_) {}
+
+absl::Status SessionLoop::Start() {
+  HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
+  return poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey);
+}
+
+void SessionLoop::Stop() {
+  stopping_ = true;
+  mailbox_->Wake();
+}
+
+void SessionLoop::Run() {
+  while (!stopping_) {
+    const bool paused = !accepting_;
+    for (const epoll_event& event :
+         poller_.Wait(paused ? kAcceptRetryMs : -1)) {
+      OnEvent(event.data.u64, event.events);
+    }
+    if (paused && poller_.Change(acceptor_.fd(), EPOLLIN, kListenKey).ok()) {
+      accepting_ = true;
+    }
+  }
+  CloseAll();
+}
+
+void SessionLoop::OnEvent(uint64_t key, uint32_t events) {
+  if (key == kListenKey) return AcceptAll();
+  if (key == kMailboxKey) return DeliverReplies();
+  const ConnectionId id(key / 2);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;  // Closed since epoll looked.
+  Connection& connection = *found->second;
+  const absl::Status status =
+      key == PidfdKey(id)
+          ? absl::CancelledError("the process that connected is dead")
+          : Serve(connection, events);
+  if (!status.ok()) Close(id, status);
+}
+
+void SessionLoop::AcceptAll() {
+  for (int i = 0; i < kPacketsPerTurn; ++i) {
+    auto [outcome, socket] = acceptor_.Accept();
+    switch (outcome) {
+      case Acceptor::Outcome::kAccepted:
+        Welcome(std::move(socket));
+        break;
+      case Acceptor::Outcome::kNoRoom:
+        spdlog::warn("a client is turned away: hoistd is out of descriptors");
+        Connection(ConnectionId(), std::move(socket), {}, options_.connection)
+            .HangUp(EncodeError(
+                0, absl::ResourceExhaustedError(
+                       "hoistd is out of file descriptors; close sessions, or "
+                       "raise its LimitNOFILE")));
+        acceptor_.Restock();
+        break;
+      case Acceptor::Outcome::kNothing:
+        return;
+      case Acceptor::Outcome::kExhausted:
+        // Level-triggered, the listening socket would keep us spinning.
+        if (poller_.Change(acceptor_.fd(), 0, kListenKey).ok()) {
+          accepting_ = false;
+        }
+        acceptor_.Restock();
+        return;
+    }
+  }
+}
+
+void SessionLoop::Welcome(hoist::UniqueFd socket) {
+  absl::StatusOr<PeerProcess> process =
+      PeerOf(socket.get(), options_.admin_group);
+  if (!process.ok()) {
+    spdlog::info("a connection is refused: {}", process.status().ToString());
+    return;
+  }
+  const ConnectionId id(next_id_++);
+  auto connection = std::make_unique<Connection>(
+      id, std::move(socket), *std::move(process), options_.connection);
+  absl::Status status =
+      connections_.size() < options_.max_sessions + kWaitingRoom
+          ? Watch(*connection)
+          : TooManySessions(options_.max_sessions);
+  if (!status.ok()) {
+    spdlog::warn("{} is turned away: {}", Describe(*connection),
+                 status.ToString());
+    connection->HangUp(EncodeError(0, status));
+    return;
+  }
+  connections_.emplace(id, std::move(connection));
+}
+
+absl::Status SessionLoop::Watch(const Connection& connection) {
+  HOIST_RETURN_IF_ERROR(poller_.Add(connection.socket(), kReadEvents,
+                                    SocketKey(connection.id())));
+  if (connection.pidfd() < 0) return absl::OkStatus();
+  return poller_.Add(connection.pidfd(), EPOLLIN, PidfdKey(connection.id()));
+}
+
+absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
+  // What a client sent before it left is not looked at: its session is over,
+  // and the kernel closes the descriptors that are still under way.
+  if ((events & kGoneEvents) != 0) {
+    return absl::CancelledError("the client closed the connection");
+  }
+  if ((events & EPOLLOUT) != 0) {
+    HOIST_RETURN_IF_ERROR(connection.Flush());
+    if (!connection.wants_write()) {
+      HOIST_RETURN_IF_ERROR(poller_.Change(connection.socket(), kReadEvents,
+                                           SocketKey(connection.id())));
+    }
+  }
+  if ((events & EPOLLIN) != 0) return ReceiveSome(connection);
+  return absl::OkStatus();
+}
+
+absl::Status SessionLoop::ReceiveSome(Connection& connection) {
+  for (int i = 0; i < kPacketsPerTurn; ++i) {
+    absl::StatusOr<std::optional<hoist::Packet>> packet = connection.Receive();
+    if (!packet.ok()) {
+      if (IsGarbage(packet.status())) {
+        connection.HangUp(EncodeError(0, packet.status()));
+      }
+      return packet.status();
+    }
+    if (!packet->has_value()) return absl::OkStatus();
+    HOIST_RETURN_IF_ERROR(OnPacket(connection, **std::move(packet)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionLoop::OnPacket(Connection& connection,
+                                   hoist::Packet packet) {
+  absl::Status garbage;
+  hoist::v1::ClientMessage message;
+  if (packet.body.size() > options_.max_request_bytes) {
+    garbage = absl::InvalidArgumentError(
+        absl::StrCat("the request has ", packet.body.size(), " bytes; at most ",
+                     options_.max_request_bytes, " are allowed"));
+  } else if (!message.ParseFromString(packet.body)) {
+    garbage =
+        absl::InvalidArgumentError("the body is not a hoist.v1.ClientMessage");
+  }
+  if (!garbage.ok()) {
+    connection.HangUp(EncodeError(0, garbage));
+    return garbage;
+  }
+  const Ticket ticket = {connection.id(), message.request_id(),
+                         packet.fds.size()};
+  SPDLOG_DEBUG("{}: request {} verb {} with {} descriptors",
+               Describe(connection), ticket.request_id,
+               static_cast<int>(message.body_case()), ticket.fds);
+  const absl::Status status =
+      Dispatch(connection, ticket, message, std::move(packet.fds));
+  if (status.ok()) return absl::OkStatus();
+  return Send(connection, EncodeError(ticket.request_id, status));
+}
+
+absl::Status SessionLoop::Dispatch(Connection& connection, const Ticket& ticket,
+                                   const hoist::v1::ClientMessage& message,
+                                   std::vector<hoist::UniqueFd> fds) {
+  if (connection.phase() == Connection::Phase::kNew) {
+    return DispatchOpen(connection, ticket, message);
+  }
+  if (connection.phase() == Connection::Phase::kOpening) {
+    return absl::FailedPreconditionError(
+        "the session is being opened; wait for OpenSession's reply");
+  }
+  HOIST_RETURN_IF_ERROR(connection.Admit(ticket.fds));
+  const absl::Status status =
+      router_.Route(ticket, connection.session(), message, std::move(fds));
+  if (!status.ok()) connection.Finish(ticket);
+  return status;
+}
+
+absl::Status SessionLoop::DispatchOpen(
+    Connection& connection, const Ticket& ticket,
+    const hoist::v1::ClientMessage& message) {
+  if (!message.has_open_session()) {
+    return absl::FailedPreconditionError(
+        "OpenSession must be the first request of a connection");
+  }
+  if (ticket.fds != 0) {
+    return absl::InvalidArgumentError("OpenSession takes no descriptors");
+  }
+  if (sessions_ >= options_.max_sessions) {
+    return TooManySessions(options_.max_sessions);
+  }
+  HOIST_RETURN_IF_ERROR(connection.Admit(0));
+  // First, since the engine might answer before Open returns.
+  connection.BeginOpening();
+  ++sessions_;
+  const absl::Status status =
+      router_.Open(ticket, message.open_session(), connection.peer());
+  if (!status.ok()) {
+    connection.FailOpening();
+    connection.Finish(ticket);
+    --sessions_;
+  }
+  return status;
+}
+
+absl::Status SessionLoop::Send(Connection& connection, Outbound message) {
+  const bool waited = connection.wants_write();
+  HOIST_RETURN_IF_ERROR(connection.Send(std::move(message)));
+  if (waited || !connection.wants_write()) return absl::OkStatus();
+  return poller_.Change(connection.socket(), kReadEvents | EPOLLOUT,
+                        SocketKey(connection.id()));
+}
+
+void SessionLoop::DeliverReplies() {
+  for (Reply& reply : mailbox_->TakeAll()) Deliver(std::move(reply));
+}
+
+void SessionLoop::Deliver(Reply reply) {
+  const ConnectionId id = reply.ticket.connection;
+  const auto* session = std::get_if<SessionId>(&reply.value);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) {
+    // The client left before its session was open: nobody else knows of it.
+    if (session != nullptr) engine_.CloseSession(*session);
+    return;
+  }
+  Connection& connection = *found->second;
+  connection.Finish(reply.ticket);
+  if (reply.fatal) {
+    const absl::Status why = reply.status;
+    connection.HangUp(EncodeReply(std::move(reply)));
+    return Close(id, why);
+  }
+  const absl::Status status =
+      connection.phase() == Connection::Phase::kOpening
+          ? DeliverOpened(connection, reply)
+          : Send(connection, EncodeReply(std::move(reply)));
+  if (!status.ok()) Close(id, status);
+}
+
+absl::Status SessionLoop::DeliverOpened(Connection& connection,
+                                        const Reply& reply) {
+  const uint64_t request = reply.ticket.request_id;
+  if (!reply.status.ok()) {
+    connection.FailOpening();
+    --sessions_;
+    return Send(connection, EncodeError(request, reply.status));
+  }
+  const SessionId session = std::get<SessionId>(reply.value);
+  connection.FinishOpening(session);
+  spdlog::info("session {} opened by {}{}", session.number(),
+               Describe(connection),
+               connection.peer().admin ? ", an admin" : "");
+  return Send(connection, EncodeOpened(request, session, engine_.facts(),
+                                       options_.instance_id));
+}
+
+void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
+  const auto found = connections_.find(id);
+  const std::unique_ptr<Connection> connection = std::move(found->second);
+  connections_.erase(found);
+  const std::string reason = absl::CHexEscape(std::string(why.message()));
+  switch (connection->phase()) {
+    case Connection::Phase::kNew:
+      spdlog::info("{} closed without a session: {}", Describe(*connection),
+                   reason);
+      return;
+    case Connection::Phase::kOpening:
+      // Deliver closes the session, once it is known.
+      --sessions_;
+      spdlog::info("{} closed while its session was opened: {}",
+                   Describe(*connection), reason);
+      return;
+    case Connection::Phase::kOpen:
+      engine_.CloseSession(connection->session());
+      --sessions_;
+      spdlog::info("session {} of {} closed: {}",
+                   connection->session().number(), Describe(*connection),
+                   reason);
+      return;
+  }
+}
+
+void SessionLoop::CloseAll() {
+  while (!connections_.empty()) {
+    Close(connections_.begin()->first, absl::UnavailableError("hoistd stops"));
+  }
+  // From here on the engine's callbacks close what they open themselves.
+  for (const Reply& reply : mailbox_->Close()) {
+    if (const auto* session = std::get_if<SessionId>(&reply.value)) {
+      engine_.CloseSession(*session);
+    }
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,81 @@
+#ifndef HOIST_DAEMON_SESSION_SESSION_LOOP_H_
+#define HOIST_DAEMON_SESSION_SESSION_LOOP_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/session/acceptor.h"
+#include "daemon/session/connection.h"
+#include "daemon/session/mailbox.h"
+#include "daemon/session/poller.h"
+#include "daemon/session/session_server.h"
+#include "daemon/session/verb_router.h"
+
+namespace hoistd {
+
+// The session thread's work: all connections, and what happens on them.
+//
+// Threads:  Run on the session thread, which alone touches the fields; Stop
+//           from any.
+class SessionLoop {
+ public:
+  static absl::StatusOr<std::unique_ptr<SessionLoop>> Create(
+      SessionServerOptions options, EngineApi& engine);
+
+  // Serves until Stop; then closes all sessions.
+  void Run();
+  void Stop();
+
+ private:
+  SessionLoop(SessionServerOptions options, EngineApi& engine,
+              std::shared_ptr<Mailbox> mailbox, Acceptor acceptor,
+              Poller poller);
+
+  absl::Status Start();
+  void OnEvent(uint64_t key, uint32_t events);
+
+  void AcceptAll();
+  void Welcome(hoist::UniqueFd socket);
+  absl::Status Watch(const Connection& connection);
+
+  // An error is why the connection must end.
+  absl::Status Serve(Connection& connection, uint32_t events);
+  absl::Status ReceiveSome(Connection& connection);
+  absl::Status OnPacket(Connection& connection, hoist::Packet packet);
+  // OK: the engine will answer. Else the client is told, and may go on.
+  absl::Status Dispatch(Connection& connection, const Ticket& ticket,
+                        const hoist::v1::ClientMessage& message,
+                        std::vector<hoist::UniqueFd> fds);
+  absl::Status DispatchOpen(Connection& connection, const Ticket& ticket,
+                            const hoist::v1::ClientMessage& message);
+  absl::Status Send(Connection& connection, Outbound message);
+
+  void DeliverReplies();
+  void Deliver(Reply reply);
+  absl::Status DeliverOpened(Connection& connection, const Reply& reply);
+
+  void Close(ConnectionId id, const absl::Status& why);
+  void CloseAll();
+
+  const SessionServerOptions options_;
+  EngineApi& engine_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::atomic<bool> stopping_ = false;
+
+  Acceptor acceptor_;
+  Poller poller_;
+  VerbRouter router_;
+  bool accepting_ = true;
+  uint64_t next_id_ = 1;
+  size_t sessions_ = 0;  // Opening or open.
+  absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_SESSION_LOOP_H_

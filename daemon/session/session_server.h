@@ -1,0 +1,77 @@
+// The session socket: where libhoist meets the engine.
+#ifndef HOIST_DAEMON_SESSION_SESSION_SERVER_H_
+#define HOIST_DAEMON_SESSION_SESSION_SERVER_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/session/connection.h"
+#include "daemon/session/listening_socket.h"
+#include "daemon/session/reply.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct SessionServerOptions {
+  // Where to make the socket; unused where `listen_fd` is given.
+  SocketFileOptions socket;
+  // A listening unix SOCK_SEQPACKET socket made by systemd or a keeper.
+  hoist::UniqueFd listen_fd;
+  // Its members are admins, beside root and our own uid.
+  std::optional<gid_t> admin_group;
+  size_t max_sessions = 1024;
+  // Of one message's body. Parsed, it may take 60 times as much for a moment.
+  size_t max_request_bytes = size_t{16} << 20;
+  ConnectionLimits connection;
+  InstanceId instance_id = {};  // As NewInstanceId gives.
+};
+
+class SessionLoop;
+
+// 16 random bytes, for one start of the daemon.
+InstanceId NewInstanceId();
+
+// Serves the session socket until Shutdown.
+//
+// A session's life is its connection: when that ends, however it does, or the
+// process that made it dies, the engine's session is closed at once.
+//
+// Threads:  thread-safe. One thread of its own does everything: accepts,
+//           receives, decodes, calls the engine, sends. It never blocks on a
+//           client or the engine.
+// Owns:     the sockets and that thread. Borrows the engine, which must outlive
+//           this object; callbacks it still holds after Shutdown are harmless.
+// Bounds:   `max_sessions`; a client that does not read is disconnected at
+//           `max_outbound_bytes`.
+// Restart:  nothing is kept. Clients connect again.
+class SessionServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SessionServer>> Create(
+      SessionServerOptions options, EngineApi& engine);
+  ~SessionServer();  // As Shutdown.
+
+  // Closes all sessions and the socket, and joins the thread. Again: nothing
+  // happens. Not from an engine callback.
+  void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit SessionServer(std::unique_ptr<SessionLoop> loop);
+
+  absl::Mutex mu_;  // Held while joining: a second Shutdown waits for it.
+  std::unique_ptr<SessionLoop> loop_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_SESSION_SERVER_H_

@@ -1,0 +1,141 @@
+#include "daemon/session/verb_router.h"
+
+#include <utility>
+
+#include "daemon/base/status.h"
+#include "daemon/session/request_convert.h"
+
+namespace hoistd {
+namespace {
+
+using MailboxPtr = std::shared_ptr<Mailbox>;
+
+Done<ModelPtr> ModelTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<ModelPtr> model) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = model.status();
+    if (model.ok()) reply.value = *std::move(model);
+    mailbox->Post(std::move(reply));
+  };
+}
+
+DoneStatus StatusTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::Status status) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = std::move(status);
+    mailbox->Post(std::move(reply));
+  };
+}
+
+Done<LeaseGrant> LeaseTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<LeaseGrant> grant) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = grant.status();
+    if (grant.ok()) {
+      absl::StatusOr<OwnedGrant> owned = OwnGrant(*std::move(grant));
+      reply.status = owned.status();
+      reply.fatal = !owned.ok();
+      if (owned.ok()) reply.value = *std::move(owned);
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
+absl::Status RefuseFds(const std::vector<hoist::UniqueFd>& fds) {
+  if (fds.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "descriptors came with a verb that takes none");
+}
+
+}  // namespace
+
+absl::Status VerbRouter::Open(const Ticket& ticket,
+                              const hoist::v1::OpenSessionRequest& request,
+                              const Peer& peer) {
+  HOIST_ASSIGN_OR_RETURN(OpenSessionArgs args,
+                         OpenSessionFromProto(request, peer));
+  engine_.OpenSession(std::move(args),
+                      [&engine = engine_, mailbox = mailbox_,
+                       ticket](absl::StatusOr<SessionId> session) {
+                        Reply reply;
+                        reply.ticket = ticket;
+                        reply.status = session.status();
+                        if (session.ok()) reply.value = *session;
+                        const bool posted = mailbox->Post(std::move(reply));
+                        if (!posted && session.ok())
+                          engine.CloseSession(*session);
+                      });
+  return absl::OkStatus();
+}
+
+absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
+                               const hoist::v1::ClientMessage& message,
+                               std::vector<hoist::UniqueFd> fds) {
+  using Body = hoist::v1::ClientMessage;
+  switch (message.body_case()) {
+    case Body::kRegisterModel: {
+      HOIST_ASSIGN_OR_RETURN(
+          RegisterModelArgs args,
+          RegisterModelFromProto(message.register_model(), std::move(fds)));
+      engine_.RegisterModel(session, std::move(args),
+                            ModelTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kPublish: {
+      HOIST_ASSIGN_OR_RETURN(
+          PublishArgs args,
+          PublishFromProto(message.publish(), std::move(fds)));
+      engine_.Publish(session, std::move(args), ModelTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kStage: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(const StageArgs args,
+                             StageFromProto(message.stage()));
+      engine_.Stage(session, args, LeaseTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kPrefetch: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(PrefetchArgs args,
+                             PrefetchFromProto(message.prefetch()));
+      engine_.Prefetch(session, std::move(args), StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kRelease: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(std::vector<LeaseId> leases,
+                             ReleaseFromProto(message.release()));
+      engine_.Release(session, std::move(leases), StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kDescribeModel: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(std::string name,
+                             DescribeModelFromProto(message.describe_model()));
+      engine_.DescribeModel(session, std::move(name),
+                            ModelTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kSetOrder: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(OrderArgs args,
+                             SetOrderFromProto(message.set_order()));
+      engine_.SetOrder(session, args.model, std::move(args.groups),
+                       StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kOpenSession:
+      return absl::FailedPreconditionError(
+          "this session is open; close the connection to open another");
+    case Body::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "the message carries no verb that this hoistd knows");
+}
+
+}  // namespace hoistd

@@ -1,0 +1,45 @@
+#ifndef HOIST_DAEMON_SESSION_VERB_ROUTER_H_
+#define HOIST_DAEMON_SESSION_VERB_ROUTER_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/session/mailbox.h"
+#include "daemon/session/reply.h"
+#include "hoist/shared/unique_fd.h"
+#include "hoist/v1/session.pb.h"
+
+namespace hoistd {
+
+// Turns requests into calls of the engine, whose answers come to the mailbox.
+//
+// Threads:  the session thread's; the callbacks it leaves with the engine run
+//           on the engine's thread.
+// Owns:     nothing. The mailbox is shared with callbacks still in the engine,
+//           which may outlive the server.
+class VerbRouter {
+ public:
+  // `engine` must outlive this object.
+  VerbRouter(EngineApi& engine, std::shared_ptr<Mailbox> mailbox)
+      : engine_(engine), mailbox_(std::move(mailbox)) {}
+
+  // OK: the reply will come to the mailbox, once. InvalidArgument: the request
+  // was refused here, and none will.
+  absl::Status Open(const Ticket& ticket,
+                    const hoist::v1::OpenSessionRequest& request,
+                    const Peer& peer);
+  // Any verb but OpenSession.
+  absl::Status Route(const Ticket& ticket, SessionId session,
+                     const hoist::v1::ClientMessage& message,
+                     std::vector<hoist::UniqueFd> fds);
+
+ private:
+  EngineApi& engine_;
+  const std::shared_ptr<Mailbox> mailbox_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SESSION_VERB_ROUTER_H_

@@ -1,0 +1,162 @@
+// Many clients, and clients that do not read.
+#include <sys/resource.h>
+
+#include "tests/component/session/session_fixture.h"
+
+namespace hoistd::testing {
+namespace {
+
+using ::hoist::v1::ClientMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kExhausted =
+    static_cast<int>(absl::StatusCode::kResourceExhausted);
+
+TEST_F(SessionFixture, FiveHundredSessionsAreServedAtOnce) {
+  engine().stage.Answer(
+      [](auto call) { call.done(absl::NotFoundError("no model")); });
+  std::vector<RawSession> clients;
+  for (int i = 0; i < 500; ++i) {
+    clients.emplace_back(path());
+    ASSERT_TRUE(clients.back().valid());
+    ASSERT_EQ(clients.back().Open().message.code(), 0);
+  }
+  for (RawSession& client : clients) {
+    for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(client.Send(StageMessage(i)));
+  }
+  for (RawSession& client : clients) {
+    for (uint64_t i = 1; i <= 4; ++i) {
+      const auto reply = client.Receive();
+      ASSERT_TRUE(reply.has_value());
+      EXPECT_EQ(reply->message.request_id(), i);
+    }
+  }
+  EXPECT_EQ(engine().open_sessions(), 500u);
+  clients.clear();
+  engine().WaitUntilClosed(500);
+  EXPECT_EQ(engine().open_sessions(), 0u);
+}
+
+TEST_F(SessionFixture, OneSessionTooManyIsRefusedUntilAnotherCloses) {
+  server_->Shutdown();
+  options_.max_sessions = 2;
+  Start();
+  RawSession a(path()), b(path()), c(path());
+  ASSERT_EQ(a.Open().message.code(), 0);
+  ASSERT_EQ(b.Open().message.code(), 0);
+  const auto refused = c.Open().message;
+  EXPECT_EQ(refused.code(), kExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("max_sessions"));
+  a.Close();
+  engine().WaitUntilClosed(SessionId(1));
+  EXPECT_EQ(c.Open().message.code(), 0);
+}
+
+TEST_F(SessionFixture, ConnectionsFarBeyondTheLimitAreTurnedAway) {
+  server_->Shutdown();
+  options_.max_sessions = 2;
+  Start();
+  std::vector<RawSession> idle;
+  for (int i = 0; i < 2 + 64; ++i) idle.emplace_back(path());
+  RawSession one_more(path());
+  ASSERT_TRUE(one_more.valid());
+  const auto refused = one_more.Receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->message.code(), kExhausted);
+  EXPECT_EQ(one_more.Receive(), std::nullopt);
+}
+
+TEST_F(SessionFixture, AClientThatDoesNotReadIsClosedAndOthersGoOn) {
+  server_->Shutdown();
+  options_.connection.max_outbound_bytes = 1 << 20;
+  options_.connection.max_in_flight = 1'000'000;
+  Start();
+  engine().describe_model.Answer(
+      [](auto call) { call.done(ModelOf(1, 300)); });  // About 15 KiB.
+  RawSession deaf(path());
+  ASSERT_EQ(deaf.Open().message.code(), 0);
+  RawSession other(path());
+  ASSERT_EQ(other.Open().message.code(), 0);
+  // Until it is disconnected, which it is: else this never ends.
+  for (uint64_t i = 1; deaf.Send(DescribeMessage(i)); ++i) {
+    if (i % 32 != 0) continue;
+    EXPECT_EQ(other.Call(DescribeMessage(i)).message.code(), 0);
+  }
+  engine().WaitUntilClosed(SessionId(1));
+  EXPECT_THAT(engine().closed(), ElementsAre(SessionId(1)));
+  EXPECT_EQ(other.Call(DescribeMessage(1)).message.code(), 0);
+}
+
+TEST_F(SessionFixture, AClientThatReadsLateGetsEveryReplyInOrder) {
+  engine().describe_model.Answer([](auto call) { call.done(ModelOf(1, 300)); });
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  constexpr uint64_t kCount = 200;  // 3 MB; the socket's buffer takes 0.2.
+  for (uint64_t i = 1; i <= kCount; ++i) {
+    ASSERT_TRUE(client.Send(DescribeMessage(i)));
+  }
+  Settle();
+  for (uint64_t i = 1; i <= kCount; ++i) {
+    const auto reply = client.Receive();
+    ASSERT_TRUE(reply.has_value()) << "after " << i;
+    ASSERT_EQ(reply->message.request_id(), i);
+  }
+}
+
+TEST_F(SessionFixture, AReplyLargerThanTheLimitStillArrives) {
+  server_->Shutdown();
+  options_.connection.max_outbound_bytes = 4096;
+  Start();
+  engine().describe_model.Answer(
+      [](auto call) { call.done(ModelOf(1, 20'000)); });
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  const auto reply = client.Call(DescribeMessage(1)).message;
+  EXPECT_EQ(reply.model().groups(0).tensors_size(), 20'000);
+}
+
+// Lowers this process's descriptor limit for as long as it lives.
+class FdLimit {
+ public:
+  explicit FdLimit(rlim_t limit) {
+    HOIST_CHECK(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit lower = {limit, before_.rlim_max};
+    HOIST_CHECK(setrlimit(RLIMIT_NOFILE, &lower) == 0);
+  }
+  ~FdLimit() { HOIST_CHECK(setrlimit(RLIMIT_NOFILE, &before_) == 0); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(SessionFixture, OutOfDescriptorsClientsAreToldAndLaterServed) {
+  std::vector<hoist::UniqueFd> sockets;
+  RawSession served(path());
+  ASSERT_EQ(served.Open().message.code(), 0);
+  RawSession refused(path());  // Accepted; a place for its descriptor is had.
+  ASSERT_EQ(refused.Open().message.code(), 0);
+  refused.Close();
+  engine().WaitUntilClosed(SessionId(2));
+  Settle();
+  engine().WaitUntilClosed(2);
+  {
+    // The next client's own socket takes the last descriptor there is.
+    hoist::UniqueFd lowest = DevNull();
+    const auto limit = static_cast<rlim_t>(lowest.get()) + 1;
+    lowest.reset();
+    FdLimit few(limit);
+    RawSession unlucky(path());
+    ASSERT_TRUE(unlucky.valid());
+    const auto reply = unlucky.Receive();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(reply->message.code(), kExhausted);
+    EXPECT_THAT(reply->message.message(), HasSubstr("LimitNOFILE"));
+    EXPECT_EQ(served.Call(ClientMessage()).message.code(), 3);
+  }
+  RawSession lucky(path());
+  EXPECT_EQ(lucky.Open().message.code(), 0);
+}
+
+}  // namespace
+}  // namespace hoistd::testing

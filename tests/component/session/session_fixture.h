@@ -1,0 +1,139 @@
+#ifndef HOIST_TESTS_COMPONENT_SESSION_SESSION_FIXTURE_H_
+#define HOIST_TESTS_COMPONENT_SESSION_SESSION_FIXTURE_H_
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "daemon/session/session_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hoist/shared/packet_socket.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/raw_session.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace hoistd::testing {
+
+inline NodeFacts FakeFacts() {
+  NodeFacts facts;
+  facts.version = "1.2.3";
+  DeviceView device;
+  device.info.name = "emulated";
+  device.info.span_bytes = uint64_t{1} << 40;
+  device.pool_bytes = uint64_t{8} << 30;
+  device.slab_bytes = uint64_t{256} << 20;
+  facts.devices.push_back(device);
+  return facts;
+}
+
+// A server over a scripted engine. TearDown checks that no descriptor is left.
+class SessionFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fds_before_ = OpenFdCount();
+    Start();
+  }
+
+  void Start() {
+    options_.socket.path = dir_ / "hoistd.sock";
+    options_.instance_id.fill(7);
+    SessionServerOptions options;
+    options.socket = options_.socket;
+    options.max_sessions = options_.max_sessions;
+    options.max_request_bytes = options_.max_request_bytes;
+    options.connection = options_.connection;
+    options.instance_id = options_.instance_id;
+    ASSERT_OK_AND_ASSIGN(server_,
+                         SessionServer::Create(std::move(options), *engine_));
+  }
+
+  void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+    // The engine goes first: what it still holds for a test is dropped.
+    engine_.reset();
+    server_.reset();
+    EXPECT_EQ(OpenFdCount(), fds_before_) << "descriptors leaked";
+  }
+
+  std::string path() const { return options_.socket.path; }
+  FakeEngine& engine() { return *engine_; }
+
+  // A round trip on a session of its own: whatever the session thread had to
+  // do before is done.
+  void Settle() {
+    RawSession other(path());
+    ASSERT_TRUE(other.valid());
+    ASSERT_EQ(other.Open("settle").message.code(), 0);
+    hoist::v1::ClientMessage unknown;
+    ASSERT_NE(other.Call(unknown).message.code(), 0);
+  }
+
+  TempDir dir_;
+  SessionServerOptions options_;  // Of Start; not `listen_fd`.
+  std::unique_ptr<FakeEngine> engine_ =
+      std::make_unique<FakeEngine>(FakeFacts());
+  std::unique_ptr<SessionServer> server_;
+
+ private:
+  size_t fds_before_ = 0;
+};
+
+inline hoist::v1::ClientMessage StageMessage(uint64_t request_id) {
+  hoist::v1::ClientMessage message;
+  message.set_request_id(request_id);
+  message.mutable_stage()->set_model_id(3);
+  message.mutable_stage()->set_group(4);
+  message.mutable_stage()->set_deadline_ms(250);
+  return message;
+}
+
+inline hoist::v1::ClientMessage DescribeMessage(uint64_t request_id) {
+  hoist::v1::ClientMessage message;
+  message.set_request_id(request_id);
+  message.mutable_describe_model()->set_name("minilm");
+  return message;
+}
+
+inline hoist::UniqueFd DevNull() {
+  return hoist::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+// A memfd of `bytes` zeros that nobody can change any more.
+inline hoist::UniqueFd SealedMemfd(uint64_t bytes) {
+  hoist::Result<hoist::UniqueFd> fd = hoist::CreateMemfd("image", bytes);
+  HOIST_CHECK(fd.ok() && hoist::SealMemfd(fd->get()).ok());
+  return std::move(fd).value();
+}
+
+// A model of one group with `tensors` tensors, as an engine gives it.
+inline ModelPtr ModelOf(uint64_t id, int tensors) {
+  auto group = std::make_shared<Group>();
+  group->name = "layer.0";
+  group->image_bytes = 4096;
+  for (int i = 0; i < tensors; ++i) {
+    Tensor tensor;
+    tensor.name = "layer.0.block.of.a.long.name." + std::to_string(i);
+    tensor.dtype = hoist::DType::kU8;
+    tensor.shape = {1};
+    tensor.bytes = 1;
+    group->tensors.push_back(std::move(tensor));
+  }
+  auto spec = std::make_shared<ModelSpec>();
+  spec->name = "minilm";
+  spec->groups.push_back(std::move(group));
+  spec->image_bytes = 4096;
+  auto model = std::make_shared<Model>();
+  model->id = ModelId(id);
+  model->spec = std::move(spec);
+  return model;
+}
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_COMPONENT_SESSION_SESSION_FIXTURE_H_
