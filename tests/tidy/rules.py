@@ -89,7 +89,8 @@ def includes(tree):
                 found.append(f"{where}{name}: a header that tests/tidy/"
                              "layers.py does not know, or not named from the "
                              "repository's root")
-            elif kind == "zone" and what != own and what not in sees:
+            elif (kind == "zone" and what != own and
+                  not {what, name} & sees):
                 found.append(f"{where}{own} may not see {what}: {name}")
             elif kind == "third" and what not in zone.uses:
                 found.append(f"{where}{own} may not use {what}: {name}")
@@ -130,7 +131,9 @@ def links(tree):
                 if own == "proto":
                     continue  # It generates the bindings themselves.
                 for what in brought[0]:
-                    if what != own and what not in zone.sees:
+                    if what != own and not any(
+                            seen == what or seen.startswith(what + "/")
+                            for seen in zone.sees):
                         found.append(f"{where}: {own} may not link {target}")
                 for lib in brought[1]:
                     if lib not in zone.uses:
@@ -175,12 +178,13 @@ def include_guards(tree):
     """A header's guard is HOIST_<PATH>_H_."""
     found = []
     for path, text in tree.code(ends=".h"):
-        inner = re.sub(r"^.*?/?include/hoist/", "", path).replace("/src/", "/")
-        guard = "HOIST_" + re.sub(r"\W", "_", inner.upper()) + "_"
-        want = f"#ifndef {guard}\n#define {guard}\n"
-        if want not in text or not text.endswith(f"#endif  // {guard}\n"):
-            found.append(f"{path}:1: its guard should be {guard}, closed by "
-                         f"'#endif  // {guard}'")
+        inner = re.sub(r"^.*?/?include/hoist/", "", path)
+        guards = ["HOIST_" + re.sub(r"\W", "_", name.upper()) + "_"
+                  for name in (inner, inner.replace("/src/", "/"))]
+        if not any(f"#ifndef {guard}\n#define {guard}\n" in text and
+                   text.endswith(f"#endif  // {guard}\n") for guard in guards):
+            found.append(f"{path}:1: its guard should be {guards[-1]}, closed "
+                         f"by '#endif  // {guards[-1]}'")
     return found
 
 

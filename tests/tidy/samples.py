@@ -37,7 +37,8 @@ CASES = {
         ({"daemon/engine/a.cc": include('"daemon/session/a.h"',
                                         '"daemon/device/emulated_device.h"',
                                         '"daemon/mover/mover.h"')}, 2),
-        ({"daemon/mover/a.cc": include('"daemon/io/uring_engine.h"')}, 1),
+        ({"daemon/mover/a.cc": include('"daemon/io/uring_engine.h"',
+                                       '"daemon/io/source_file.h"')}, 1),
         ({"daemon/novel/a.cc": ""}, 1),
         ({"daemon/store/a.cc": include('"spill.h"', "<unheard/of.h>")}, 2),
         ({"daemon/main.cc": include('"daemon/io/uring_engine.h"',
@@ -79,6 +80,7 @@ CASES = {
           "daemon/core/a.h": guarded("CORE_A"),
           "daemon/core/b.h": "#pragma once\n",
           "client/src/d.h": guarded("CLIENT_D"),
+          "client/src/e.h": guarded("CLIENT_SRC_E"),
           "shared/include/hoist/shared/c.h": guarded("SHARED_C")}, 2),
     ],
     "WhiteSpace": [
