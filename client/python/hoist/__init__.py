@@ -1,0 +1,32 @@
+"""hoist: weights that live in hoistd, staged before they are used.
+
+    import hoist
+
+    with hoist.connect() as session:
+        model = session.register("/models/minilm")
+        with session.stage(model["encoder.layer.0"]) as lease:
+            weight = lease["encoder.layer.0.output.dense.weight"].numpy()
+
+Nothing is copied into this process: arrays and tensors are views of hoistd's
+memory, and may be used until their lease is released.
+"""
+
+from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
+                      DeadlineExceeded, FailedPrecondition, HoistError,
+                      InternalError, InvalidArgument, NotFound, OutOfRange,
+                      PermissionDenied, ResourceExhausted, Unauthenticated,
+                      Unavailable, Unimplemented, UnknownError)
+from ._library import library_path, library_version
+from ._session import Device, Lease, Session, connect
+from ._model import Group, Model, TensorInfo
+from ._tensor import Tensor
+
+__all__ = [
+    "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
+    "Device", "FailedPrecondition", "Group", "HoistError", "InternalError",
+    "InvalidArgument", "Lease", "Model", "NotFound", "OutOfRange",
+    "PermissionDenied", "ResourceExhausted", "Session", "Tensor", "TensorInfo",
+    "Unauthenticated", "Unavailable", "Unimplemented", "UnknownError",
+    "connect", "library_path", "library_version",
+]
+__version__ = "0.1.0"

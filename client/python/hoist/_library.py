@@ -1,0 +1,201 @@
+"""Finds libhoist, and declares the part of hoist_c.h that is used here."""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+import glob
+import os
+import pathlib
+from typing import Any, Iterator
+
+from ._errors import BY_CODE, UnknownError
+
+_NAME = "libhoist.so.0"
+
+
+class ConnectOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("socket_path", c.c_char_p),
+                ("client_name", c.c_char_p),
+                ("device_budget_bytes", c.c_uint64),
+                ("connect_deadline_ms", c.c_uint64),
+                ("call_deadline_ms", c.c_uint64)]
+
+
+class DeviceInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("index", c.c_uint32),
+                ("kind", c.c_int), ("name", c.c_char_p),
+                ("uuid", c.c_uint8 * 16), ("pool_bytes", c.c_uint64)]
+
+
+class GroupSpec(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("tensors", c.POINTER(c.c_char_p)),
+                ("tensor_count", c.c_size_t)]
+
+
+class RegisterOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("name", c.c_char_p),
+                ("path", c.c_char_p), ("grouping", c.c_int),
+                ("groups", c.POINTER(GroupSpec)), ("group_count", c.c_size_t),
+                ("readers", c.c_int)]
+
+
+class PublishTensor(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("dtype", c.c_int), ("rank", c.c_int),
+                ("shape", c.POINTER(c.c_int64)),
+                ("strides", c.POINTER(c.c_int64)), ("data", c.c_void_p)]
+
+
+class PublishOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("model", c.c_char_p),
+                ("group", c.c_char_p), ("tensors", c.POINTER(PublishTensor)),
+                ("tensor_count", c.c_size_t), ("readers", c.c_int)]
+
+
+class GroupInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("name", c.c_char_p),
+                ("image_bytes", c.c_uint64), ("tensor_count", c.c_uint32)]
+
+
+class TensorRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("name", c.c_char_p),
+                ("dtype", c.c_int), ("rank", c.c_int),
+                ("shape", c.POINTER(c.c_int64)),
+                ("strides", c.POINTER(c.c_int64)),
+                ("offset_bytes", c.c_uint64), ("size_bytes", c.c_uint64),
+                ("data", c.c_void_p)]
+
+
+_P = c.c_void_p  # An opaque handle.
+_U32P = c.POINTER(c.c_uint32)
+
+# Name -> (result, arguments). A result of None as first element marks a call
+# that returns a code and fills a last argument hoist_error**.
+_CALLS: dict[str, tuple[Any, list[Any]]] = {
+    "connect": (None, [c.POINTER(ConnectOptions), c.POINTER(_P)]),
+    "session_check": (None, [_P]),
+    "session_device": (None, [_P, c.c_size_t, c.POINTER(DeviceInfo)]),
+    "register_model": (None, [_P, c.POINTER(RegisterOptions), c.POINTER(_P)]),
+    "describe_model": (None, [_P, c.c_char_p, c.POINTER(_P)]),
+    "publish_group": (None, [_P, c.POINTER(PublishOptions), c.POINTER(_P)]),
+    "model_group": (None, [_P, c.c_uint32, c.POINTER(GroupInfo)]),
+    "model_tensor": (None,
+                     [_P, c.c_uint32, c.c_uint32, c.POINTER(TensorRecord)]),
+    "stage": (None, [_P, _P, c.c_uint32, c.c_uint32, c.c_uint64,
+                     c.POINTER(_P)]),
+    "lease_release": (None, [_P]),
+    "lease_check": (None, [_P]),
+    "lease_tensor": (None, [_P, c.c_uint32, c.POINTER(TensorRecord)]),
+    "lease_find_tensor": (None, [_P, c.c_char_p, c.POINTER(TensorRecord)]),
+    "prefetch": (None, [_P, _P, _U32P, c.c_size_t, c.c_int, c.c_uint32]),
+    "set_order": (None, [_P, _P, _U32P, c.c_size_t]),
+}
+_PLAIN: dict[str, tuple[Any, list[Any]]] = {
+    "error_message": (c.c_char_p, [_P]),
+    "error_free": (None, [_P]),
+    "version": (c.c_char_p, []),
+    "session_close": (None, [_P]),
+    "session_free": (None, [_P]),
+    "session_id": (c.c_uint64, [_P]),
+    "session_daemon_version": (c.c_char_p, [_P]),
+    "session_device_count": (c.c_size_t, [_P]),
+    "dtype_name": (c.c_char_p, [c.c_int]),
+    "dtype_bits": (c.c_int, [c.c_int]),
+    "model_free": (None, [_P]),
+    "model_id": (c.c_uint64, [_P]),
+    "model_name": (c.c_char_p, [_P]),
+    "model_fingerprint": (c.POINTER(c.c_uint8), [_P]),
+    "model_image_bytes": (c.c_uint64, [_P]),
+    "model_is_published": (c.c_int, [_P]),
+    "model_group_count": (c.c_uint32, [_P]),
+    "lease_free": (None, [_P]),
+    "lease_bytes": (c.c_uint64, [_P]),
+    "lease_id": (c.c_uint64, [_P]),
+    "lease_device": (c.c_uint32, [_P]),
+    "lease_device_kind": (c.c_int, [_P]),
+    "lease_was_resident": (c.c_int, [_P]),
+    "lease_tensor_count": (c.c_uint32, [_P]),
+}
+
+
+def _candidates() -> Iterator[str]:
+    """Paths to try, in order: what is nearest to this package first."""
+    here = pathlib.Path(__file__).resolve().parent
+    yield str(here / _NAME)  # The wheel carries it.
+    root = here.parents[2]  # A checkout: client/python/hoist.
+    build = os.environ.get("HOIST_BUILD_DIR")
+    if build:
+        yield os.path.join(build, "client", _NAME)
+    # An unpacked package: <prefix>/.../python/hoist beside <prefix>/lib.
+    for up in here.parents[:4]:
+        for lib in ("lib", "lib/x86_64-linux-gnu", "lib64"):
+            yield str(up / lib / _NAME)
+    found = glob.glob(str(root / "build" / "*" / "client" / _NAME))
+    yield from sorted(found, key=os.path.getmtime, reverse=True)
+
+
+def library_path() -> str:
+    """The libhoist that is loaded: $HOIST_LIBRARY, or the nearest one."""
+    given = os.environ.get("HOIST_LIBRARY")
+    if given:
+        return given
+    for path in _candidates():
+        if os.path.exists(path):
+            return path
+    return _NAME  # The dynamic linker's own search.
+
+
+@functools.lru_cache(maxsize=None)
+def load() -> c.CDLL:
+    """libhoist. ImportError says where it was looked for."""
+    path = library_path()
+    try:
+        lib = c.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"cannot load libhoist ({error}); set HOIST_LIBRARY to the path "
+            f"of {_NAME}, or install the wheel that carries it") from error
+    for name, (_, arguments) in _CALLS.items():
+        function = getattr(lib, "hoist_" + name)
+        function.restype = c.c_int
+        function.argtypes = [*arguments, c.POINTER(_P)]
+    for name, (result, arguments) in _PLAIN.items():
+        function = getattr(lib, "hoist_" + name)
+        function.restype = result
+        function.argtypes = arguments
+    return lib
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls hoist_<name>; raises the typed error if it fails."""
+    lib = load()
+    error = _P()
+    code = getattr(lib, "hoist_" + name)(*arguments, c.byref(error))
+    if code == 0:
+        return
+    message = lib.hoist_error_message(error).decode(errors="replace")
+    lib.hoist_error_free(error)
+    raise BY_CODE.get(code, UnknownError)(message)
+
+
+def ask(name: str, *arguments: Any) -> Any:
+    """Calls a hoist_<name> that cannot fail."""
+    return getattr(load(), "hoist_" + name)(*arguments)
+
+
+def library_version() -> str:
+    return ask("version").decode()
+
+
+def sized(kind: type[c.Structure]) -> Any:
+    value = kind()
+    value.struct_size = c.sizeof(kind)
+    return value
+
+
+def text(value: str | os.PathLike[str]) -> bytes:
+    """For a C string; a NUL inside would cut it short there."""
+    encoded = os.fsencode(value)
+    if b"\0" in encoded:
+        raise ValueError(f"{value!r} holds a NUL character")
+    return encoded

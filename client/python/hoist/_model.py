@@ -1,0 +1,100 @@
+"""What a model is made of: plain data, valid without its session."""
+
+from __future__ import annotations
+
+import ctypes as c
+import dataclasses
+from typing import Iterator
+
+from . import _dtypes
+from ._errors import NotFound
+from ._library import GroupInfo, TensorRecord, ask, call, load, sized
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """A tensor's place in its group's image; strides are in elements."""
+
+    name: str
+    dtype: str  # safetensors' name, "BF16".
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    @classmethod
+    def of_record(cls, record: TensorRecord) -> TensorInfo:
+        return cls(record.name.decode(errors="replace"),
+                   _dtypes.NAMES[record.dtype],
+                   tuple(record.shape[:record.rank]),
+                   tuple(record.strides[:record.rank]),
+                   record.offset_bytes, record.size_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A named set of tensors that are staged together."""
+
+    model: Model = dataclasses.field(repr=False, compare=False)
+    index: int
+    name: str
+    image_bytes: int
+    tensor_count: int
+
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        """In image order."""
+        return self.model._tensors(self.index)
+
+
+class Model:
+    """A named set of groups: `model["encoder.layer.0"]`, `model.groups`."""
+
+    def __init__(self, handle: c.c_void_p) -> None:
+        self._handle = handle
+        self._free = load().hoist_model_free
+        self.id: int = ask("model_id", handle)
+        self.name: str = ask("model_name", handle).decode()
+        self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
+        self.image_bytes: int = ask("model_image_bytes", handle)
+        self.published = bool(ask("model_is_published", handle))
+        self.groups: list[Group] = []
+        for index in range(ask("model_group_count", handle)):
+            info = sized(GroupInfo)
+            call("model_group", handle, index, c.byref(info))
+            self.groups.append(Group(self, index, info.name.decode(),
+                                     info.image_bytes, info.tensor_count))
+        self._by_name = {group.name: group for group in self.groups}
+
+    def __del__(self) -> None:
+        free = getattr(self, "_free", None)
+        if free is not None:
+            free(self._handle)
+
+    def __getitem__(self, name: str) -> Group:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise NotFound(f'model "{self.name}" has no group "{name}"; it has '
+                           + ", ".join(list(self._by_name)[:20])) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __repr__(self) -> str:
+        return (f"<hoist.Model {self.name!r}: {len(self.groups)} groups, "
+                f"{self.image_bytes} bytes>")
+
+    def _tensors(self, group: int) -> list[TensorInfo]:
+        found = []
+        for index in range(self.groups[group].tensor_count):
+            record = sized(TensorRecord)
+            call("model_tensor", self._handle, group, index, c.byref(record))
+            found.append(TensorInfo.of_record(record))
+        return found

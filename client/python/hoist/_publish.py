@@ -1,0 +1,63 @@
+"""Arrays and tensors on their way to hoistd."""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import Any, Mapping
+
+from . import _dtypes
+from ._errors import InvalidArgument
+from ._library import PublishTensor, text
+
+
+def _is_torch(value: Any) -> bool:
+    # Without importing torch where nobody else has.
+    return type(value).__module__.partition(".")[0] == "torch" or hasattr(
+        value, "untyped_storage")
+
+
+class Publication:
+    """C records of tensors; keeps what they point at."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._keep: list[Any] = []
+        self.records = (PublishTensor * len(tensors))()
+        for record, (name, value) in zip(self.records, tensors.items()):
+            if _is_torch(value):
+                self._fill(record, name, *self._of_torch(name, value))
+            else:
+                self._fill(record, name, *self._of_numpy(value))
+
+    def _fill(self, record: PublishTensor, name: str, dtype: str,
+              shape: Any, strides: Any, address: int) -> None:
+        rank = len(shape)
+        record.name = text(name)
+        record.dtype = _dtypes.NUMBERS[dtype]
+        record.rank = rank
+        record.shape = (c.c_int64 * rank)(*shape)
+        record.strides = (c.c_int64 * rank)(*strides)
+        record.data = address
+
+    def _of_numpy(self, value: Any) -> tuple[str, Any, Any, int]:
+        import numpy as np
+        array = np.asarray(value)
+        item = array.itemsize
+        # NumPy may step backwards, by parts of an element, or in the other
+        # byte order; hoist's strides count elements forwards.
+        if not array.dtype.isnative or any(
+                s < 0 or s % item for s in array.strides):
+            array = np.array(array, array.dtype.newbyteorder("="), order="C")
+        self._keep.append(array)
+        return (_dtypes.from_numpy(array.dtype), array.shape,
+                [s // item for s in array.strides], array.ctypes.data)
+
+    def _of_torch(self, name: str, value: Any) -> tuple[str, Any, Any, int]:
+        tensor = value.detach()
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        if tensor.device.type != "cpu":
+            raise InvalidArgument(
+                f'tensor "{name}" is on {tensor.device}; publish its .cpu()')
+        self._keep.append(tensor)
+        return (_dtypes.from_torch(tensor.dtype), tuple(tensor.shape),
+                tensor.stride(), tensor.data_ptr())

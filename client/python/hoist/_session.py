@@ -1,0 +1,277 @@
+"""Sessions and leases."""
+
+from __future__ import annotations
+
+import ctypes as c
+import dataclasses
+import os
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
+
+from . import _library as lib
+from ._errors import InvalidArgument, NotFound
+from ._library import ask, call, sized, text
+from ._model import Group, Model, TensorInfo
+from ._publish import Publication
+from ._tensor import Tensor
+
+Groups = Union[str, Mapping[str, Sequence[str]]]
+
+_RULES = {"block": 1, "module": 2, "whole": 3}
+_EXPLICIT = 4
+_READERS = {None: 0, "owner": 1, "everyone": 2}
+_TIERS = {"device": 1, "host": 2}
+_KINDS = {1: "emulated", 2: "cuda"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One of the node's devices, by hoistd's own number."""
+
+    index: int
+    kind: str  # "emulated" or "cuda".
+    name: str
+    uuid: bytes
+    pool_bytes: int
+
+
+def _choice(table: Mapping[Any, int], what: str, value: Any) -> int:
+    if value not in table:
+        known = ", ".join(repr(name) for name in table)
+        raise InvalidArgument(f"{what}={value!r} is none of {known}")
+    return table[value]
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+def connect(socket: str | os.PathLike[str] | None = None, *,
+            name: str | None = None, device_budget: int = 0,
+            connect_deadline: float = 0.0,
+            call_deadline: float = 600.0) -> Session:
+    """Connects to hoistd.
+
+    socket: its socket; None: $HOIST_SOCKET, else /run/hoist/hoistd.sock.
+    name: what `hoistctl sessions` shows; None: this program's.
+    device_budget: bytes that may be leased at once on a device; 0: no limit.
+    connect_deadline: seconds to try again while no hoistd listens.
+    call_deadline: seconds that a call without a deadline of its own may take.
+    """
+    options = sized(lib.ConnectOptions)
+    options.socket_path = None if socket is None else text(socket)
+    options.client_name = None if name is None else text(name)
+    options.device_budget_bytes = device_budget
+    options.connect_deadline_ms = _milliseconds(connect_deadline)
+    options.call_deadline_ms = max(1, _milliseconds(call_deadline))
+    handle = c.c_void_p()
+    call("connect", c.byref(options), c.byref(handle))
+    return Session(handle)
+
+
+class Session:
+    """A connection with hoistd; closing it releases all its leases.
+
+    Any thread may use it; a stage that waits holds up no other. In the child of
+    a fork it raises FailedPrecondition: connect again there.
+    """
+
+    def __init__(self, handle: c.c_void_p) -> None:
+        self._handle = handle
+        self._free = lib.load().hoist_session_free
+        self.id: int = ask("session_id", handle)
+        self.daemon_version: str = ask("session_daemon_version",
+                                       handle).decode()
+        self.devices: list[Device] = []
+        for index in range(ask("session_device_count", handle)):
+            info = sized(lib.DeviceInfo)
+            call("session_device", handle, index, c.byref(info))
+            self.devices.append(Device(info.index, _KINDS[info.kind],
+                                       info.name.decode(), bytes(info.uuid),
+                                       info.pool_bytes))
+
+    def __del__(self) -> None:
+        free = getattr(self, "_free", None)
+        if free is not None:
+            free(self._handle)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases all leases: no view of them may be used any more."""
+        ask("session_close", self._handle)
+
+    def check(self) -> None:
+        """Raises what makes every further call fail, if anything does."""
+        call("session_check", self._handle)
+
+    def register(self, path: str | os.PathLike[str], name: str | None = None,
+                 groups: Groups = "block",
+                 readers: str | None = None) -> Model:
+        """Registers a safetensors file, or a folder of them, or attaches.
+
+        groups: "block", "module", "whole", or {group: [tensor, ...]}.
+        readers: "owner", "everyone"; None: as hoistd is configured.
+        """
+        options = sized(lib.RegisterOptions)
+        if name is None:
+            name = _model_name(os.fspath(path))
+        options.name = text(name)
+        options.path = text(path)
+        options.readers = _choice(_READERS, "readers", readers)
+        if isinstance(groups, str):
+            options.grouping = _choice(_RULES, "groups", groups)
+        else:
+            if not groups:
+                raise InvalidArgument("groups is empty")
+            options.grouping = _EXPLICIT
+            specs = (lib.GroupSpec * len(groups))()
+            for spec, (group, tensors) in zip(specs, groups.items()):
+                spec.name = text(group)
+                spec.tensors = (c.c_char_p * len(tensors))(
+                    *[text(tensor) for tensor in tensors])
+                spec.tensor_count = len(tensors)
+            options.groups = specs
+            options.group_count = len(groups)
+        return self._model("register_model", c.byref(options))
+
+    def publish(self, model: str, group: str, tensors: Mapping[str, Any],
+                readers: str | None = None) -> Model:
+        """Adds one group of NumPy arrays or CPU tensors to a published model,
+        which is made if need be. Their bytes are copied before this returns;
+        tensors that share memory are stored once."""
+        publication = Publication(tensors)
+        options = sized(lib.PublishOptions)
+        options.model = text(model)
+        options.group = text(group)
+        options.tensors = publication.records
+        options.tensor_count = len(publication.records)
+        options.readers = _choice(_READERS, "readers", readers)
+        return self._model("publish_group", c.byref(options))
+
+    def model(self, name: str) -> Model:
+        """A model that was registered or published before."""
+        return self._model("describe_model", text(name))
+
+    def _model(self, verb: str, argument: Any) -> Model:
+        handle = c.c_void_p()
+        call(verb, self._handle, argument, c.byref(handle))
+        return Model(handle)
+
+    def stage(self, group: Group, *, device: int = 0,
+              deadline: float = 30.0) -> Lease:
+        """Waits until the group can be used on the device.
+
+        deadline: seconds to wait for space; 0: refuse at once.
+        """
+        handle = c.c_void_p()
+        call("stage", self._handle, group.model._handle, group.index, device,
+             _milliseconds(deadline), c.byref(handle))
+        return Lease(self, group, handle)
+
+    def prefetch(self, groups: Group | Iterable[Group], *,
+                 tier: str = "device", device: int = 0) -> None:
+        """Asks for groups of one model, in order of first need; returns when
+        they are queued."""
+        wanted = [groups] if isinstance(groups, Group) else list(groups)
+        if wanted:
+            call("prefetch", self._handle, *_indices(wanted),
+                 _choice(_TIERS, "tier", tier), device)
+
+    def set_order(self, groups: Iterable[Group]) -> None:
+        """The order in which this session stages the groups, over and over."""
+        wanted = list(groups)
+        if not wanted:
+            raise InvalidArgument("the order is empty; see clear_order")
+        call("set_order", self._handle, *_indices(wanted))
+
+    def clear_order(self, model: Model) -> None:
+        call("set_order", self._handle, model._handle, None, 0)
+
+
+def _model_name(path: str) -> str:
+    """The folder's name, or the file's without its ending."""
+    base = os.path.basename(os.path.abspath(path))
+    return base.removesuffix(".safetensors")
+
+
+def _indices(groups: list[Group]) -> tuple[Any, Any, int]:
+    model = groups[0].model
+    if any(group.model.id != model.id for group in groups):
+        raise InvalidArgument("the groups are of several models")
+    indices = (c.c_uint32 * len(groups))(*[group.index for group in groups])
+    return model._handle, indices, len(groups)
+
+
+class Lease(Mapping[str, Tensor]):
+    """The right to use a group's tensors until release: a mapping by name.
+
+    As a context manager it releases at the end. Without, it is released when
+    it and all its views are gone.
+    """
+
+    def __init__(self, session: Session, group: Group,
+                 handle: c.c_void_p) -> None:
+        self._session = session
+        self._handle = handle
+        self._free = lib.load().hoist_lease_free
+        self.group = group
+        self.id: int = ask("lease_id", handle)
+        self.nbytes: int = ask("lease_bytes", handle)
+        self.was_resident = bool(ask("lease_was_resident", handle))
+        self.device: int = ask("lease_device", handle)
+        self.device_kind: int = ask("lease_device_kind", handle)
+        self.device_uuid = next(d.uuid for d in session.devices
+                                if d.index == self.device)
+        self._count: int = ask("lease_tensor_count", handle)
+        self._names: list[str] | None = None
+
+    def __del__(self) -> None:
+        free = getattr(self, "_free", None)
+        if free is not None:
+            free(self._handle)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Gives the group back. Work that reads it must have finished, and its
+        views must not be used any more."""
+        call("lease_release", self._handle)
+
+    def check(self) -> None:
+        """Raises if the tensors may not be read: released, closed, forked, or
+        hoistd is gone."""
+        call("lease_check", self._handle)
+
+    def __getitem__(self, name: str) -> Tensor:
+        record = sized(lib.TensorRecord)
+        call("lease_find_tensor", self._handle, text(name), c.byref(record))
+        return Tensor(self, TensorInfo.of_record(record), record.data or 0)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        try:
+            self[name]
+        except NotFound:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        if self._names is None:
+            self._names = [info.name for info in self.group.tensors]
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return (f"<hoist.Lease of {self.group.name!r}: {self._count} tensors, "
+                f"{self.nbytes} bytes on device {self.device}>")

@@ -1,0 +1,156 @@
+"""A leased tensor as NumPy or PyTorch see it, without a copy."""
+
+from __future__ import annotations
+
+import ctypes as c
+import functools
+from typing import TYPE_CHECKING, Any
+
+from . import _dtypes
+from ._errors import FailedPrecondition, InvalidArgument
+from ._model import TensorInfo
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from ._session import Lease
+
+_CUDA = 2
+
+
+class _CudaBytes:
+    """A device range that torch.as_tensor takes without a copy.
+
+    The mapping is read-only, and a write to it fails in the kernel that does
+    it; but torch refuses objects that say so.
+    """
+
+    def __init__(self, address: int, size: int, keep: object) -> None:
+        self.keep = keep
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False),
+            "version": 3}
+
+
+class Tensor:
+    """A view of a tensor in a lease.
+
+    What numpy() and torch() return keeps the lease from being dropped, but an
+    explicit release ends it for them too. They are read-only: on an emulated
+    device a write through torch() ends the process with SIGSEGV.
+    """
+
+    def __init__(self, lease: Lease, info: TensorInfo, address: int) -> None:
+        self._lease = lease
+        self._address = address
+        self.info = info
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def dtype(self) -> str:
+        """safetensors' name of it, "BF16"."""
+        return self.info.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.info.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return self.info.strides
+
+    @property
+    def nbytes(self) -> int:
+        return self.info.nbytes
+
+    @property
+    def address(self) -> int:
+        """Of the first element on the lease's device; 0 if there is none."""
+        self._lease.check()
+        return self._address
+
+    def __repr__(self) -> str:
+        return f"<hoist.Tensor {self.name!r} {self.dtype} {self.shape}>"
+
+    def _bytes(self) -> Any:
+        """Host memory that keeps the lease; for emulated devices."""
+        self._lease.check()
+        if self._lease.device_kind == _CUDA:
+            raise InvalidArgument(
+                f'tensor "{self.name}" is in GPU memory; use .torch()')
+        memory = (c.c_uint8 * self.nbytes).from_address(self._address or 1)
+        memory.lease = self._lease
+        return memory
+
+    def numpy(self) -> numpy.ndarray:
+        """A read-only array. Types that NumPy lacks come as ml_dtypes' where
+        that is installed, else as unsigned integers of their bits; sub-byte
+        types as the flat bytes."""
+        import numpy as np
+        dtype = _dtypes.numpy_dtype(self.dtype)
+        shape, strides = self.shape, self.strides
+        if self.dtype in _dtypes.SUB_BYTE:
+            shape, strides = (self.nbytes,), (1,)
+        if self.nbytes == 0:
+            self._lease.check()
+            array = np.empty(shape, dtype)
+        else:
+            array = np.ndarray(shape, dtype, buffer=self._bytes(),
+                               strides=[s * dtype.itemsize for s in strides])
+        array.flags.writeable = False
+        return array
+
+    def torch(self) -> torch.Tensor:
+        """A tensor on the lease's device: CPU for emulated ones. Types that
+        this torch lacks come as uint8 of their bytes."""
+        import torch
+        dtype = _dtypes.torch_dtype(self.dtype)
+        flat = self.dtype in _dtypes.SUB_BYTE or (
+            dtype == torch.uint8 and self.dtype != "U8")
+        cuda = self._lease.device_kind == _CUDA
+        if self.nbytes == 0:
+            self._lease.check()
+            device = _cuda_device(self._lease.device_uuid) if cuda else "cpu"
+            return torch.empty((0,) if flat else self.shape, dtype=dtype,
+                               device=device)
+        if cuda:
+            memory = torch.as_tensor(
+                _CudaBytes(self.address, self.nbytes, self._lease),
+                device=_cuda_device(self._lease.device_uuid))
+            if memory.data_ptr() != self._address:
+                raise FailedPrecondition("torch copied the weights")
+        else:
+            memory = torch.frombuffer(self._bytes(), dtype=torch.uint8)
+        if flat:
+            return memory
+        return memory.view(dtype).as_strided(self.shape, self.strides)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._lease.device_kind != _CUDA:
+            raise AttributeError("not in GPU memory; use .numpy()")
+        dtype = _dtypes.numpy_dtype(self.dtype)
+        return {"shape": self.shape, "typestr": dtype.str,
+                "data": (self.address, True), "version": 3,
+                "strides": tuple(s * dtype.itemsize for s in self.strides)}
+
+
+@functools.lru_cache(maxsize=None)
+def _cuda_device(uuid: bytes) -> str:
+    """torch's name of the GPU, whatever CUDA_VISIBLE_DEVICES made of it."""
+    import torch
+    count = torch.cuda.device_count()
+    for index in range(count):
+        found = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        if found is None and count == 1:
+            return "cuda:0"  # torch before 2.5 does not tell.
+        if found is not None and found.bytes == uuid:
+            return f"cuda:{index}"
+    raise FailedPrecondition(
+        f"torch sees {count} GPUs, but not the one that this lease is on; see "
+        "CUDA_VISIBLE_DEVICES")
