@@ -2,7 +2,6 @@
 #ifndef HOIST_DAEMON_CORE_GROUPING_H_
 #define HOIST_DAEMON_CORE_GROUPING_H_
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -27,20 +26,6 @@ struct GroupingSpec {
   GroupingRule rule = GroupingRule::kBlock;
   std::vector<NamedGroup> groups;  // kExplicit: every tensor, once.
 };
-
-// The groups of the tensors `names`, in the order in which a model runs as far
-// as names tell: embeddings, numbered blocks (by number, encoders before
-// decoders), the rest. Within a group tensors keep the order of `names`.
-//
-// kBlock: a name's prefix up to its first number. Names without a number go by
-// the one component behind the path they share with a numbered list, so that
-// "model.norm.weight" beside "model.layers.0.x" is "model.norm". A name without
-// a dot is in "model".
-//
-// kExplicit: as given, order and all. InvalidArgument names the tensor that is
-// unknown, left out or there twice, or the group that is.
-absl::StatusOr<std::vector<NamedGroup>> GroupTensors(
-    const GroupingSpec& spec, std::span<const std::string> names);
 
 // Puts `tensors` (names, each once, in file order) into groups, in the order in
 // which models run as far as names tell: what embeds first, then the numbered

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace hoistd {
@@ -61,6 +62,16 @@ class Sax final : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 absl::Status ReadJson(absl::string_view json, JsonEvents& events) {
+  // nlohmann's lexer takes a NUL byte for the end and skips a byte order mark;
+  // JSON has neither.
+  if (const size_t at = json.find('\0'); at != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not valid JSON: a NUL byte at byte ", at));
+  }
+  if (absl::StartsWith(json, "\xEF\xBB\xBF")) {
+    return absl::InvalidArgumentError(
+        "not valid JSON: it begins with a byte order mark");
+  }
   Sax sax(events);
   const bool read = nlohmann::json::sax_parse(json.begin(), json.end(), &sax);
   if (!read && sax.status().ok()) {

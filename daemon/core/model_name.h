@@ -1,5 +1,5 @@
-// What models, groups and tensors may be called, and how names from outside
-// are shown in errors. Names come from clients and files: hostile.
+// What models, groups and tensors may be called. Names come from clients and
+// files: hostile.
 #ifndef HOIST_DAEMON_CORE_MODEL_NAME_H_
 #define HOIST_DAEMON_CORE_MODEL_NAME_H_
 
@@ -25,9 +25,6 @@ absl::Status ValidateModelName(absl::string_view name);
 // 0 to 4,096 bytes of UTF-8 without NUL (names are C strings in the client's
 // API). safetensors allows all else, the empty name included.
 absl::Status ValidateTensorName(absl::string_view name);
-
-// In quotes, escaped to printable ASCII, and cut after 64 bytes.
-std::string QuoteName(absl::string_view name);
 
 // Control characters become "\xNN", so that a name made from tensors' names is
 // a valid group's name unless it is too long.

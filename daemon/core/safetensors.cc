@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/core/json_reader.h"
+#include "daemon/core/model_name.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
@@ -46,8 +47,14 @@ class HeaderReader final : public JsonEvents {
   absl::Status OnKey(std::string key) override {
     if (depth_ == 1) {
       key_ = std::move(key);
+      HOIST_RETURN_IF_ERROR(ValidateTensorName(key_));
       if (!names_.insert(key_).second) {
         return Bad(key_, "the name is there twice");
+      }
+      if (names_.size() > kMaxTensors) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the header names more than ", kMaxTensors,
+                         " tensors; split the file"));
       }
       return absl::OkStatus();
     }
@@ -130,6 +137,10 @@ class HeaderReader final : public JsonEvents {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return Bad(key_, "a dimension is larger than 2^63 - 1");
     }
+    if (tensor_.shape.size() == kMaxDimensions) {
+      return Bad(key_, absl::StrCat("it has more than ", kMaxDimensions,
+                                    " dimensions"));
+    }
     tensor_.shape.push_back(static_cast<int64_t>(value));
     return absl::OkStatus();
   }
@@ -204,7 +215,7 @@ absl::Status CheckTiling(uint64_t data_offset, uint64_t data_bytes,
 }  // namespace
 
 std::string Quoted(absl::string_view hostile) {
-  constexpr size_t kShown = 100;
+  constexpr size_t kShown = 64;
   return absl::StrCat("\"", absl::CHexEscape(hostile.substr(0, kShown)),
                       hostile.size() > kShown ? "..." : "", "\"");
 }
@@ -239,6 +250,11 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
     return absl::InvalidArgumentError(
         "not a safetensors file: the header does not begin with '{'");
   }
+  const uint64_t data_offset = kSafetensorsLengthBytes + json.size();
+  if (data_offset > file_bytes) {
+    return absl::InvalidArgumentError(
+        "the safetensors header is longer than its file");
+  }
   HeaderReader reader;
   HOIST_RETURN_IF_ERROR(ReadJson(json, reader));
   SafetensorsHeader header = std::move(reader).Take();
@@ -247,7 +263,6 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
               return std::tie(a.file_offset, a.bytes, a.name) <
                      std::tie(b.file_offset, b.bytes, b.name);
             });
-  const uint64_t data_offset = kSafetensorsLengthBytes + json.size();
   HOIST_RETURN_IF_ERROR(
       CheckTiling(data_offset, file_bytes - data_offset, header.tensors));
   return header;

@@ -1,8 +1,8 @@
 // The header of a safetensors file: 8 bytes of length, then JSON.
 //
 // The rules are those of the reference reader (safetensors/src/tensor.rs), and
-// stricter where it is silent: a name that comes twice is refused, and so is a
-// name with a NUL byte.
+// stricter where it is silent: a name or field that comes twice, a field that
+// it would ignore and a name with a NUL byte are refused.
 //
 // Bounds:   the header is at most 100,000,000 bytes (the reference's limit),
 //           1,000,000 tensors, 64 dimensions.
@@ -12,13 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "daemon/core/tensor.h"
 #include "hoist/shared/dtype.h"
 
 namespace hoistd {
@@ -41,19 +39,21 @@ struct SafetensorsHeader {
   // without gap or overlap.
   std::vector<SafetensorsTensor> tensors;
   std::map<std::string, std::string> metadata;  // "__metadata__".
-  uint64_t file_bytes = 0;
-  Fingerprint hash = {};  // XXH3-128 of the JSON.
 };
 
 // How many bytes of JSON follow the file's first eight. InvalidArgument: the
 // file is too short, or the length lies.
-absl::StatusOr<uint64_t> SafetensorsHeaderBytes(
-    std::span<const std::byte> first_8, uint64_t file_bytes);
+absl::StatusOr<uint64_t> SafetensorsHeaderBytes(absl::string_view first_bytes,
+                                                uint64_t file_bytes);
 
 // `json` is all of the header behind its length. InvalidArgument names the
 // tensor and the rule.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          uint64_t file_bytes);
+
+// `hostile` in quotes, escaped to printable ASCII, cut after 64 bytes: for
+// errors and logs.
+std::string Quoted(absl::string_view hostile);
 
 }  // namespace hoistd
 
