@@ -31,15 +31,13 @@ class CudaDeviceMap final : public DeviceMap {
   CudaDeviceMap& operator=(const CudaDeviceMap&) = delete;
   ~CudaDeviceMap() override;
 
-  // Called once, before anything else.
-  Status ReserveSpan();
-
   Status Import(SlabImport slab) override;
   Status Drop(uint64_t slab_id) override;
   const void* Address(uint64_t offset) const override;
 
  private:
   Status CheckProcess() const;
+  Status ReserveSpan();
   Status MapVmm(const SlabImport& slab);
   Result<cuda::Address> OpenIpc(const SlabImport& slab);
   Status Close(const SlabRange& slab);
@@ -49,9 +47,9 @@ class CudaDeviceMap final : public DeviceMap {
   const cuda::Context context_;
   const uint64_t span_bytes_;
   const pid_t pid_;
-  cuda::Address base_ = 0;
   mutable std::mutex mu_;
-  SlabRanges slabs_;  // Guarded by mu_.
+  cuda::Address base_ = 0;  // Guarded by mu_. 0: no VMM slab came yet.
+  SlabRanges slabs_;        // Guarded by mu_.
 };
 
 CudaDeviceMap::~CudaDeviceMap() {
@@ -67,8 +65,9 @@ CudaDeviceMap::~CudaDeviceMap() {
   driver_.primary_release(device_);
 }
 
+// With the first VMM slab: a GPU of IPC slabs alone may have no such thing.
 Status CudaDeviceMap::ReserveSpan() {
-  const cuda::ScopedContext current(driver_, context_);
+  if (base_ != 0) return Status();
   return driver_.Check(
       driver_.reserve(&base_, span_bytes_, kSlabAlignment, 0, 0),
       "reserve GPU address space");
@@ -90,13 +89,14 @@ Status CudaDeviceMap::Import(SlabImport slab) {
   if (current.error() != cuda::kSuccess) {
     return driver_.Check(current.error(), "enter the GPU's context");
   }
-  cuda::Address address = base_ + slab.offset;
+  cuda::Address address = 0;
   switch (slab.backing) {
     case SlabBacking::kMemfd:
       return Status(Code::kInvalidArgument,
                     "a CUDA device has no slabs of memfd backing");
     case SlabBacking::kVmm:
       if (Status s = MapVmm(slab); !s.ok()) return s;
+      address = base_ + slab.offset;
       break;
     case SlabBacking::kIpc: {
       Result<cuda::Address> opened = OpenIpc(slab);
@@ -111,6 +111,10 @@ Status CudaDeviceMap::Import(SlabImport slab) {
 
 Status CudaDeviceMap::MapVmm(const SlabImport& slab) {
   const std::string name = "slab " + std::to_string(slab.id);
+  if (!slab.fd.valid()) {
+    return Status(Code::kInvalidArgument, name + " came without descriptor");
+  }
+  if (Status s = ReserveSpan(); !s.ok()) return s;
   const cuda::Address at = base_ + slab.offset;
   cuda::Allocation allocation = 0;
   cuda::Error error = driver_.import_handle(
@@ -226,10 +230,8 @@ Result<std::unique_ptr<DeviceMap>> CreateCudaDeviceMap(
       error != cuda::kSuccess) {
     return driver->Check(error, "open the GPU's primary context");
   }
-  auto map =
-      std::make_unique<CudaDeviceMap>(*driver, *device, context, span_bytes);
-  if (Status s = map->ReserveSpan(); !s.ok()) return s;
-  return std::unique_ptr<DeviceMap>(std::move(map));
+  return std::unique_ptr<DeviceMap>(
+      std::make_unique<CudaDeviceMap>(*driver, *device, context, span_bytes));
 }
 
 }  // namespace hoist

@@ -1,5 +1,7 @@
 #include "daemon/device/cuda_device.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -94,11 +96,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
       CheckDriver(driver, driver.device_get(&id, ordinal), "find"));
   HOIST_ASSIGN_OR_RETURN(DeviceInfo info, Describe(driver, id));
   const hoist::cuda::AllocationProp prop = PropOf(id);
-  size_t granularity = 0;
-  HOIST_RETURN_IF_ERROR(CheckDriver(
-      driver,
-      driver.granularity(&granularity, &prop, hoist::cuda::kGranularityMinimum),
-      "granularity"));
+  size_t granularity = 0;  // Stays so on a GPU without VMM.
+  driver.granularity(&granularity, &prop, hoist::cuda::kGranularityMinimum);
   info.index = index;
   info.backing = options.backing;
   info.granularity = std::max<uint64_t>(granularity, kMinGranularity);
@@ -111,14 +110,12 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
   HOIST_RETURN_IF_ERROR(CheckDriver(driver, driver.primary_retain(&context, id),
                                     "open its context"));
   hoist::cuda::Address base = 0;
-  hoist::cuda::Error error = kSuccess;
   {
     const ScopedContext current(driver, context);
-    error = driver.reserve(&base, info.span_bytes, info.granularity, 0, 0);
-  }
-  if (error != kSuccess) {
-    driver.primary_release(id);
-    return CheckDriver(driver, error, "reserve address space for slabs");
+    if (driver.reserve(&base, info.span_bytes, info.granularity, 0, 0) !=
+        kSuccess) {
+      base = 0;
+    }
   }
   auto device = absl::WrapUnique(new CudaDevice(
       driver, id, context, std::move(info), base, std::move(host)));
@@ -149,7 +146,7 @@ CudaDevice::~CudaDevice() {
     const ScopedContext current(driver_, context_);
     // What cannot be freed now goes with the context or the process.
     for (const auto& [id, memory] : left) FreeMemory(memory).IgnoreError();
-    driver_.unreserve(base_, info_.span_bytes);
+    if (base_ != 0) driver_.unreserve(base_, info_.span_bytes);
   }
   driver_.primary_release(device_);
 }
@@ -178,10 +175,12 @@ absl::Status CudaDevice::Probe() {
 
 absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
   if (spec.backing == Backing::kMemfd ||
+      (spec.backing == Backing::kVmm && base_ == 0) ||
       (spec.backing == Backing::kIpc && !info_.ipc)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "no such backing on GPU ", info_.index.number(),
-        info_.ipc ? "; it has vmm and ipc" : "; it has vmm alone"));
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", info_.index.number(), " (", info_.name,
+                     ") has no slabs of this backing; it has",
+                     base_ != 0 ? " vmm" : "", info_.ipc ? " ipc" : ""));
   }
   {
     const absl::MutexLock lock(&mu_);
@@ -215,6 +214,7 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
       driver_.export_handle(&fd, allocation, hoist::cuda::kHandlePosixFd, 0),
       "export a slab");
   memory.fd = hoist::UniqueFd(fd);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started holds nothing.
   if (status.ok()) {
     status = Check(driver_.map(memory.address, spec.bytes, 0, allocation, 0),
                    "map a slab");

@@ -101,7 +101,7 @@ class CudaDevice final : public Device {
   const hoist::cuda::DeviceId device_;
   const hoist::cuda::Context context_;
   DeviceInfo info_;
-  const hoist::cuda::Address base_;
+  const hoist::cuda::Address base_;  // 0: this GPU has no VMM.
   // Shared by the devices that were found together: registering host memory
   // for one pins it for all.
   const std::shared_ptr<CudaHostRanges> host_;

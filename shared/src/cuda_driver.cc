@@ -71,7 +71,6 @@ void FindDevices(Symbols& symbols, Driver& driver) {
   symbols.Find("cuDeviceGet", driver.device_get);
   symbols.Find("cuDeviceGetName", driver.device_name);
   symbols.Find("cuDeviceGetUuid_v2", driver.device_uuid);
-  symbols.Find("cuDeviceGetAttribute", driver.device_attribute);
   symbols.Find("cuDeviceTotalMem_v2", driver.device_total);
   symbols.Find("cuDevicePrimaryCtxRetain", driver.primary_retain);
   symbols.Find("cuDevicePrimaryCtxRelease_v2", driver.primary_release);

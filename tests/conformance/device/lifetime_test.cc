@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWarmUp = 20;
 constexpr int kRounds = 1000;
-// Slack for what libraries keep; a leak would be kRounds of each.
+// For what libraries keep; a leak would be kRounds of each.
 constexpr int64_t kSlack = 16;
 
 Resources Of(Peer& peer) {
@@ -83,9 +83,11 @@ TEST_P(DeviceConformance, AThousandSlabsOpenedAndClosedLeakNothing) {
   const Resources theirs = Of(*worker);
   const uint64_t free = FreeDeviceBytes();
   for (uint64_t i = 0; i < kRounds; ++i) ASSERT_NO_FATAL_FAILURE(round(i));
-  EXPECT_EQ(CountResources().fds, mine.fds);
+  // The CUDA driver keeps some for itself; we keep none.
+  const int64_t fd_slack = GetParam() == Backing::kMemfd ? 0 : kSlack;
+  EXPECT_LE(CountResources().fds, mine.fds + fd_slack);
   EXPECT_LE(CountResources().mappings, mine.mappings + kSlack);
-  EXPECT_EQ(Of(*worker).fds, theirs.fds);
+  EXPECT_LE(Of(*worker).fds, theirs.fds + fd_slack);
   EXPECT_LE(Of(*worker).mappings, theirs.mappings + kSlack);
   EXPECT_GE(FreeDeviceBytes() + kSlack * bytes, free);
   RecordProperty("device_bytes_lost",
@@ -109,7 +111,8 @@ TEST_P(DeviceConformance, OneSlabOpenedAThousandTimesLeaksNothing) {
   const Resources before = Of(*worker);
   const uint64_t free = FreeDeviceBytes();
   ASSERT_OK(rounds(kRounds));
-  EXPECT_EQ(Of(*worker).fds, before.fds);
+  EXPECT_LE(Of(*worker).fds,
+            before.fds + (GetParam() == Backing::kMemfd ? 0 : kSlack));
   EXPECT_LE(Of(*worker).mappings, before.mappings + kSlack);
   EXPECT_GE(FreeDeviceBytes() + kSlack * kMiB, free);
 }

@@ -40,8 +40,6 @@ inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
-inline constexpr int kAttributeVmm = 102;  // CUdevice_attribute.
-inline constexpr int kAttributePosixFdHandle = 103;
 
 struct Location {  // CUmemLocation.
   int type = kLocationDevice;
@@ -80,7 +78,6 @@ struct Driver {
   Error (*device_get)(DeviceId*, int ordinal);
   Error (*device_name)(char*, int size, DeviceId);
   Error (*device_uuid)(Uuid*, DeviceId);
-  Error (*device_attribute)(int*, int attribute, DeviceId);
   Error (*device_total)(size_t*, DeviceId);
   Error (*primary_retain)(Context*, DeviceId);
   Error (*primary_release)(DeviceId);

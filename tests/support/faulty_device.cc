@@ -1,0 +1,150 @@
+#include "tests/support/faulty_device.h"
+
+#include <utility>
+
+#include "daemon/base/status.h"
+
+namespace hoistd::testing {
+
+class FaultyStream final : public CopyStream {
+ public:
+  FaultyStream(FaultyDevice& device, std::unique_ptr<CopyStream> stream)
+      : device_(device), stream_(std::move(stream)) {}
+
+  absl::Status CopyIn(uint64_t to_offset,
+                      std::span<const std::byte> from) override {
+    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kCopyIn));
+    return stream_->CopyIn(to_offset, from);
+  }
+  absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override {
+    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kCopyOut));
+    return stream_->CopyOut(to, from_offset);
+  }
+  absl::Status Scrub(uint64_t offset, uint64_t bytes) override {
+    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kScrub));
+    return stream_->Scrub(offset, bytes);
+  }
+  void Then(Done done) override {
+    absl::Status fault = device_.Count(DeviceCall::kThen);
+    stream_->Then([&device = device_, fault = std::move(fault),
+                   done = std::move(done)](absl::Status status) mutable {
+      if (status.ok()) status = fault;
+      device.Complete(std::move(done), std::move(status));
+    });
+  }
+
+ private:
+  FaultyDevice& device_;
+  std::unique_ptr<CopyStream> stream_;
+};
+
+void FaultyDevice::FailNth(DeviceCall call, int n, absl::Status error) {
+  const absl::MutexLock lock(&mu_);
+  Fault& fault = faults_[call];
+  fault.fail_at = n == 0 ? 0 : fault.calls + n;
+  fault.error = std::move(error);
+}
+
+void FaultyDevice::FailAll(DeviceCall call, absl::Status error) {
+  const absl::MutexLock lock(&mu_);
+  faults_[call].fail_at = -1;
+  faults_[call].error = std::move(error);
+}
+
+int FaultyDevice::calls(DeviceCall call) const {
+  const absl::MutexLock lock(&mu_);
+  return faults_[call].calls;
+}
+
+absl::Status FaultyDevice::Count(DeviceCall call) const {
+  const absl::MutexLock lock(&mu_);
+  Fault& fault = faults_[call];
+  ++fault.calls;
+  if (fault.fail_at == -1 || fault.fail_at == fault.calls) return fault.error;
+  return absl::OkStatus();
+}
+
+void FaultyDevice::Hold() {
+  const absl::MutexLock lock(&mu_);
+  holding_ = true;
+}
+
+void FaultyDevice::WaitUntilHeld(size_t count) const {
+  const absl::MutexLock lock(&mu_);
+  const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return held_.size() >= count;
+  };
+  mu_.Await(absl::Condition(&enough));
+}
+
+size_t FaultyDevice::held() const {
+  const absl::MutexLock lock(&mu_);
+  return held_.size();
+}
+
+void FaultyDevice::Finish(size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    WaitUntilHeld(1);
+    Held held;
+    {
+      const absl::MutexLock lock(&mu_);
+      held = std::move(held_.front());
+      held_.pop_front();
+    }
+    std::move(held.done)(std::move(held.status));
+  }
+}
+
+void FaultyDevice::Unhold() {
+  std::deque<Held> all;
+  {
+    const absl::MutexLock lock(&mu_);
+    holding_ = false;
+    all.swap(held_);
+  }
+  for (Held& held : all) std::move(held.done)(std::move(held.status));
+}
+
+void FaultyDevice::Complete(CopyStream::Done done, absl::Status status) {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (holding_) {
+      held_.push_back({std::move(done), std::move(status)});
+      return;
+    }
+  }
+  std::move(done)(std::move(status));
+}
+
+absl::Status FaultyDevice::CreateSlab(const SlabSpec& spec) {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kCreateSlab));
+  return device_.CreateSlab(spec);
+}
+
+absl::Status FaultyDevice::DestroySlab(SlabId id) {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kDestroySlab));
+  return device_.DestroySlab(id);
+}
+
+absl::StatusOr<SlabShare> FaultyDevice::Share(SlabId id) const {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kShare));
+  return device_.Share(id);
+}
+
+absl::Status FaultyDevice::RegisterHost(std::span<std::byte> memory) {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kRegisterHost));
+  return device_.RegisterHost(memory);
+}
+
+absl::Status FaultyDevice::UnregisterHost(std::span<std::byte> memory) {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kUnregisterHost));
+  return device_.UnregisterHost(memory);
+}
+
+absl::StatusOr<std::unique_ptr<CopyStream>> FaultyDevice::CreateStream() {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kCreateStream));
+  HOIST_ASSIGN_OR_RETURN(auto stream, device_.CreateStream());
+  return std::make_unique<FaultyStream>(*this, std::move(stream));
+}
+
+}  // namespace hoistd::testing

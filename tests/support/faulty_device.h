@@ -1,0 +1,95 @@
+// A device that fails when told to, and finishes when told to.
+#ifndef HOIST_TESTS_SUPPORT_FAULTY_DEVICE_H_
+#define HOIST_TESTS_SUPPORT_FAULTY_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/device.h"
+
+namespace hoistd::testing {
+
+enum class DeviceCall {
+  kCreateSlab,
+  kDestroySlab,
+  kShare,
+  kRegisterHost,
+  kUnregisterHost,
+  kCreateStream,
+  kCopyIn,
+  kCopyOut,
+  kScrub,
+  kThen,  // Its callback gets the error; everything else goes on.
+};
+
+// Wraps any device. Faults count each kind of call by itself, over all streams.
+//
+// Threads:  thread-safe. Callbacks that were held are called on the thread that
+//           lets them go.
+// Owns:     nothing; borrows the device, which outlives it.
+class FaultyDevice final : public Device {
+ public:
+  explicit FaultyDevice(Device& device) : device_(device) {}
+
+  // The n-th call of this kind from now on (1: the next) fails so.
+  void FailNth(DeviceCall call, int n, absl::Status error)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Every call of this kind fails so, until FailNth(call, 0, Ok).
+  void FailAll(DeviceCall call, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
+  // How often it was called, failed or not.
+  int calls(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // From now on callbacks wait for Finish(), in the order in which they came,
+  // though the copies themselves are done.
+  void Hold() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until `count` callbacks are held.
+  void WaitUntilHeld(size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
+  size_t held() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls the oldest `count` that are held (or come to be: it waits for them).
+  void Finish(size_t count = 1) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls all that are held, and holds no more.
+  void Unhold() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const DeviceInfo& info() const override { return device_.info(); }
+  absl::Status CreateSlab(const SlabSpec& spec) override;
+  absl::Status DestroySlab(SlabId id) override;
+  absl::StatusOr<SlabShare> Share(SlabId id) const override;
+  absl::Status RegisterHost(std::span<std::byte> memory) override;
+  absl::Status UnregisterHost(std::span<std::byte> memory) override;
+  absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
+
+ private:
+  friend class FaultyStream;
+
+  struct Fault {
+    int calls = 0;
+    int fail_at = 0;  // In `calls`; 0: none, -1: all.
+    absl::Status error;
+  };
+  struct Held {
+    CopyStream::Done done;
+    absl::Status status;
+  };
+
+  // Counts the call; the error it is to fail with, or Ok.
+  absl::Status Count(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Complete(CopyStream::Done done, absl::Status status)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  Device& device_;
+  mutable absl::Mutex mu_;
+  mutable std::map<DeviceCall, Fault> faults_ ABSL_GUARDED_BY(mu_);
+  bool holding_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Held> held_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_SUPPORT_FAULTY_DEVICE_H_

@@ -1,0 +1,242 @@
+#include "daemon/host/host_pool.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/synchronization/notification.h"
+#include "daemon/device/emulated_device.h"
+#include "gmock/gmock.h"
+#include "hoist/shared/mapping.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using testing::StatusIs;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Says it is CUDA's, and notes what is registered with it.
+class PinningDevice final : public Device {
+ public:
+  PinningDevice() { info_.kind = DeviceKind::kCuda; }
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::Status CreateSlab(const SlabSpec&) override { return Unused(); }
+  absl::Status DestroySlab(SlabId) override { return Unused(); }
+  absl::StatusOr<SlabShare> Share(SlabId) const override { return Unused(); }
+  absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override {
+    return Unused();
+  }
+  absl::Status RegisterHost(std::span<std::byte> memory) override {
+    const absl::MutexLock lock(&mu_);
+    ++calls_;
+    while (calls_ > allowed_) changed_.Wait(&mu_);
+    if (calls_ == refuse_at_) return absl::ResourceExhaustedError("memlock");
+    pinned_.push_back(memory);
+    sizes_.push_back(memory.size());
+    return absl::OkStatus();
+  }
+  absl::Status UnregisterHost(std::span<std::byte> memory) override {
+    const absl::MutexLock lock(&mu_);
+    const auto erased = std::erase_if(pinned_, [&](const auto& one) {
+      return one.data() == memory.data() && one.size() == memory.size();
+    });
+    return erased == 1 ? absl::OkStatus() : absl::NotFoundError("not pinned");
+  }
+
+  // Lets the first `calls` registrations through; the next one waits.
+  void Allow(int calls) {
+    const absl::MutexLock lock(&mu_);
+    allowed_ = calls;
+    changed_.SignalAll();
+  }
+  void RefuseNth(int call) {
+    const absl::MutexLock lock(&mu_);
+    refuse_at_ = call;
+  }
+  size_t pinned() const {
+    const absl::MutexLock lock(&mu_);
+    return pinned_.size();
+  }
+  std::vector<uint64_t> sizes() const {
+    const absl::MutexLock lock(&mu_);
+    return sizes_;
+  }
+
+ private:
+  static absl::Status Unused() { return absl::InternalError("not used here"); }
+
+  DeviceInfo info_;
+  mutable absl::Mutex mu_;
+  absl::CondVar changed_;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  int allowed_ ABSL_GUARDED_BY(mu_) = 1000;
+  int refuse_at_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::span<std::byte>> pinned_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> sizes_ ABSL_GUARDED_BY(mu_);
+};
+
+// Collects what OnGrown was told.
+class Growth {
+ public:
+  explicit Growth(uint64_t goal) : goal_(goal) {}
+  HostPool::OnGrown Callback() {
+    return [this](uint64_t ready) {
+      const absl::MutexLock lock(&mu_);
+      told_.push_back(ready);
+    };
+  }
+  void WaitFor(size_t count) {
+    const absl::MutexLock lock(&mu_);
+    const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return told_.size() >= count;
+    };
+    mu_.Await(absl::Condition(&enough));
+  }
+  void WaitForAll() {
+    const absl::MutexLock lock(&mu_);
+    const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !told_.empty() && told_.back() == goal_;
+    };
+    mu_.Await(absl::Condition(&all));
+  }
+  std::vector<uint64_t> told() const {
+    const absl::MutexLock lock(&mu_);
+    return told_;
+  }
+
+ private:
+  const uint64_t goal_;
+  mutable absl::Mutex mu_;
+  std::vector<uint64_t> told_ ABSL_GUARDED_BY(mu_);
+};
+
+HostPoolOptions Options() {
+  return {.bytes = 20 * kMiB,
+          .first_piece_bytes = 2 * kMiB,
+          .piece_bytes = 8 * kMiB,
+          .touch_threads = 2};
+}
+
+TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
+  ASSERT_OK_AND_ASSIGN(const auto device,
+                       EmulatedDevice::Create({.total_bytes = 2 * kMiB}));
+  ASSERT_OK_AND_ASSIGN(
+      const auto pool,
+      HostPool::Create({.bytes = uint64_t{64} << 30}, {device.get()}));
+  EXPECT_EQ(pool->ready_bytes(), uint64_t{64} << 30);
+  Growth growth(pool->bytes());
+  pool->Start(growth.Callback());
+  EXPECT_THAT(growth.told(), ElementsAre(uint64_t{64} << 30));
+  // The last byte is there when it is wanted, and no sooner.
+  std::byte* const last = pool->Address(pool->bytes() - 1);
+  EXPECT_EQ(*last, std::byte{0});
+  *last = std::byte{9};
+  EXPECT_EQ(pool->span().back(), std::byte{9});
+}
+
+TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
+  PinningDevice device;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto pool,
+                         HostPool::Create(Options(), {&device}));
+    EXPECT_EQ(pool->ready_bytes(), 0u);
+    Growth growth(pool->bytes());
+    pool->Start(growth.Callback());
+    growth.WaitForAll();
+    EXPECT_THAT(growth.told(),
+                ElementsAre(2 * kMiB, 10 * kMiB, 18 * kMiB, 20 * kMiB));
+    EXPECT_THAT(device.sizes(),
+                ElementsAre(2 * kMiB, 8 * kMiB, 8 * kMiB, 2 * kMiB));
+    EXPECT_EQ(pool->ready_bytes(), pool->bytes());
+    EXPECT_THAT(pool->notes(), IsEmpty());
+    // All of it is in memory.
+    std::vector<unsigned char> resident(pool->bytes() / 4096);
+    ASSERT_EQ(mincore(pool->Address(0), pool->bytes(), resident.data()), 0);
+    EXPECT_THAT(resident, ::testing::Each(1));
+    EXPECT_EQ(device.pinned(), 4u);
+  }
+  EXPECT_EQ(device.pinned(), 0u);
+}
+
+TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
+  PinningDevice device;
+  device.Allow(1);
+  ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
+  Growth growth(pool->bytes());
+  pool->Start(growth.Callback());
+  growth.WaitFor(1);
+  EXPECT_EQ(pool->ready_bytes(), 2 * kMiB);
+  std::memset(pool->Address(0), 7, 2 * kMiB);
+  device.Allow(1000);
+  growth.WaitForAll();
+  // Bring-up has not written over it.
+  EXPECT_EQ(*pool->Address(2 * kMiB - 1), std::byte{7});
+}
+
+TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
+  PinningDevice device;
+  device.RefuseNth(2);
+  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {&device}));
+  Growth growth(pool->bytes());
+  pool->Start(growth.Callback());
+  growth.WaitForAll();
+  EXPECT_EQ(device.pinned(), 3u);
+  ASSERT_THAT(pool->notes(), SizeIs(1));
+  EXPECT_THAT(pool->notes()[0], HasSubstr("bytes 2097152 + 8388608"));
+  EXPECT_THAT(pool->notes()[0], HasSubstr("LimitMEMLOCK"));
+}
+
+TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
+  for (int started = 0; started < 4; ++started) {
+    PinningDevice device;
+    device.Allow(started);
+    ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
+    Growth growth(pool->bytes());
+    pool->Start(growth.Callback());
+    growth.WaitFor(started);
+    device.Allow(1000);  // A driver call cannot be stopped.
+    pool.reset();
+    EXPECT_EQ(device.pinned(), 0u);
+  }
+}
+
+TEST(HostPool, APoolThatWasNeverStartedGoes) {
+  PinningDevice device;
+  EXPECT_OK(HostPool::Create(Options(), {&device}));
+}
+
+TEST(HostPool, TheReadOnlyDescriptorMapsForReadingAlone) {
+  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {}));
+  auto map = hoist::Mapping::OfFd(pool->read_only_fd(), pool->bytes(),
+                                  hoist::Mapping::Access::kRead);
+  ASSERT_TRUE(map.ok());
+  *pool->Address(12345) = std::byte{42};
+  EXPECT_EQ(map->data()[12345], std::byte{42});
+  EXPECT_NE(mprotect(map->data(), 4096, PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(errno, EACCES);
+  EXPECT_FALSE(hoist::Mapping::OfFd(pool->read_only_fd(), pool->bytes(),
+                                    hoist::Mapping::Access::kReadWrite)
+                   .ok());
+  EXPECT_NE(ftruncate(pool->fd(), 0), 0);
+}
+
+TEST(HostPool, OddSizesAreRefused) {
+  for (const uint64_t bytes : {uint64_t{0}, kMiB, 3 * kMiB}) {
+    EXPECT_THAT(HostPool::Create({.bytes = bytes}, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+  EXPECT_THAT(HostPool::Create({.bytes = 4 * kMiB, .piece_bytes = 1}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace hoistd
