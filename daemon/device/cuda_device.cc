@@ -138,13 +138,18 @@ CudaDevice::CudaDevice(const hoist::cuda::Driver& driver,
 
 CudaDevice::~CudaDevice() {
   absl::flat_hash_map<SlabId, Memory> left;
+  absl::flat_hash_map<std::byte*, size_t> registered;
   {
     const absl::MutexLock lock(&mu_);
     left.swap(memory_);
+    registered.swap(registered_);
   }
   {
     const ScopedContext current(driver_, context_);
-    // What cannot be freed now goes with the context or the process.
+    // What cannot be undone now goes with the context or the process.
+    for (const auto& [start, bytes] : registered) {
+      host_->Unregister({start, bytes}).IgnoreError();
+    }
     for (const auto& [id, memory] : left) FreeMemory(memory).IgnoreError();
     if (base_ != 0) driver_.unreserve(base_, info_.span_bytes);
   }
@@ -318,12 +323,31 @@ absl::StatusOr<SlabShare> CudaDevice::Share(SlabId id) const {
 absl::Status CudaDevice::RegisterHost(std::span<std::byte> memory) {
   const ScopedContext current(driver_, context_);
   HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
-  return host_->Register(memory);
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!registered_.try_emplace(memory.data(), memory.size()).second) {
+      return absl::AlreadyExistsError(
+          "host memory that starts here is registered already");
+    }
+  }
+  const absl::Status status = host_->Register(memory);
+  if (status.ok()) return status;
+  const absl::MutexLock lock(&mu_);
+  registered_.erase(memory.data());
+  return status;
 }
 
 absl::Status CudaDevice::UnregisterHost(std::span<std::byte> memory) {
   const ScopedContext current(driver_, context_);
   HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  {
+    const absl::MutexLock lock(&mu_);
+    const auto it = registered_.find(memory.data());
+    if (it == registered_.end() || it->second != memory.size()) {
+      return absl::NotFoundError("this host memory is not registered");
+    }
+    registered_.erase(it);
+  }
   return host_->Unregister(memory);
 }
 

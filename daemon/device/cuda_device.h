@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
 //
 // Threads:  thread-safe; no driver call under its lock. The context is made
 //           current for each call, on whichever thread it comes.
-// Owns:     the slabs and one reference to the primary context.
+// Owns:     the slabs, its registrations of host memory, and one reference to
+//           the primary context.
 class CudaDevice final : public Device {
  public:
   // `ordinal` is the driver's. `index` overrides options.first_index.
@@ -67,8 +68,10 @@ class CudaDevice final : public Device {
   absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SlabShare> Share(SlabId id) const override
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status RegisterHost(std::span<std::byte> memory) override;
-  absl::Status UnregisterHost(std::span<std::byte> memory) override;
+  absl::Status RegisterHost(std::span<std::byte> memory) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status UnregisterHost(std::span<std::byte> memory) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
 
  private:
@@ -109,6 +112,8 @@ class CudaDevice final : public Device {
   // A slab is booked in slabs_ before it has memory, and until it has none.
   SlabTable slabs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<SlabId, Memory> memory_ ABSL_GUARDED_BY(mu_);
+  // Bytes from each start; undone on destruction if the caller did not.
+  absl::flat_hash_map<std::byte*, size_t> registered_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

@@ -1,0 +1,20 @@
+// The levers of tests/conformance/device/fake_cuda.cc.
+#ifndef HOIST_TESTS_UNIT_DEVICE_FAKE_CUDA_CONTROL_H_
+#define HOIST_TESTS_UNIT_DEVICE_FAKE_CUDA_CONTROL_H_
+
+#include <optional>
+
+namespace hoistd::testing {
+
+struct FakeCuda {
+  void (*fail_at)(int n);  // The n-th call from now on fails; 0: none.
+  int (*calls)();          // Since then.
+  const char* (*held)();   // Empty if the fake holds nothing.
+};
+
+// nullopt: the libcuda.so.1 that is found is a real one.
+std::optional<FakeCuda> FindFakeCuda();
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_UNIT_DEVICE_FAKE_CUDA_CONTROL_H_

@@ -1,0 +1,72 @@
+// The suite's own tool: a fault that is not injected shows nothing.
+#include "tests/support/faulty_device.h"
+
+#include <future>
+
+#include "daemon/device/emulated_device.h"
+#include "gmock/gmock.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+class FaultyDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(inner_,
+                         EmulatedDevice::Create({.total_bytes = 8 * kMiB}));
+    faulty_ = std::make_unique<FaultyDevice>(*inner_);
+  }
+
+  std::unique_ptr<Device> inner_;
+  std::unique_ptr<FaultyDevice> faulty_;
+  const absl::Status error_ = absl::DataLossError("as told");
+};
+
+TEST_F(FaultyDeviceTest, OnlyTheNthCallOfItsKindFails) {
+  faulty_->FailNth(DeviceCall::kCreateSlab, 2, error_);
+  EXPECT_OK(faulty_->CreateSlab({SlabId(1), 0, 2 * kMiB}));
+  EXPECT_EQ(faulty_->CreateSlab({SlabId(2), 2 * kMiB, 2 * kMiB}), error_);
+  EXPECT_OK(faulty_->CreateSlab({SlabId(2), 2 * kMiB, 2 * kMiB}));
+  EXPECT_EQ(faulty_->calls(DeviceCall::kCreateSlab), 3);
+  faulty_->FailAll(DeviceCall::kDestroySlab, error_);
+  EXPECT_EQ(faulty_->DestroySlab(SlabId(1)), error_);
+  EXPECT_EQ(faulty_->DestroySlab(SlabId(1)), error_);
+  faulty_->FailNth(DeviceCall::kDestroySlab, 0, absl::OkStatus());
+  EXPECT_OK(faulty_->DestroySlab(SlabId(1)));
+}
+
+TEST_F(FaultyDeviceTest, AFailingThenTellsItsCallback) {
+  ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
+  faulty_->FailNth(DeviceCall::kThen, 1, error_);
+  std::promise<absl::Status> first, second;
+  stream->Then([&](absl::Status s) { first.set_value(std::move(s)); });
+  stream->Then([&](absl::Status s) { second.set_value(std::move(s)); });
+  EXPECT_EQ(first.get_future().get(), error_);
+  EXPECT_OK(second.get_future().get());
+}
+
+TEST_F(FaultyDeviceTest, HeldCallbacksComeWhenToldAndInOrder) {
+  ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
+  faulty_->Hold();
+  std::vector<int> order;
+  for (int i = 0; i < 4; ++i) {
+    stream->Then([&order, i](const absl::Status&) { order.push_back(i); });
+  }
+  faulty_->WaitUntilHeld(4);
+  EXPECT_THAT(order, ElementsAre());
+  faulty_->Finish();
+  EXPECT_THAT(order, ElementsAre(0));
+  faulty_->Finish(2);
+  EXPECT_THAT(order, ElementsAre(0, 1, 2));
+  EXPECT_EQ(faulty_->held(), 1u);
+  faulty_->Unhold();
+  EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
+}
+
+}  // namespace
+}  // namespace hoistd::testing
