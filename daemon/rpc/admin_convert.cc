@@ -1,0 +1,220 @@
+#include "daemon/rpc/admin_convert.h"
+
+#include <unistd.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
+
+namespace hoistd {
+namespace {
+
+void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
+  out->set_tier(TierToProto(tier.at.tier));
+  out->set_device(tier.at.device.number());
+  out->set_capacity_bytes(tier.capacity_bytes);
+  out->set_used_bytes(tier.used_bytes);
+  out->set_leased_bytes(tier.leased_bytes);
+  out->set_pinned_bytes(tier.pinned_bytes);
+  out->set_largest_free_bytes(tier.largest_free_bytes);
+  out->set_allocated_bytes(tier.allocated_bytes);
+  for (const Holder& holder : tier.holders) {
+    pb::Holder* to = out->add_holders();
+    to->set_name(holder.name);
+    to->set_bytes(holder.bytes);
+  }
+}
+
+void CountersToProto(const Counters& counters, pb::Counters* out) {
+  out->set_file_read_bytes(counters.file_read_bytes);
+  out->set_spill_read_bytes(counters.spill_read_bytes);
+  out->set_spill_written_bytes(counters.spill_written_bytes);
+  out->set_host_to_device_bytes(counters.host_to_device_bytes);
+  out->set_device_to_host_bytes(counters.device_to_host_bytes);
+  out->set_stages(counters.stages);
+  out->set_stages_resident(counters.stages_resident);
+  out->set_stages_refused(counters.stages_refused);
+  out->set_device_evictions(counters.device_evictions);
+  out->set_host_evictions(counters.host_evictions);
+}
+
+uint64_t WholeMilliseconds(absl::Duration duration) {
+  const int64_t ms = absl::ToInt64Milliseconds(duration);
+  return ms < 0 ? 0 : static_cast<uint64_t>(ms);
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  std::string message(status.message());
+  // Percent-encoding triples a byte at worst.
+  constexpr size_t kLongest = 2000;
+  if (message.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (message[end] & 0xc0) == 0x80) --end;
+    message = message.substr(0, end) + "...";
+  }
+  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
+                      message);
+}
+
+absl::StatusOr<CopySelector> SelectorFromProto(const pb::CopySelector& selector,
+                                               TierNeeded tier_needed) {
+  CopySelector which;
+  HOIST_ASSIGN_OR_RETURN(
+      which.model,
+      NameFromProto("copies.model", selector.model(), kMaxModelNameBytes + 16));
+  if (!selector.group().empty()) {
+    HOIST_ASSIGN_OR_RETURN(
+        which.group,
+        NameFromProto("copies.group", selector.group(), kMaxGroupNameBytes));
+  }
+  if (selector.tier() == pb::TIER_UNSPECIFIED &&
+      tier_needed == TierNeeded::kNo) {
+    return which;
+  }
+  absl::StatusOr<TierAt> at = TierFromProto(selector.tier(), selector.device());
+  if (!at.ok()) return Annotate(at.status(), "copies");
+  if (at->tier == Tier::kDisk) {
+    return absl::InvalidArgumentError(
+        "copies.tier must be TIER_DEVICE or TIER_HOST: copies on disk are "
+        "neither pinned nor evicted; Evict with `forget` removes them");
+  }
+  which.at = *at;
+  return which;
+}
+
+absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
+                                               const std::string& name) {
+  std::vector<const ModelSnapshot*> named;
+  const ModelSnapshot* with_owner = nullptr;
+  for (const ModelSnapshot& model : snapshot.models) {
+    if (model.name == name) named.push_back(&model);
+    if (absl::StrCat(model.owner.number(), ":", model.name) == name) {
+      with_owner = &model;
+    }
+  }
+  if (named.size() == 1) return named.front();
+  if (named.empty() && with_owner != nullptr) return with_owner;
+  if (named.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        "no model \"", name, "\"; `hoistctl models` lists what there is"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      named.size(), " owners have a model \"", name, "\"; say which: ",
+      absl::StrJoin(named, ", ", [](std::string* out, const auto* model) {
+        absl::StrAppend(out, model->owner.number(), ":", model->name);
+      })));
+}
+
+void StatusToProto(const NodeFacts& facts, absl::Time now,
+                   const NodeSnapshot& snapshot, pb::NodeStatus* out) {
+  out->set_version(facts.version);
+  out->set_pid(static_cast<uint32_t>(getpid()));
+  out->set_uptime_ms(WholeMilliseconds(now - facts.started));
+  out->set_draining(snapshot.draining);
+  for (const DeviceView& device : facts.devices) {
+    DeviceToProto(device, out->add_devices());
+  }
+  for (const TierSnapshot& tier : snapshot.tiers) {
+    TierStatusToProto(tier, out->add_tiers());
+  }
+  out->mutable_io()->set_engine(facts.io.engine);
+  out->mutable_io()->set_direct(facts.direct_io);
+  out->mutable_io()->set_registered_buffers(facts.io.registered_buffers);
+  for (const std::string& fallback : facts.io.fallbacks) {
+    out->mutable_io()->add_fallbacks(fallback);
+  }
+  CountersToProto(snapshot.counters, out->mutable_counters());
+  uint32_t leases = 0;
+  for (const SessionSnapshot& session : snapshot.sessions) {
+    leases += session.leases;
+  }
+  out->set_sessions(static_cast<uint32_t>(snapshot.sessions.size()));
+  out->set_models(static_cast<uint32_t>(snapshot.models.size()));
+  out->set_leases(leases);
+  for (const std::string& note : facts.notes) out->add_notes(note);
+}
+
+void SummaryToProto(const ModelSnapshot& model, pb::ModelSummary* out) {
+  out->set_id(model.id.number());
+  out->set_name(model.name);
+  out->set_fingerprint(model.fingerprint.data(), model.fingerprint.size());
+  out->set_readers(ReadersToProto(model.readers));
+  out->set_owner_uid(model.owner.number());
+  out->set_groups(static_cast<uint32_t>(model.groups.size()));
+  out->set_image_bytes(model.image_bytes);
+  out->set_published(model.published);
+  out->set_source(model.published ? "published"
+                                  : absl::StrJoin(model.files, ", "));
+  uint32_t tensors = 0;
+  uint64_t bytes[3] = {};  // By Tier.
+  for (const GroupSnapshot& group : model.groups) {
+    tensors += group.tensors;
+    for (const CopySnapshot& copy : group.copies) {
+      const bool there = copy.residency == Residency::kPresent ||
+                         copy.residency == Residency::kSpilling;
+      if (there) bytes[static_cast<int>(copy.at.tier)] += group.image_bytes;
+    }
+  }
+  out->set_tensors(tensors);
+  out->set_device_bytes(bytes[static_cast<int>(Tier::kDevice)]);
+  out->set_host_bytes(bytes[static_cast<int>(Tier::kHost)]);
+  out->set_disk_bytes(bytes[static_cast<int>(Tier::kDisk)]);
+}
+
+void GroupStatusToProto(const GroupSnapshot& group, pb::GroupStatus* out) {
+  out->set_name(group.name);
+  out->set_index(group.index.number());
+  out->set_image_bytes(group.image_bytes);
+  out->set_tensors(group.tensors);
+  for (const CopySnapshot& copy : group.copies) {
+    pb::GroupStatus::Copy* to = out->add_copies();
+    to->set_tier(TierToProto(copy.at.tier));
+    to->set_device(copy.at.device.number());
+    to->set_residency(ResidencyToProto(copy.residency));
+    to->set_leases(copy.leases);
+    to->set_pinned(copy.pinned);
+  }
+}
+
+void SessionToProto(const SessionSnapshot& session, pb::SessionStatus* out) {
+  out->set_id(session.id.number());
+  out->set_client_name(session.client_name);
+  out->set_pid(static_cast<uint32_t>(session.pid));
+  out->set_uid(session.uid.number());
+  out->set_age_ms(WholeMilliseconds(session.age));
+  out->set_leases(session.leases);
+  out->set_leased_bytes(session.leased_bytes);
+  out->set_device_budget_bytes(session.device_budget_bytes);
+  out->set_waiting(session.waiting);
+  out->set_via(session.via);
+}
+
+void ProgressToProto(const LoadProgress& progress, pb::LoadProgress* out) {
+  out->set_done_bytes(progress.done_bytes);
+  out->set_total_bytes(progress.total_bytes);
+  out->set_done_groups(progress.done_groups);
+  out->set_total_groups(progress.total_groups);
+  out->set_left_out_groups(progress.left_out_groups);
+}
+
+void EventToProto(const NodeEvent& event, absl::Time at, pb::Event* out) {
+  out->set_at_unix_ms(static_cast<uint64_t>(absl::ToUnixMillis(at)));
+  out->set_kind(event.kind);
+  out->set_model(event.model);
+  out->set_group(event.group);
+  if (event.at.has_value()) {
+    out->set_tier(TierToProto(event.at->tier));
+    out->set_device(event.at->device.number());
+  }
+  out->set_session_id(event.session.number());
+  out->set_bytes(event.bytes);
+  out->set_detail(event.detail);
+}
+
+}  // namespace hoistd

@@ -1,0 +1,204 @@
+#include "daemon/rpc/admin_service.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
+#include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/drain_call.h"
+#include "daemon/rpc/load_call.h"
+#include "daemon/rpc/unary_call.h"
+#include "daemon/rpc/watch_call.h"
+
+namespace hoistd {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+using Reactor = grpc::ServerUnaryReactor;
+
+template <typename Response>
+using Fill = std::function<absl::Status(const NodeSnapshot&, Response*)>;
+
+// Answers from a snapshot, which a work thread turns into the response.
+template <typename Response>
+Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env, Context* context,
+                      Response* response, Fill<Response> fill) {
+  auto call = UnaryCall<Response>::Start(response);
+  if (auto peer = env->AdminOf(*context); !peer.ok()) {
+    call->Fail(peer.status());
+    return call.get();
+  }
+  env->engine.Snapshot(
+      [env, call, fill](absl::StatusOr<NodeSnapshot> snapshot) {
+        if (!snapshot.ok()) return call->Fail(snapshot.status());
+        env->queue.Post([call, fill, snapshot = *std::move(snapshot)] {
+          Response out;
+          const absl::Status status = fill(snapshot, &out);
+          if (!status.ok()) return call->Fail(status);
+          call->Reply(std::move(out));
+        });
+      });
+  return call.get();
+}
+
+void SetKept(const CopyTotals& totals, pb::EvictResponse* out) {
+  out->set_kept(totals.kept);
+  out->set_kept_reason(totals.kept_reason);
+}
+template <typename Response>
+void SetKept(const CopyTotals&, Response*) {}
+
+// Pin, Unpin and Evict differ in the engine's verb alone.
+template <typename Response>
+Reactor* OnCopies(
+    const std::shared_ptr<CallEnv>& env, Context* context,
+    const pb::CopySelector& copies, TierNeeded tier_needed, Response* response,
+    std::function<void(EngineApi&, CopySelector, Done<CopyTotals>)> verb) {
+  auto call = UnaryCall<Response>::Start(response);
+  if (auto peer = env->AdminOf(*context); !peer.ok()) {
+    call->Fail(peer.status());
+    return call.get();
+  }
+  absl::StatusOr<CopySelector> which = SelectorFromProto(copies, tier_needed);
+  if (!which.ok()) {
+    call->Fail(which.status());
+    return call.get();
+  }
+  verb(env->engine, *std::move(which),
+       [call](absl::StatusOr<CopyTotals> totals) {
+         if (!totals.ok()) return call->Fail(totals.status());
+         Response out;
+         out.set_groups(totals->groups);
+         out.set_bytes(totals->bytes);
+         SetKept(*totals, &out);
+         call->Reply(std::move(out));
+       });
+  return call.get();
+}
+
+absl::StatusOr<LoadWish> WishFromProto(const pb::LoadRequest& request) {
+  LoadWish wish;
+  wish.path = request.path();
+  if (!request.name().empty()) {
+    HOIST_ASSIGN_OR_RETURN(
+        wish.name, NameFromProto("name", request.name(), kMaxModelNameBytes));
+  }
+  HOIST_ASSIGN_OR_RETURN(
+      wish.to, TierFromProto(request.tier(), request.device(), OnHost()));
+  if (wish.to.tier == Tier::kDisk) {
+    return absl::InvalidArgumentError(
+        "tier must be TIER_HOST or TIER_DEVICE: a model is loaded from disk");
+  }
+  HOIST_ASSIGN_OR_RETURN(wish.grouping, GroupingFromProto(request.grouping()));
+  HOIST_ASSIGN_OR_RETURN(wish.readers, ReadersFromProto(request.readers()));
+  return wish;
+}
+
+}  // namespace
+
+Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
+                              pb::NodeStatus* response) {
+  auto env = env_;
+  return FromSnapshot<pb::NodeStatus>(
+      env_, context, response,
+      [env](const NodeSnapshot& snapshot, pb::NodeStatus* out) {
+        StatusToProto(env->engine.facts(), env->engine.Now(), snapshot, out);
+        return absl::OkStatus();
+      });
+}
+
+Reactor* AdminService::ListModels(Context* context,
+                                  const pb::ListModelsRequest*,
+                                  pb::ListModelsResponse* response) {
+  return FromSnapshot<pb::ListModelsResponse>(
+      env_, context, response,
+      [](const NodeSnapshot& snapshot, pb::ListModelsResponse* out) {
+        for (const ModelSnapshot& model : snapshot.models) {
+          SummaryToProto(model, out->add_models());
+        }
+        return absl::OkStatus();
+      });
+}
+
+Reactor* AdminService::ListGroups(Context* context,
+                                  const pb::ListGroupsRequest* request,
+                                  pb::ListGroupsResponse* response) {
+  return FromSnapshot<pb::ListGroupsResponse>(
+      env_, context, response,
+      [name = request->model()](const NodeSnapshot& snapshot,
+                                pb::ListGroupsResponse* out) {
+        HOIST_ASSIGN_OR_RETURN(const ModelSnapshot* const model,
+                               FindModel(snapshot, name));
+        for (const GroupSnapshot& group : model->groups) {
+          GroupStatusToProto(group, out->add_groups());
+        }
+        return absl::OkStatus();
+      });
+}
+
+Reactor* AdminService::ListSessions(Context* context,
+                                    const pb::ListSessionsRequest*,
+                                    pb::ListSessionsResponse* response) {
+  return FromSnapshot<pb::ListSessionsResponse>(
+      env_, context, response,
+      [](const NodeSnapshot& snapshot, pb::ListSessionsResponse* out) {
+        for (const SessionSnapshot& session : snapshot.sessions) {
+          SessionToProto(session, out->add_sessions());
+        }
+        return absl::OkStatus();
+      });
+}
+
+Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,
+                           pb::PinResponse* response) {
+  const absl::Duration deadline =
+      std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
+  return OnCopies<pb::PinResponse>(
+      env_, context, request->copies(), TierNeeded::kYes, response,
+      [deadline](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
+        engine.Pin(std::move(which), deadline, std::move(done));
+      });
+}
+
+Reactor* AdminService::Unpin(Context* context, const pb::UnpinRequest* request,
+                             pb::UnpinResponse* response) {
+  return OnCopies<pb::UnpinResponse>(
+      env_, context, request->copies(), TierNeeded::kYes, response,
+      [](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
+        engine.Unpin(std::move(which), std::move(done));
+      });
+}
+
+Reactor* AdminService::Evict(Context* context, const pb::EvictRequest* request,
+                             pb::EvictResponse* response) {
+  return OnCopies<pb::EvictResponse>(
+      env_, context, request->copies(), TierNeeded::kNo, response,
+      [forget = request->forget()](EngineApi& engine, CopySelector which,
+                                   Done<CopyTotals> done) {
+        engine.Evict(std::move(which), forget, std::move(done));
+      });
+}
+
+grpc::ServerWriteReactor<pb::LoadProgress>* AdminService::Load(
+    Context* context, const pb::LoadRequest* request) {
+  return LoadCall::Start(env_, env_->AdminOf(*context), WishFromProto(*request))
+      .get();
+}
+
+grpc::ServerWriteReactor<pb::DrainProgress>* AdminService::Drain(
+    Context* context, const pb::DrainRequest* request) {
+  DrainWish wish;
+  wish.deadline =
+      std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
+  wish.resume = request->resume();
+  return DrainCall::Start(env_, env_->AdminOf(*context).status(), wish).get();
+}
+
+grpc::ServerWriteReactor<pb::Event>* AdminService::Watch(
+    Context* context, const pb::WatchRequest*) {
+  return WatchCall::Start(env_, env_->AdminOf(*context).status()).get();
+}
+
+}  // namespace hoistd

@@ -1,0 +1,59 @@
+#ifndef HOIST_DAEMON_RPC_ADMIN_SERVICE_H_
+#define HOIST_DAEMON_RPC_ADMIN_SERVICE_H_
+
+#include <memory>
+#include <utility>
+
+#include "daemon/rpc/call_env.h"
+#include "hoist/v1/admin.grpc.pb.h"
+
+namespace hoistd {
+
+// hoist.v1.Admin over the engine. Every method needs an admin.
+//
+// Threads:  gRPC's; nothing here waits.
+class AdminService final : public hoist::v1::Admin::CallbackService {
+ public:
+  explicit AdminService(std::shared_ptr<CallEnv> env) : env_(std::move(env)) {}
+
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
+                                   const hoist::v1::StatusRequest* request,
+                                   hoist::v1::NodeStatus* response) override;
+  grpc::ServerUnaryReactor* ListModels(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ListModelsRequest* request,
+      hoist::v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* ListGroups(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ListGroupsRequest* request,
+      hoist::v1::ListGroupsResponse* response) override;
+  grpc::ServerUnaryReactor* ListSessions(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ListSessionsRequest* request,
+      hoist::v1::ListSessionsResponse* response) override;
+  grpc::ServerWriteReactor<hoist::v1::LoadProgress>* Load(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::LoadRequest* request) override;
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
+                                const hoist::v1::PinRequest* request,
+                                hoist::v1::PinResponse* response) override;
+  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
+                                  const hoist::v1::UnpinRequest* request,
+                                  hoist::v1::UnpinResponse* response) override;
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
+                                  const hoist::v1::EvictRequest* request,
+                                  hoist::v1::EvictResponse* response) override;
+  grpc::ServerWriteReactor<hoist::v1::DrainProgress>* Drain(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::DrainRequest* request) override;
+  grpc::ServerWriteReactor<hoist::v1::Event>* Watch(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::WatchRequest* request) override;
+
+ private:
+  const std::shared_ptr<CallEnv> env_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_ADMIN_SERVICE_H_

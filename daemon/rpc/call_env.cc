@@ -1,0 +1,51 @@
+#include "daemon/rpc/call_env.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
+
+namespace hoistd {
+
+absl::StatusOr<Peer> CallEnv::PeerOf(
+    const grpc::ServerContextBase& call) const {
+  return find_peer(call.peer());
+}
+
+absl::StatusOr<Peer> CallEnv::AdminOf(
+    const grpc::ServerContextBase& call) const {
+  HOIST_ASSIGN_OR_RETURN(Peer peer, PeerOf(call));
+  if (peer.admin) return peer;
+  return absl::PermissionDeniedError(absl::StrCat(
+      "Admin is for root, hoistd's own user",
+      admin_group.empty()
+          ? std::string(" (server.admin_group in hoistd.toml adds a group)")
+          : absl::StrCat(" and the group ", admin_group),
+      "; you are uid ", peer.uid.number()));
+}
+
+absl::Duration TimeLeft(const grpc::ServerContextBase& call) {
+  const auto deadline = call.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) {
+    return kMaxDeadline;
+  }
+  return std::min(kMaxDeadline, absl::FromChrono(deadline) - absl::Now());
+}
+
+void OpenCallSession(EngineApi& engine, Peer peer, std::string what,
+                     Done<CallSession> done) {
+  OpenSessionArgs args;
+  args.client_name = std::move(what);
+  args.peer = std::move(peer);
+  engine.OpenSession(
+      std::move(args),
+      [&engine, done = std::move(done)](absl::StatusOr<SessionId> id) mutable {
+        if (!id.ok()) return done(id.status());
+        done(CallSession(&engine, *id));
+      });
+}
+
+}  // namespace hoistd

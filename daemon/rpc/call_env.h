@@ -1,0 +1,78 @@
+// What every gRPC call needs to be served.
+#ifndef HOIST_DAEMON_RPC_CALL_ENV_H_
+#define HOIST_DAEMON_RPC_CALL_ENV_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/core/requests.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/rpc/work_queue.h"
+#include "grpcpp/server_context.h"
+
+namespace hoistd {
+
+// Owned by RpcServer, and shared with the engine's callbacks that are still
+// out, since a call may be cancelled, and the server gone, before the engine
+// answers. So callbacks keep it, and what they need is in it.
+struct CallEnv {
+  explicit CallEnv(EngineApi& the_engine) : engine(the_engine) {}
+
+  EngineApi& engine;  // Outlives its callbacks.
+  WorkQueue queue{2};
+  // Whose connection it is; Connections::Find.
+  std::function<absl::StatusOr<Peer>(const std::string& grpc_peer)> find_peer;
+  std::vector<std::string> model_roots;
+  std::string admin_group;
+  uint64_t max_publish_bytes = 0;             // Of all Publish calls at once.
+  std::atomic<uint64_t> publishing_bytes{0};  // Of those being received.
+
+  absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;
+  // PermissionDenied says who may.
+  absl::StatusOr<Peer> AdminOf(const grpc::ServerContextBase& call) const;
+};
+
+// What is left until the call's deadline, at most kMaxDeadline; may be < 0.
+absl::Duration TimeLeft(const grpc::ServerContextBase& call);
+
+// An engine session that one call made for itself. Move-only; closes it.
+class CallSession {
+ public:
+  CallSession() = default;
+  CallSession(EngineApi* engine, SessionId id) : engine_(engine), id_(id) {}
+  CallSession(CallSession&& other) noexcept
+      : engine_(std::exchange(other.engine_, nullptr)), id_(other.id_) {}
+  CallSession& operator=(CallSession&& other) noexcept {
+    if (this != &other) {
+      Close();
+      engine_ = std::exchange(other.engine_, nullptr);
+      id_ = other.id_;
+    }
+    return *this;
+  }
+  ~CallSession() { Close(); }
+
+  bool open() const { return engine_ != nullptr; }
+  SessionId id() const { return id_; }
+  void Close() {
+    if (engine_ != nullptr) std::exchange(engine_, nullptr)->CloseSession(id_);
+  }
+
+ private:
+  EngineApi* engine_ = nullptr;
+  SessionId id_;
+};
+
+// Opens a session for the call named `what`, as `peer`.
+void OpenCallSession(EngineApi& engine, Peer peer, std::string what,
+                     Done<CallSession> done);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_CALL_ENV_H_

@@ -1,0 +1,100 @@
+#ifndef HOIST_DAEMON_RPC_CONNECTIONS_H_
+#define HOIST_DAEMON_RPC_CONNECTIONS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/requests.h"
+#include "daemon/session/listening_socket.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct RpcLimits {
+  size_t all = 1024;
+  size_t one_uid = 512;  // So that one user cannot lock the others out.
+};
+
+// Accepts gRPC's connections, so that the kernel says who each one is.
+//
+// gRPC 1.51 tells a unix peer by its socket's path alone, which every client
+// may choose. A server that is handed a descriptor calls its peer "fd:<number>"
+// instead; so we accept ourselves, ask the kernel, and remember by number.
+// Numbers are used in turn, so that one which was just closed is not given out
+// again while a call of the old connection may still look itself up.
+//
+// Threads:  thread-safe. Owns one thread, which accepts, forgets, and runs
+//           `hand_over`.
+// Bounds:   RpcLimits; what is beyond them is closed at once.
+class Connections {
+ public:
+  // Takes a connected, non-blocking descriptor.
+  using HandOver = absl::AnyInvocable<void(int fd)>;
+
+  static absl::StatusOr<std::unique_ptr<Connections>> Create(
+      ListeningSocket socket, std::optional<gid_t> admin_group,
+      RpcLimits limits);
+  ~Connections();  // Stop()s.
+
+  // Accepts from now on. Once.
+  void Start(HandOver hand_over);
+
+  // Whose call it is, by grpc::ServerContext::peer(). Unavailable: of none of
+  // our connections, or of one that has gone.
+  absl::StatusOr<Peer> Find(absl::string_view grpc_peer) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  size_t count() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Accepts no more. Connections that stand are gRPC's to end.
+  void Stop();
+
+ private:
+  struct Entry {
+    Peer peer;
+    // A second descriptor of the connection, which tells when it has ended.
+    hoist::UniqueFd watch;
+    uint64_t serial = 0;
+  };
+
+  Connections(ListeningSocket socket, std::optional<gid_t> admin_group,
+              RpcLimits limits);
+  absl::Status Prepare();
+  void Run();
+  void AcceptAll();
+  void Take(hoist::UniqueFd accepted);
+  bool HasRoom(const Peer& peer) const ABSL_LOCKS_EXCLUDED(mu_);
+  // `serial` names the connection; another one may have its number by now.
+  void Forget(uint64_t serial) ABSL_LOCKS_EXCLUDED(mu_);
+  // A duplicate under the next number in turn; invalid if there is none.
+  hoist::UniqueFd NextNumber(int fd);
+
+  const ListeningSocket socket_;
+  const std::optional<gid_t> admin_group_;
+  const RpcLimits limits_;
+  HandOver hand_over_;  // Only the thread calls it.
+  hoist::UniqueFd epoll_;
+  hoist::UniqueFd stop_;
+  uint64_t next_serial_ = 2;  // 0 and 1 are the stop and listening events.
+  int next_number_ = 0;
+  int number_limit_ = 0;
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<int, Entry> by_number_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, int> number_of_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_CONNECTIONS_H_

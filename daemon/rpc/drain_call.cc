@@ -1,0 +1,108 @@
+#include "daemon/rpc/drain_call.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/convert/types_convert.h"
+
+namespace hoistd {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks(100);
+constexpr int kMostHolders = 256;
+
+absl::Status StillHeld(const pb::DrainProgress& progress) {
+  std::string who;
+  for (const pb::SessionStatus& holder : progress.holders()) {
+    if (who.size() > 1000) {
+      absl::StrAppend(&who, ", ...");
+      break;
+    }
+    absl::StrAppend(&who, who.empty() ? "" : ", ", "session ", holder.id(),
+                    " (", holder.client_name(), ", pid ", holder.pid(), ", ",
+                    holder.leases(), " leases)");
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      progress.leases(), " leases are still held by ", who,
+      "; the node takes no new work until it is resumed (hoistctl drain "
+      "--resume)"));
+}
+
+}  // namespace
+
+DrainCall::DrainCall(std::shared_ptr<CallEnv> env, DrainWish wish)
+    : env_(std::move(env)), wish_(wish), until_(absl::Now() + wish.deadline) {}
+
+std::shared_ptr<DrainCall> DrainCall::Start(std::shared_ptr<CallEnv> env,
+                                            const absl::Status& allowed,
+                                            DrainWish wish) {
+  std::shared_ptr<DrainCall> self(new DrainCall(std::move(env), wish));
+  self->Own(self);
+  if (!allowed.ok()) {
+    self->End(allowed);
+    return self;
+  }
+  self->env_->engine.SetDraining(!wish.resume, [self](absl::Status status) {
+    if (!status.ok()) return self->End(status);
+    Look(self);
+  });
+  return self;
+}
+
+void DrainCall::Look(std::shared_ptr<DrainCall> self) {
+  self->env_->engine.Snapshot([self](absl::StatusOr<NodeSnapshot> snapshot) {
+    if (!snapshot.ok()) return self->End(snapshot.status());
+    Saw(self, *snapshot);
+  });
+}
+
+void DrainCall::Saw(std::shared_ptr<DrainCall> self,
+                    const NodeSnapshot& snapshot) {
+  pb::DrainProgress progress;
+  uint32_t leases = 0;
+  std::string said;
+  for (const SessionSnapshot& session : snapshot.sessions) {
+    if (session.leases == 0) continue;
+    leases += session.leases;
+    absl::StrAppend(&said, session.id.number(), ":", session.leases, " ");
+    if (progress.holders_size() < kMostHolders) {
+      SessionToProto(session, progress.add_holders());
+    }
+  }
+  progress.set_leases(leases);
+  progress.set_drained(leases == 0 && !self->wish_.resume);
+  if (said != self->last_ || said.empty()) {
+    self->last_ = std::move(said);
+    absl::MutexLock lock(&self->mu_);
+    self->latest_ = progress;
+  }
+  if (leases == 0 || self->wish_.resume) return self->End(absl::OkStatus());
+  if (absl::Now() >= self->until_) return self->End(StillHeld(progress));
+  self->Wake();
+  LookLater(std::move(self));
+}
+
+void DrainCall::LookLater(std::shared_ptr<DrainCall> self) {
+  {
+    absl::MutexLock lock(&self->mu_);
+    if (self->gone()) return;
+  }
+  // The alarm keeps its callback, so that must not keep the alarm.
+  std::weak_ptr<StreamCall<pb::DrainProgress>> weak = self->weak_from_this();
+  self->alarm_.Set(
+      std::chrono::system_clock::now() + kBetweenLooks, [weak](bool) {
+        auto again = std::static_pointer_cast<DrainCall>(weak.lock());
+        if (again != nullptr) Look(std::move(again));
+      });
+}
+
+bool DrainCall::Next(pb::DrainProgress* message) {
+  if (!latest_.has_value()) return false;
+  *message = *std::move(latest_);
+  latest_.reset();
+  return true;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,53 @@
+#ifndef HOIST_DAEMON_RPC_DRAIN_CALL_H_
+#define HOIST_DAEMON_RPC_DRAIN_CALL_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "daemon/rpc/call_env.h"
+#include "daemon/rpc/stream_call.h"
+#include "grpcpp/alarm.h"
+#include "hoist/v1/admin.pb.h"
+
+namespace hoistd {
+
+struct DrainWish {
+  absl::Duration deadline;
+  bool resume = false;
+};
+
+// Admin.Drain: closes the node to new work, then looks every 100 ms whether the
+// leases are gone, and says who holds them whenever that has changed. The node
+// stays closed when the deadline passes or the caller leaves.
+class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
+ public:
+  static std::shared_ptr<DrainCall> Start(std::shared_ptr<CallEnv> env,
+                                          const absl::Status& allowed,
+                                          DrainWish wish);
+
+ private:
+  DrainCall(std::shared_ptr<CallEnv> env, DrainWish wish);
+
+  static void Look(std::shared_ptr<DrainCall> self);
+  static void Saw(std::shared_ptr<DrainCall> self,
+                  const NodeSnapshot& snapshot);
+  // Looks again in a while, unless the call is over by then.
+  static void LookLater(std::shared_ptr<DrainCall> self);
+
+  bool Next(hoist::v1::DrainProgress* message) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnGone() override {}
+
+  const std::shared_ptr<CallEnv> env_;
+  const DrainWish wish_;
+  const absl::Time until_;
+  std::string last_;  // What was said last, serialized. One look at a time.
+  std::optional<hoist::v1::DrainProgress> latest_ ABSL_GUARDED_BY(mu_);
+  grpc::Alarm alarm_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_DRAIN_CALL_H_

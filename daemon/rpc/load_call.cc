@@ -1,0 +1,101 @@
+#include "daemon/rpc/load_call.h"
+
+#include <utility>
+
+#include "daemon/convert/types_convert.h"
+#include "daemon/rpc/model_path.h"
+
+namespace hoistd {
+
+std::shared_ptr<LoadCall> LoadCall::Start(std::shared_ptr<CallEnv> env,
+                                          absl::StatusOr<Peer> peer,
+                                          absl::StatusOr<LoadWish> wish) {
+  WorkQueue& queue = env->queue;
+  std::shared_ptr<LoadCall> self(new LoadCall(std::move(env)));
+  self->Own(self);
+  if (!peer.ok()) {
+    self->End(peer.status());
+  } else if (!wish.ok()) {
+    self->End(wish.status());
+  } else {
+    queue.Post(
+        [self, peer = *std::move(peer), wish = *std::move(wish)]() mutable {
+          Open(std::move(self), std::move(peer), std::move(wish));
+        });
+  }
+  return self;
+}
+
+void LoadCall::Open(std::shared_ptr<LoadCall> self, Peer peer, LoadWish wish) {
+  absl::StatusOr<ModelFiles> files =
+      OpenModelPath(self->env_->model_roots, wish.path);
+  if (!files.ok()) return self->End(files.status());
+  RegisterModelArgs args;
+  args.name = wish.name.empty() ? files->name : wish.name;
+  args.shards = std::move(files->shards);
+  args.index = std::move(files->index);
+  args.grouping = std::move(wish.grouping);
+  args.readers = wish.readers;
+  Register(std::move(self), std::move(peer), wish.to, std::move(args));
+}
+
+void LoadCall::Register(std::shared_ptr<LoadCall> self, Peer peer, TierAt to,
+                        RegisterModelArgs args) {
+  EngineApi& engine = self->env_->engine;
+  OpenCallSession(
+      engine, std::move(peer), "Admin.Load",
+      [&engine, self = std::move(self), to,
+       args = std::move(args)](absl::StatusOr<CallSession> session) mutable {
+        if (!session.ok()) return self->End(session.status());
+        const SessionId id = session->id();
+        engine.RegisterModel(
+            id, std::move(args),
+            [self = std::move(self), to, session = *std::move(session)](
+                absl::StatusOr<ModelPtr> model) mutable {
+              session.Close();
+              if (!model.ok()) return self->End(model.status());
+              BringUp(std::move(self), to, *std::move(model));
+            });
+      });
+}
+
+void LoadCall::BringUp(std::shared_ptr<LoadCall> self, TierAt to,
+                       ModelPtr model) {
+  EngineApi& engine = self->env_->engine;
+  const ModelId id = model->id;
+  engine.Load(
+      id, to, [self](const LoadProgress& progress) { self->Report(progress); },
+      [self, model = std::move(model)](absl::StatusOr<LoadProgress> done) {
+        if (!done.ok()) return self->End(done.status());
+        self->env_->queue.Post([self, model, last = *done] {
+          pb::LoadProgress message;
+          ProgressToProto(last, &message);
+          ModelToProto(*model, message.mutable_model());
+          {
+            absl::MutexLock lock(&self->mu_);
+            self->latest_ = std::move(message);
+          }
+          self->End(absl::OkStatus());
+        });
+      });
+}
+
+void LoadCall::Report(const LoadProgress& progress) {
+  {
+    absl::MutexLock lock(&mu_);
+    // The last message, which alone has the model, is not to be overtaken.
+    if (latest_.has_value() && latest_->has_model()) return;
+    latest_.emplace();
+    ProgressToProto(progress, &*latest_);
+  }
+  Wake();
+}
+
+bool LoadCall::Next(pb::LoadProgress* message) {
+  if (!latest_.has_value()) return false;
+  *message = *std::move(latest_);
+  latest_.reset();
+  return true;
+}
+
+}  // namespace hoistd

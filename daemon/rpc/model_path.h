@@ -1,0 +1,35 @@
+// Opening a model by path, for callers who cannot pass descriptors.
+#ifndef HOIST_DAEMON_RPC_MODEL_PATH_H_
+#define HOIST_DAEMON_RPC_MODEL_PATH_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/requests.h"
+
+namespace hoistd {
+
+struct ModelFiles {
+  std::string name;  // The folder's, or the file's without ".safetensors".
+  std::vector<OpenFile> shards;  // By name.
+  std::optional<OpenFile> index;
+};
+
+// Opens a model's files: `path` is one safetensors file, or a folder with
+// *.safetensors and perhaps model.safetensors.index.json in it.
+//
+// A path is never authority: it must lie below one of `roots`, and so must
+// everything that a symlink or ".." on the way leads to. Only regular files
+// are opened; looking at anything else has no effect on it.
+//
+// FailedPrecondition: there are no roots. PermissionDenied: outside of them, or
+// not readable by us. NotFound, InvalidArgument: no such file, no model.
+// Blocks on the disk.
+absl::StatusOr<ModelFiles> OpenModelPath(const std::vector<std::string>& roots,
+                                         const std::string& path);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_MODEL_PATH_H_

@@ -1,0 +1,109 @@
+#include "daemon/rpc/rpc_server.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "daemon/base/status.h"
+#include "daemon/rpc/admin_service.h"
+#include "daemon/rpc/call_env.h"
+#include "daemon/rpc/worker_service.h"
+#include "daemon/session/peer_process.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "grpcpp/server_posix.h"
+
+namespace hoistd {
+namespace {
+
+constexpr int kMaxMessageBytes = 64 * 1024 * 1024;
+constexpr int kMaxCallsPerConnection = 128;
+
+class RpcServerImpl final : public RpcServer {
+ public:
+  RpcServerImpl(std::shared_ptr<CallEnv> env,
+                std::unique_ptr<Connections> connections)
+      : env_(std::move(env)),
+        connections_(std::move(connections)),
+        admin_(env_),
+        worker_(env_) {}
+  ~RpcServerImpl() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Start() {
+    env_->find_peer = [this](const std::string& peer) {
+      return connections_->Find(peer);
+    };
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    // A model's description grows with its tensors, and is ours to send.
+    builder.SetMaxSendMessageSize(-1);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                               kMaxCallsPerConnection);
+    builder.RegisterService(&admin_);
+    builder.RegisterService(&worker_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) {
+      return absl::InternalError("gRPC's server does not start");
+    }
+    connections_->Start([server = server_.get()](int fd) {
+      grpc::AddInsecureChannelFromFd(server, fd);
+    });
+    return absl::OkStatus();
+  }
+
+  void Shutdown(absl::Duration deadline) override {
+    if (server_ == nullptr) return;
+    connections_->Stop();
+    server_->Shutdown(std::chrono::system_clock::now() +
+                      absl::ToChronoMicroseconds(deadline));
+    // From here on, what the engine still answers is answered to nobody.
+    env_->queue.Stop();
+    server_.reset();
+  }
+
+  size_t connections() const override { return connections_->count(); }
+
+ private:
+  const std::shared_ptr<CallEnv> env_;
+  const std::unique_ptr<Connections> connections_;
+  AdminService admin_;
+  WorkerService worker_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
+    RpcOptions options, EngineApi& engine) {
+  SocketFileOptions file;
+  file.path = options.socket;
+  file.mode = options.socket_mode;
+  file.type = SOCK_STREAM;
+  if (!options.group.empty()) {
+    HOIST_ASSIGN_OR_RETURN(file.group, GroupByName(options.group));
+  }
+  std::optional<gid_t> admin_group;
+  if (!options.admin_group.empty()) {
+    absl::StatusOr<gid_t> group = GroupByName(options.admin_group);
+    if (group.ok()) admin_group = *group;
+  }
+  HOIST_ASSIGN_OR_RETURN(ListeningSocket socket,
+                         ListeningSocket::Create(std::move(file)));
+  HOIST_ASSIGN_OR_RETURN(
+      std::unique_ptr<Connections> connections,
+      Connections::Create(std::move(socket), admin_group, options.connections));
+  auto env = std::make_shared<CallEnv>(engine);
+  env->model_roots = std::move(options.model_roots);
+  env->admin_group = std::move(options.admin_group);
+  env->max_publish_bytes = options.max_publish_bytes;
+  auto server =
+      std::make_unique<RpcServerImpl>(std::move(env), std::move(connections));
+  HOIST_RETURN_IF_ERROR(server->Start());
+  return server;
+}
+
+}  // namespace hoistd

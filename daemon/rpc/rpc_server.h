@@ -1,0 +1,56 @@
+#ifndef HOIST_DAEMON_RPC_RPC_SERVER_H_
+#define HOIST_DAEMON_RPC_RPC_SERVER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/rpc/connections.h"
+
+namespace hoistd {
+
+struct RpcOptions {
+  std::string socket;
+  mode_t socket_mode = 0660;
+  std::string group;        // Of the socket; "": as it comes.
+  std::string admin_group;  // "": root and our own uid only.
+  std::vector<std::string> model_roots;
+  RpcLimits connections;
+  // Of images being received over Worker.Publish, all together. A larger one
+  // than the host pool could not be kept anyway.
+  uint64_t max_publish_bytes = uint64_t{8} << 30;
+};
+
+// The gRPC services Admin, Worker, Health and Reflection on one unix socket.
+//
+// Threads:  Create and Shutdown from one thread. Owns the accepting thread,
+//           two work threads, and gRPC's.
+// Owns:     the socket and every connection. Borrows the engine, which must
+//           outlive it and every callback that it was given.
+// Bounds:   connections as `connections`; 128 calls a connection; 64 MiB a
+//           message from a client.
+class RpcServer {
+ public:
+  // FailedPrecondition: another hoistd serves the socket. NotFound: no such
+  // group on this host (of `group`; a missing `admin_group` is nobody).
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Create(RpcOptions options,
+                                                           EngineApi& engine);
+  virtual ~RpcServer() = default;  // Shutdown(0), if that was not called.
+
+  // Takes no new calls, lets those that run finish until `deadline` has passed,
+  // then cancels them; leases end with their streams. The engine must still
+  // serve. Once.
+  virtual void Shutdown(absl::Duration deadline) = 0;
+  // How many clients are connected.
+  virtual size_t connections() const = 0;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_RPC_SERVER_H_

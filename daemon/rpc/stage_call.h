@@ -1,0 +1,54 @@
+#ifndef HOIST_DAEMON_RPC_STAGE_CALL_H_
+#define HOIST_DAEMON_RPC_STAGE_CALL_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "daemon/rpc/call_env.h"
+#include "daemon/rpc/stream_call.h"
+#include "hoist/v1/worker.pb.h"
+
+namespace hoistd {
+
+struct StageWish {
+  std::string model;
+  std::string group;
+  DeviceIndex device;
+  absl::Duration deadline;
+};
+
+// Worker.Stage: an engine session of its own, whose lease is the stream's.
+// However the stream ends, the session is closed, and the lease with it.
+class StageCall final : public StreamCall<hoist::v1::WorkerStageResponse> {
+ public:
+  static std::shared_ptr<StageCall> Start(std::shared_ptr<CallEnv> env,
+                                          Peer peer, StageWish wish);
+  // A call that is refused at once.
+  static std::shared_ptr<StageCall> Refuse(const absl::Status& status);
+
+ private:
+  StageCall(std::shared_ptr<CallEnv> env, StageWish wish)
+      : env_(std::move(env)), wish_(std::move(wish)) {}
+
+  // The steps, each on the engine's thread.
+  static void Opened(std::shared_ptr<StageCall> self, CallSession session);
+  static void Described(std::shared_ptr<StageCall> self, SessionId session,
+                        ModelPtr model);
+  static void Granted(std::shared_ptr<StageCall> self, LeaseGrant grant,
+                      std::shared_ptr<const Group> group, GroupIndex index);
+
+  bool Next(hoist::v1::WorkerStageResponse* message) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnGone() override ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::shared_ptr<CallEnv> env_;
+  const StageWish wish_;
+  CallSession session_ ABSL_GUARDED_BY(mu_);
+  std::optional<hoist::v1::WorkerStageResponse> response_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_STAGE_CALL_H_

@@ -1,0 +1,105 @@
+#ifndef HOIST_DAEMON_RPC_STREAM_CALL_H_
+#define HOIST_DAEMON_RPC_STREAM_CALL_H_
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/rpc/admin_convert.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace hoistd {
+
+// A server stream that writes when its peer can take more, one message in
+// flight. What is to be sent next is asked for only then, so a slow peer costs
+// no queue unless the derived class keeps one.
+//
+// Threads:  thread-safe. gRPC owns it until the call is done, and so do the
+//           callbacks that refer to it.
+template <typename Message>
+class StreamCall : public grpc::ServerWriteReactor<Message>,
+                   public std::enable_shared_from_this<StreamCall<Message>> {
+ public:
+  // Ends the stream once Next has nothing left. The first end counts.
+  void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!end_.has_value()) end_ = ToGrpc(status);
+    }
+    Wake();
+  }
+
+ protected:
+  // Call once, before the reactor is given to gRPC.
+  void Own(std::shared_ptr<StreamCall> self) { self_ = std::move(self); }
+
+  // There may be something to send, or the end.
+  void Wake() ABSL_LOCKS_EXCLUDED(mu_) {
+    bool write = false;
+    {
+      absl::MutexLock lock(&mu_);
+      if (writing_ || finished_) return;
+      message_.Clear();
+      if (!gone_ && Next(&message_)) {
+        writing_ = write = true;
+      } else if (end_.has_value()) {
+        finished_ = true;
+      } else {
+        return;
+      }
+    }
+    // Nobody else writes or finishes while the flag set above stands.
+    if (write) {
+      this->StartWrite(&message_);
+    } else {
+      this->Finish(*end_);
+    }
+  }
+
+  // The next message, if there is one.
+  virtual bool Next(Message* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) = 0;
+  // The call is over, or its peer has gone: give back what it holds. Once.
+  virtual void OnGone() = 0;
+  bool gone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return gone_; }
+
+  absl::Mutex mu_;
+
+ private:
+  void Leave() ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (std::exchange(gone_, true)) return;
+    }
+    OnGone();
+    End(absl::CancelledError("the call was cancelled, or its deadline passed"));
+  }
+
+  void OnWriteDone(bool ok) final {
+    {
+      absl::MutexLock lock(&mu_);
+      writing_ = false;
+    }
+    if (!ok) Leave();
+    Wake();
+  }
+  void OnCancel() final { Leave(); }
+  void OnDone() final {
+    Leave();
+    self_.reset();
+  }
+
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool gone_ ABSL_GUARDED_BY(mu_) = false;
+  // Not changed once it is set, or while `writing_`.
+  std::optional<grpc::Status> end_;
+  Message message_;
+  std::shared_ptr<StreamCall> self_;  // gRPC's share; only OnDone resets it.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_STREAM_CALL_H_

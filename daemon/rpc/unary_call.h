@@ -1,0 +1,66 @@
+#ifndef HOIST_DAEMON_RPC_UNARY_CALL_H_
+#define HOIST_DAEMON_RPC_UNARY_CALL_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/rpc/admin_convert.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace hoistd {
+
+// A call with one answer, which may come from any thread, or, when the caller
+// has gone meanwhile, to nobody. The first answer counts.
+//
+// Threads:  thread-safe. gRPC owns it until the call is done, and so do the
+//           callbacks that will answer it.
+template <typename Response>
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  // `response` is gRPC's, and valid until the call is done.
+  static std::shared_ptr<UnaryCall> Start(Response* response) {
+    std::shared_ptr<UnaryCall> call(new UnaryCall(response));
+    call->self_ = call;
+    return call;
+  }
+
+  void Reply(Response value) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (answered_) return;
+      answered_ = true;
+      *response_ = std::move(value);
+    }
+    this->Finish(grpc::Status::OK);
+  }
+
+  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (answered_) return;
+      answered_ = true;
+    }
+    this->Finish(ToGrpc(status));
+  }
+
+ private:
+  explicit UnaryCall(Response* response) : response_(response) {}
+
+  void OnCancel() override {
+    Fail(
+        absl::CancelledError("the call was cancelled, or its deadline passed"));
+  }
+  void OnDone() override { self_.reset(); }
+
+  absl::Mutex mu_;
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  Response* const response_;
+  std::shared_ptr<UnaryCall> self_;  // gRPC's share; only it resets this.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_UNARY_CALL_H_
