@@ -1,8 +1,8 @@
 #include "daemon/session/peer_process.h"
 
 #include <grp.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,7 +45,8 @@ absl::StatusOr<hoist::UniqueFd> PidfdOf(int socket, pid_t pid) {
     return hoist::UniqueFd(fd);
   }
   if (pid <= 0) return hoist::UniqueFd();
-  hoist::UniqueFd opened(pidfd_open(pid, 0));
+  // By number: glibc 2.36's declaration does not link from C++.
+  hoist::UniqueFd opened(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!opened.valid() && errno == ESRCH) {
     return absl::UnavailableError("the process that connected is dead");
   }

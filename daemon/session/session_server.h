@@ -30,7 +30,7 @@ struct SessionServerOptions {
   // Its members are admins, beside root and our own uid.
   std::optional<gid_t> admin_group;
   size_t max_sessions = 1024;
-  // Of one message's body. Parsed, it may take 60 times as much for a moment.
+  // Of one message's body. Parsed, it takes many times as much for a moment.
   size_t max_request_bytes = size_t{16} << 20;
   ConnectionLimits connection;
   InstanceId instance_id = {};  // As NewInstanceId gives.

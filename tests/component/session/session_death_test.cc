@@ -61,15 +61,18 @@ TEST_F(SessionFixture, ALeaseGrantedToADeadSessionLeaksNoDescriptor) {
   const hoist::UniqueFd slab = SealedMemfd(4096);
   RawSession client(path());
   ASSERT_EQ(client.Open().message.code(), 0);
+  RawSession other(path());
+  ASSERT_EQ(other.Open().message.code(), 0);
   ASSERT_TRUE(client.Send(StageMessage(2)));
   auto call = engine().stage.Next();
   client.Close();
   // At once, though a request is pending.
   engine().WaitUntilClosed(SessionId(1));
-  Settle();
+  // A round trip: the session thread is done with what came before.
+  other.Call(ClientMessage());
   const size_t before = OpenFdCount();
   call.done(GrantWithSlab(slab.get()));
-  Settle();
+  other.Call(ClientMessage());
   EXPECT_EQ(OpenFdCount(), before);
 }
 

@@ -9,8 +9,6 @@ namespace hoistd::testing {
 namespace {
 
 using ::hoist::v1::ClientMessage;
-using ::testing::AnyOf;
-using ::testing::Eq;
 using ::testing::HasSubstr;
 
 constexpr int kInvalid = static_cast<int>(absl::StatusCode::kInvalidArgument);
@@ -64,7 +62,9 @@ class GarbagePackets : public SessionFixture,
 TEST_P(GarbagePackets, GetATypedErrorAndTheConnectionEnds) {
   for (const bool opened : {false, true}) {
     RawSession client(path());
-    if (opened) ASSERT_EQ(client.Open().message.code(), 0);
+    if (opened) {
+      ASSERT_EQ(client.Open().message.code(), 0);
+    }
     const hoist::UniqueFd a = DevNull(), b = DevNull();
     ASSERT_TRUE(client.SendPacketBytes(GetParam().packet,
                                        std::vector<int>{a.get(), b.get()}));
@@ -159,6 +159,8 @@ class RefusedRequests : public SessionFixture {
   void ExpectRefused(const ClientMessage& message, size_t fds, int code,
                      const std::string& why) {
     SCOPED_TRACE(message.ShortDebugString());
+    // A round trip: the connection is accepted, and its descriptors counted.
+    EXPECT_NE(client().Call(ClientMessage()).message.code(), 0);
     const size_t before = OpenFdCount();
     {
       std::vector<hoist::UniqueFd> owned;
