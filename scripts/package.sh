@@ -83,7 +83,8 @@ take_libhoist() {
   if [[ -d client/python/hoist ]]; then
     cp -r client/python/hoist "$out/python/"
     find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
-    cp -L "$out/lib/libhoist.so" "$out/python/hoist/libhoist.so"
+    # By its soname, which is what the package looks for.
+    cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
   fi
 }
 

@@ -109,7 +109,7 @@ PY
 # The environment sees the interpreter's own packages, so that a torch that is
 # installed already is used.
 install_python() {
-  local modules=(numpy pytest grpc google.protobuf tokenizers)
+  local modules=(numpy pytest grpc google.protobuf)
   local torch_modules=(torch transformers safetensors)
   if ! venv_has "${modules[@]}"; then
     if [[ $check == 1 ]]; then
@@ -121,9 +121,6 @@ install_python() {
     mkdir -p "$(dirname "$venv")"
     quietly "${HOIST_PYTHON:-python3}" -m venv --system-site-packages "$venv"
     quietly "$venv/bin/pip" install -q -r scripts/python-requirements.txt
-    # Its dependencies only serve downloads from a model hub.
-    venv_has tokenizers ||
-      quietly "$venv/bin/pip" install -q --no-deps 'tokenizers>=0.15'
   fi
   if [[ $want_torch == 0 ]] || venv_has "${torch_modules[@]}"; then return; fi
   if [[ $check == 1 ]]; then
