@@ -4,6 +4,8 @@
 #
 #   scripts/gpu_check.sh pack [TARGET...]  builds here, and lays what the other
 #                                          machine needs into .gpu/ (< 60 MiB)
+#   scripts/gpu_check.sh pack-model        MiniLM in two halves, .gpu-m0/ and
+#                                          .gpu-m1/, 42 MiB each: carry one a call
 #   scripts/gpu_check.sh there [STEP...]   runs there, from the repository's
 #                                          root; all steps if none is named
 #   scripts/gpu_check.sh steps             lists the steps
@@ -21,11 +23,27 @@ logs=${OUT:-$PWD/build/gpu_check}
 export PYTHONPATH=$kit/python
 export PYTHONDONTWRITEBYTECODE=1
 
-pack() {
-  local exclude args=() target size
+ignore() {  # PATTERN: in this clone alone.
+  local exclude
   exclude=$(git rev-parse --git-path info/exclude)
   mkdir -p "$(dirname "$exclude")"
-  grep -qx '/.gpu/' "$exclude" 2>/dev/null || echo '/.gpu/' >>"$exclude"
+  grep -qxF "$1" "$exclude" 2>/dev/null || echo "$1" >>"$exclude"
+}
+
+pack_model() {
+  local half
+  scripts/setup.sh || return
+  ignore '/.gpu-m*/'
+  rm -rf .gpu-m0 .gpu-m1
+  mkdir .gpu-m0 .gpu-m1
+  tar -C build/models -cf - minilm | gzip -6 | split -b 44M -d -a 1 - build/minilm.
+  for half in 0 1; do mv "build/minilm.$half" ".gpu-m$half/part"; done
+  du -sm .gpu-m0 .gpu-m1
+}
+
+pack() {
+  local args=() target size
+  ignore '/.gpu/'
   for target in "$@"; do args+=(--target "$target"); done
   scripts/package.sh --with-tests --dir "$kit" ${args:+"${args[@]}"} || return
   rm -rf "$kit/share/doc"
@@ -100,13 +118,59 @@ step_all_tests() {
   [[ $count -gt 0 && ${#bad[@]} == 0 ]]
 }
 
-step_status() {
-  with_hoistd $'[device]\nbackend = "cuda"' \
-    "$kit/bin/hoistctl" --socket-from-env status
+# 2 GiB of bf16 in 64 MiB blocks, where no disk slows it down.
+synthetic_model() {
+  synthetic=/dev/shm/hoist-gpu-check
+  [[ -f $synthetic/model.safetensors ]] && return
+  mkdir -p "$synthetic"
+  python3 - "$synthetic/model.safetensors" <<'PY'
+import sys, torch
+from safetensors.torch import save_file
+torch.manual_seed(3)
+save_file({f"model.layers.{i}.mlp.weight":
+           torch.randint(0, 1 << 15, (4096, 8192), dtype=torch.int16)
+           .view(torch.bfloat16) for i in range(32)}, sys.argv[1])
+PY
 }
 
-steps_known() {
-  declare -F | awk '$3 ~ /^step_/ {print substr($3, 6)}'
+verify() {  # Twice: the second finds every group resident.
+  local run
+  for run in 1 2; do
+    python3 client/examples/verify.py "$synthetic" --quiet \
+      --socket "$HOIST_SOCKET" | tee /dev/fd/2 | tail -1 >&3 || return
+  done
+}
+
+step_verify_vmm() {
+  synthetic_model || return
+  with_hoistd $'[device]\nbackend = "cuda"\nshare = "vmm"' verify
+}
+
+step_verify_ipc() {
+  synthetic_model || return
+  with_hoistd $'[device]\nbackend = "cuda"\nshare = "ipc"' verify
+}
+
+step_embed() {
+  if [[ ! -d build/models/minilm ]]; then
+    if [[ ! -f .gpu-m0/part || ! -f .gpu-m1/part ]]; then
+      echo "left out: needs both halves of pack-model" >&3
+      return
+    fi
+    mkdir -p build/models
+    cat .gpu-m0/part .gpu-m1/part | tar -C build/models -xzf - || return
+  fi
+  HOIST_BIN=$kit/bin HOIST_BUILD_DIR=$kit scripts/quickstart.sh || return
+  echo "MiniLM on the GPU, against transformers" >&3
+}
+
+step_status() {
+  with_hoistd $'[device]\nbackend = "cuda"' \
+    "$kit/bin/hoistctl" status
+}
+
+steps_known() {  # In the order they are written in.
+  sed -n 's/^step_\([a-z0-9_]*\)() {.*/\1/p' "${BASH_SOURCE[0]}"
 }
 
 there() {
@@ -137,6 +201,7 @@ there() {
 
 case ${1:-} in
   pack) shift; pack "$@" ;;
+  pack-model) pack_model ;;
   there) shift; there "$@" ;;
   steps) steps_known ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
