@@ -1,0 +1,93 @@
+// A daemon of the session protocol that the test scripts: well-behaved by
+// default, as hostile as a test makes it. Its header names none of shared/'s
+// types: hoist.h has its own of those names.
+#ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_DAEMON_H_
+#define HOIST_TESTS_UNIT_CLIENT_FAKE_DAEMON_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hoist/v1/session.pb.h"
+
+namespace hoist_test {
+
+namespace pb = hoist::v1;
+
+// One connection, as the daemon has it.
+class Peer {
+ public:
+  explicit Peer(int socket) : socket_(socket) {}  // Owned.
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer();
+
+  void Send(const pb::DaemonMessage& message, std::span<const int> fds = {});
+  // Bytes as they are, without framing.
+  void SendRaw(const std::string& bytes);
+  // A frame around a body that may be anything.
+  void SendBody(const std::string& body, std::span<const int> fds = {});
+  void HangUp();
+  int socket() const { return socket_; }
+
+  bool slab_sent = false;
+
+ private:
+  const int socket_;
+};
+
+// Its one model, "m", has the groups "a" (tensors "x": F32 [2, 3] and "e": F32
+// [0]) and "b" ("y": BF16 [4]). The bytes of the image of group g are Byte(g).
+class FakeDaemon {
+ public:
+  // True: the script has dealt with the message.
+  using Script = std::function<bool(Peer&, const pb::ClientMessage&,
+                                    const std::vector<int>&)>;
+
+  explicit FakeDaemon(Script script = nullptr);
+  ~FakeDaemon();
+
+  const std::string& path() const { return path_; }
+  std::vector<uint64_t> released();
+  // The last published image's bytes, and its group.
+  std::pair<std::string, pb::Group> published();
+
+  static uint8_t Byte(uint32_t group) { return group == 0 ? 0x11 : 0x22; }
+  static pb::Model ModelMessage();
+  pb::DaemonMessage OpenReply(uint64_t request_id) const;
+  // A good answer to a stage of `group`, and what to attach to it.
+  pb::DaemonMessage LeaseReply(uint64_t request_id, uint32_t group,
+                               bool with_slab) const;
+  int slab_fd() const { return slab_; }
+
+ private:
+  void Accept();
+  void Serve(Peer* peer);
+  void Answer(Peer& peer, const pb::ClientMessage& message,
+              const std::vector<int>& fds);
+
+  const Script script_;
+  std::string folder_;
+  std::string path_;
+  std::string instance_id_;
+  int slab_ = -1;
+  int listening_ = -1;
+  std::mutex mu_;
+  // Guarded by mu_.
+  bool stopping_ = false;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::thread> threads_;
+  std::vector<uint64_t> released_;
+  std::string published_bytes_;
+  pb::Group published_group_;
+  std::thread acceptor_;
+};
+
+}  // namespace hoist_test
+
+#endif  // HOIST_TESTS_UNIT_CLIENT_FAKE_DAEMON_H_

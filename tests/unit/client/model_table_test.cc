@@ -1,0 +1,54 @@
+#include "client/src/model_table.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hoist {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Optional;
+
+TEST(ContiguousStrides, CountElementsFromTheLastDimension) {
+  EXPECT_THAT(ContiguousStrides({2, 3, 4}), Optional(ElementsAre(12, 4, 1)));
+  EXPECT_THAT(ContiguousStrides({2, 0, 4}), Optional(ElementsAre(4, 4, 1)));
+  EXPECT_THAT(ContiguousStrides({}), Optional(ElementsAre()));
+  EXPECT_EQ(ContiguousStrides({1, int64_t{1} << 62, 4}), std::nullopt);
+}
+
+TEST(SpanBytes, ReachesFromTheFirstToTheLastElement) {
+  EXPECT_EQ(SpanBytes(DType::kF32, {2, 3}, {3, 1}), 24u);
+  EXPECT_EQ(SpanBytes(DType::kF32, {2, 3}, {10, 2}), 60u);
+  EXPECT_EQ(SpanBytes(DType::kBF16, {}, {}), 2u);
+  EXPECT_EQ(SpanBytes(DType::kF32, {0, 3}, {3, 1}), 0u);
+  EXPECT_EQ(SpanBytes(DType::kF32, {5}, {0}), 4u);  // Broadcast.
+  EXPECT_EQ(SpanBytes(DType::kF4, {4}, {1}), 2u);
+}
+
+TEST(SpanBytes, RefusesWhatIsNegativeOrOverflows) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(SpanBytes(DType::kF32, {-1}, {1}), std::nullopt);
+  EXPECT_EQ(SpanBytes(DType::kF32, {2}, {-1}), std::nullopt);
+  EXPECT_EQ(SpanBytes(DType::kF32, {kMost, kMost}, {kMost, 1}), std::nullopt);
+  EXPECT_EQ(SpanBytes(DType::kF64, {kMost}, {1}), std::nullopt);
+  EXPECT_EQ(SpanBytes(DType::kF32, {2}, {}), std::nullopt);
+}
+
+TEST(ModelTable, FindsGroupsAndTensorsByNameAfterAMove) {
+  std::vector<GroupEntry> groups(2);
+  groups[0] = {"g0", 4096, {{"t", DType::kU8, {8}, {1}, 0, 8}}};
+  groups[1] = {"g1", 4096, {{"u", DType::kU8, {8}, {1}, 256, 8}}};
+  Result<ModelTable> made = ModelTable::Create({}, std::move(groups));
+  ASSERT_TRUE(made.ok());
+  const ModelTable table = std::move(made).value();
+  EXPECT_EQ(table.FindGroup("g1"), 1u);
+  EXPECT_EQ(table.FindGroup("g2"), std::nullopt);
+  ASSERT_TRUE(table.FindTensor("u").has_value());
+  EXPECT_EQ(table.FindTensor("u")->group, 1u);
+  EXPECT_EQ(table.FindTensor("v"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace hoist

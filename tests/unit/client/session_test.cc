@@ -1,0 +1,368 @@
+// libhoist.so through hoist.h, against a daemon that behaves.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hoist/hoist.h"
+#include "tests/unit/client/fake_daemon.h"
+
+namespace hoist_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+hoist::ConnectOptions To(const FakeDaemon& daemon) {
+  hoist::ConnectOptions options;
+  options.socket_path = daemon.path();
+  return options;
+}
+
+struct Worker {
+  explicit Worker(const FakeDaemon& daemon)
+      : session(*hoist::Session::Connect(To(daemon))),
+        model(*session.DescribeModel("m")) {}
+  hoist::Session session;
+  hoist::Model model;
+};
+
+size_t OpenDescriptors() {
+  size_t count = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd")) {
+    (void)entry;
+    ++count;
+  }
+  return count;
+}
+
+TEST(Session, StagedTensorsShowTheImagesBytes) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "b");
+  ASSERT_TRUE(lease.ok()) << lease.status().ToString();
+  auto y = lease->tensor("y");
+  ASSERT_TRUE(y.ok());
+  EXPECT_THAT(y->shape(), ElementsAre(4));
+  EXPECT_THAT(y->strides(), ElementsAre(1));
+  auto bits = y->data<hoist::BFloat16>();
+  ASSERT_TRUE(bits.ok());
+  EXPECT_EQ((*bits)[3].bits, 0x2222);
+  EXPECT_EQ(lease->image_bytes(), 4096u);
+}
+
+TEST(Session, ATensorIsNotGivenAsAnotherType) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(lease.ok());
+  auto wrong = lease->Data<double>("x");
+  EXPECT_EQ(wrong.status().code(), hoist::Code::kInvalidArgument);
+  EXPECT_THAT(wrong.status().message(), HasSubstr("F32"));
+  EXPECT_TRUE(lease->Data<float>("x").ok());
+}
+
+TEST(Session, AnEmptyTensorHasNoAddressAndIsNoError) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(lease.ok());
+  auto empty = lease->tensor("e");
+  ASSERT_TRUE(empty.ok());
+  EXPECT_EQ(empty->raw(), nullptr);
+}
+
+TEST(Session, TheSlabIsMappedOnceForTwoSessionsOfAProcess) {
+  FakeDaemon daemon;
+  Worker one(daemon), two(daemon);
+  auto first = one.session.Stage(one.model, "a");
+  auto second = two.session.Stage(two.model, "a");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->data(), second->data());
+}
+
+TEST(Session, UnknownGroupsTensorsAndDevicesAreNamed) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto group = worker.session.Stage(worker.model, "nope");
+  EXPECT_EQ(group.status().code(), hoist::Code::kNotFound);
+  EXPECT_THAT(group.status().message(), HasSubstr("\"nope\""));
+  auto lease = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease->tensor("y").status().code(), hoist::Code::kNotFound);
+  hoist::StageOptions elsewhere;
+  elsewhere.device = 5;
+  EXPECT_EQ(worker.session.Stage(worker.model, 0, elsewhere).status().code(),
+            hoist::Code::kNotFound);
+  EXPECT_EQ(worker.session.Stage(worker.model, 9).status().code(),
+            hoist::Code::kOutOfRange);
+}
+
+TEST(Session, ReleaseIsToldOnceAndEndsTheLease) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  {
+    auto lease = worker.session.Stage(worker.model, "a");
+    ASSERT_TRUE(lease.ok());
+    ASSERT_TRUE(lease->Release().ok());
+    EXPECT_TRUE(lease->Release().ok());
+    EXPECT_EQ(lease->Check().code(), hoist::Code::kFailedPrecondition);
+    EXPECT_EQ(lease->data(), nullptr);
+    EXPECT_EQ(lease->tensor("x").status().code(),
+              hoist::Code::kFailedPrecondition);
+  }
+  EXPECT_EQ(daemon.released().size(), 1u);
+}
+
+TEST(Session, ADroppedLeaseIsReleased) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  { auto lease = worker.session.Stage(worker.model, "a"); }
+  // Answered in order: after this reply the release has been seen.
+  ASSERT_TRUE(worker.session.DescribeModel("m").ok());
+  EXPECT_EQ(daemon.released().size(), 1u);
+}
+
+TEST(Session, ARefusalKeepsItsCodeAndReason) {
+  FakeDaemon daemon([](Peer& peer, const pb::ClientMessage& message,
+                       const std::vector<int>&) {
+    if (!message.has_stage()) return false;
+    pb::DaemonMessage reply;
+    reply.set_request_id(message.request_id());
+    reply.set_code(8);
+    reply.set_message("needs 2.1 GiB on GPU-1");
+    peer.Send(reply);
+    return true;
+  });
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  EXPECT_EQ(lease.status().code(), hoist::Code::kResourceExhausted);
+  EXPECT_EQ(lease.status().message(), "needs 2.1 GiB on GPU-1");
+}
+
+TEST(Session, AWaitingStageHoldsUpNobody) {
+  std::promise<void> waiting;
+  FakeDaemon daemon([&](Peer& peer, const pb::ClientMessage& message,
+                        const std::vector<int>&) {
+    // Group "b" never comes; "a" does.
+    (void)peer;
+    if (!message.has_stage() || message.stage().group() != 1) return false;
+    waiting.set_value();
+    return true;
+  });
+  Worker worker(daemon);
+  hoist::Status ended;
+  std::thread blocked(
+      [&] { ended = worker.session.Stage(worker.model, "b").status(); });
+  waiting.get_future().wait();
+  EXPECT_TRUE(worker.session.Stage(worker.model, "a").ok());
+  EXPECT_TRUE(worker.session.DescribeModel("m").ok());
+  worker.session.Close();
+  blocked.join();
+  EXPECT_EQ(ended.code(), hoist::Code::kFailedPrecondition);
+}
+
+TEST(Session, ManyThreadsGetTheirOwnReplies) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      const uint32_t group = t % 2;
+      for (int i = 0; i < 50; ++i) {
+        auto lease = worker.session.Stage(worker.model, group);
+        if (!lease.ok() || lease->group() != group ||
+            *static_cast<const uint8_t*>(lease->data()) !=
+                FakeDaemon::Byte(group)) {
+          ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Session, ACallsDeadlinePassesAndALateLeaseIsGivenBack) {
+  std::promise<uint64_t> asked;
+  std::promise<Peer*> at;
+  FakeDaemon daemon([&](Peer& peer, const pb::ClientMessage& message,
+                        const std::vector<int>&) {
+    if (!message.has_stage()) return false;
+    at.set_value(&peer);
+    asked.set_value(message.request_id());
+    return true;
+  });
+  auto options = To(daemon);
+  options.call_deadline = std::chrono::milliseconds(200);
+  auto session = hoist::Session::Connect(options);
+  ASSERT_TRUE(session.ok());
+  auto model = session->DescribeModel("m");
+  ASSERT_TRUE(model.ok());
+  auto lease = session->Stage(*model, "a");
+  EXPECT_EQ(lease.status().code(), hoist::Code::kDeadlineExceeded);
+  const int fd = daemon.slab_fd();
+  const uint64_t request = asked.get_future().get();
+  at.get_future().get()->Send(daemon.LeaseReply(request, 0, true),
+                              std::span(&fd, 1));
+  // The late lease was read before this reply, and its release sent.
+  ASSERT_TRUE(session->DescribeModel("m").ok());
+  ASSERT_TRUE(session->DescribeModel("m").ok());
+  EXPECT_THAT(daemon.released(), ElementsAre(100 + request));
+}
+
+TEST(Session, ADeadDaemonIsUnavailableForPendingAndLaterCalls) {
+  FakeDaemon daemon([](Peer& peer, const pb::ClientMessage& message,
+                       const std::vector<int>&) {
+    if (!message.has_stage() || message.stage().group() != 1) return false;
+    peer.HangUp();
+    return true;
+  });
+  Worker worker(daemon);
+  auto held = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(held.ok());
+  EXPECT_EQ(worker.session.Stage(worker.model, "b").status().code(),
+            hoist::Code::kUnavailable);
+  EXPECT_EQ(worker.session.DescribeModel("m").status().code(),
+            hoist::Code::kUnavailable);
+  EXPECT_EQ(worker.session.Check().code(), hoist::Code::kUnavailable);
+  EXPECT_EQ(held->Check().code(), hoist::Code::kUnavailable);
+  EXPECT_EQ(held->data(), nullptr);
+}
+
+TEST(Session, NobodyListeningIsUnavailableAndSaysWhatToDo) {
+  hoist::ConnectOptions options;
+  options.socket_path = "/nonexistent/hoistd.sock";
+  auto session = hoist::Session::Connect(options);
+  EXPECT_EQ(session.status().code(), hoist::Code::kUnavailable);
+  EXPECT_THAT(session.status().message(), HasSubstr("HOIST_SOCKET"));
+  options.socket_path = std::string(200, 'x');
+  EXPECT_EQ(hoist::Session::Connect(options).status().code(),
+            hoist::Code::kInvalidArgument);
+}
+
+TEST(Session, PublishedBytesAreLaidOutAndAliasesStoredOnce) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  const std::vector<float> tied = {1, 2, 3, 4};
+  const std::vector<uint8_t> other = {9, 8, 7};
+  hoist::PublishOptions options;
+  options.model = "p";
+  options.group = "g";
+  options.tensors = {
+      {"wte", hoist::DType::kF32, {2, 2}, tied.data()},
+      {"other", hoist::DType::kU8, {3}, other.data()},
+      {"head.T", hoist::DType::kF32, {2, 2}, tied.data(), {1, 2}},
+      {"empty", hoist::DType::kF32, {0, 5}, nullptr}};
+  auto model = worker.session.Publish(options);
+  ASSERT_TRUE(model.ok()) << model.status().ToString();
+  const auto [bytes, group] = daemon.published();
+  ASSERT_EQ(group.tensors_size(), 4);
+  EXPECT_EQ(group.tensors(0).offset_bytes(), group.tensors(2).offset_bytes());
+  EXPECT_EQ(group.tensors(0).strides_size(), 0);
+  EXPECT_THAT(group.tensors(2).strides(), ElementsAre(1, 2));
+  EXPECT_EQ(group.tensors(1).offset_bytes(), 256u);
+  EXPECT_EQ(group.image_bytes(), 4096u);
+  EXPECT_EQ(
+      bytes.compare(0, 16, reinterpret_cast<const char*>(tied.data()), 16), 0);
+  EXPECT_EQ(bytes.substr(256, 3), "\x09\x08\x07");
+
+  options.tensors[1].shape = {-3};
+  EXPECT_EQ(worker.session.Publish(options).status().code(),
+            hoist::Code::kInvalidArgument);
+  options.tensors[1] = {"other", hoist::DType::kU8, {3}, nullptr};
+  EXPECT_EQ(worker.session.Publish(options).status().code(),
+            hoist::Code::kInvalidArgument);
+}
+
+TEST(Session, TheChildOfAForkIsRefusedAndTheParentGoesOn) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(lease.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused =
+        worker.session.Check().code() == hoist::Code::kFailedPrecondition &&
+        worker.session.Stage(worker.model, "a").status().code() ==
+            hoist::Code::kFailedPrecondition &&
+        lease->Release().code() == hoist::Code::kFailedPrecondition &&
+        lease->data() == nullptr && worker.model.group_count() == 2;
+    worker.session.Close();
+    { auto dropped = std::move(*lease); }
+    { auto gone = std::move(worker.session); }
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(daemon.released().empty());
+  EXPECT_TRUE(worker.session.DescribeModel("m").ok());
+  EXPECT_NE(lease->data(), nullptr);
+}
+
+TEST(Session, TheChildOfAForkMayConnectAgain) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  const pid_t child = fork();
+  if (child == 0) {
+    Worker again(daemon);
+    auto own = again.session.Stage(again.model, "b");
+    _exit(own.ok() && *static_cast<const uint8_t*>(own->data()) == 0x22 ? 0
+                                                                        : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(Session, NoDescriptorIsLeftOver) {
+  { FakeDaemon warm_up; }
+  const size_t before = OpenDescriptors();
+  {
+    FakeDaemon daemon;
+    Worker worker(daemon);
+    auto lease = worker.session.Stage(worker.model, "a");
+    const uint8_t byte = 1;
+    hoist::PublishOptions options;
+    options.model = "p";
+    options.group = "g";
+    options.tensors = {{"t", hoist::DType::kU8, {1}, &byte}};
+    EXPECT_TRUE(worker.session.Publish(options).ok());
+  }
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST(CApi, RefusesNullAndUnsizedStructs) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  hoist_error* error = nullptr;
+  EXPECT_EQ(hoist_connect(nullptr, nullptr, &error), HOIST_INVALID_ARGUMENT);
+  EXPECT_THAT(hoist_error_message(error), HasSubstr("session"));
+  hoist_error_free(error);
+  hoist_group_info info = {};
+  EXPECT_EQ(hoist_model_group(worker.model.get(), 0, &info, nullptr),
+            HOIST_INVALID_ARGUMENT);
+  // An older caller's, shorter struct is filled as far as it goes.
+  info.struct_size = offsetof(hoist_group_info, image_bytes);
+  EXPECT_EQ(hoist_model_group(worker.model.get(), 0, &info, nullptr), HOIST_OK);
+  EXPECT_STREQ(info.name, "a");
+  EXPECT_EQ(info.image_bytes, 0u);
+  hoist_error_free(nullptr);
+  hoist_session_free(nullptr);
+  hoist_lease_free(nullptr);
+  hoist_model_free(nullptr);
+}
+
+}  // namespace
+}  // namespace hoist_test
