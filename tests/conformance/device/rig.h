@@ -40,7 +40,7 @@ class DeviceConformance : public ::testing::TestWithParam<Backing> {
   absl::Status CopyIn(uint64_t to, std::span<const std::byte> from);
   absl::StatusOr<std::vector<std::byte>> CopyOut(uint64_t from, uint64_t bytes);
 
-  // What `worker` may use of its own; nullopt on emulated devices.
+  // Until all that is queued is done.
   static absl::Status WaitFor(CopyStream& stream);
   std::string kind() const;
   std::string MapCommand() const;
