@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.." || exit 1
 kit=$PWD/.gpu/hoist
 limit_mib=60
 logs=${OUT:-$PWD/build/gpu_check}
-export PYTHONPATH=$kit/python
+export PYTHONPATH=$kit/python HOIST_LIBRARY=$kit/lib/libhoist.so.0
 export PYTHONDONTWRITEBYTECODE=1
 
 ignore() {  # PATTERN: in this clone alone.
@@ -160,7 +160,7 @@ step_embed() {
     mkdir -p build/models
     cat .gpu-m0/part .gpu-m1/part | tar -C build/models -xzf - || return
   fi
-  HOIST_BIN=$kit/bin HOIST_BUILD_DIR=$kit scripts/quickstart.sh || return
+  HOIST_BIN=$kit/bin scripts/quickstart.sh || return
   echo "MiniLM on the GPU, against transformers" >&3
 }
 
