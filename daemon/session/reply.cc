@@ -87,14 +87,14 @@ Outbound EncodeReply(Reply reply) {
   }
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
-  if (auto* model = std::get_if<ModelPtr>(&reply.value)) {
-    ModelToProto(**model, message.mutable_model());
-  } else if (auto* owned = std::get_if<OwnedGrant>(&reply.value)) {
+  if (reply.model != nullptr) {
+    ModelToProto(*reply.model, message.mutable_model());
+  } else if (reply.lease != nullptr) {
     std::vector<int> borrowed;
-    LeaseToProto(owned->grant, message.mutable_lease(), &borrowed);
+    LeaseToProto(reply.lease->grant, message.mutable_lease(), &borrowed);
     // Both walk the slabs in order, so the indexes agree.
-    HOIST_CHECK(borrowed.size() == owned->fds.size());
-    return Pack(message, std::move(owned->fds));
+    HOIST_CHECK(borrowed.size() == reply.lease->fds.size());
+    return Pack(message, std::move(reply.lease->fds));
   }
   return Pack(message);
 }

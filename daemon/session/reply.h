@@ -5,8 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,8 +47,10 @@ absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant);
 struct Reply {
   Ticket ticket;
   absl::Status status;
-  // What an OK carries. A SessionId is OpenSession's.
-  std::variant<std::monostate, SessionId, ModelPtr, OwnedGrant> value;
+  // What an OK carries: one of them, or none.
+  std::optional<SessionId> session;  // OpenSession.
+  ModelPtr model;
+  std::unique_ptr<OwnedGrant> lease;
   // The session cannot go on after it: client and engine would no longer agree
   // on which slabs the client has.
   bool fatal = false;

@@ -290,11 +290,10 @@ void SessionLoop::DeliverReplies() {
 
 void SessionLoop::Deliver(Reply reply) {
   const ConnectionId id = reply.ticket.connection;
-  const auto* session = std::get_if<SessionId>(&reply.value);
   const auto found = connections_.find(id);
   if (found == connections_.end()) {
     // The client left before its session was open: nobody else knows of it.
-    if (session != nullptr) engine_.CloseSession(*session);
+    if (reply.session.has_value()) engine_.CloseSession(*reply.session);
     return;
   }
   Connection& connection = *found->second;
@@ -319,7 +318,7 @@ absl::Status SessionLoop::DeliverOpened(Connection& connection,
     --sessions_;
     return Send(connection, EncodeError(request, reply.status));
   }
-  const SessionId session = std::get<SessionId>(reply.value);
+  const SessionId session = reply.session.value();
   connection.FinishOpening(session);
   spdlog::info("session {} opened by {}{}", session.number(),
                Describe(connection),
@@ -360,9 +359,7 @@ void SessionLoop::CloseAll() {
   }
   // From here on the engine's callbacks close what they open themselves.
   for (const Reply& reply : mailbox_->Close()) {
-    if (const auto* session = std::get_if<SessionId>(&reply.value)) {
-      engine_.CloseSession(*session);
-    }
+    if (reply.session.has_value()) engine_.CloseSession(*reply.session);
   }
 }
 

@@ -15,7 +15,7 @@ Done<ModelPtr> ModelTo(MailboxPtr mailbox, const Ticket& ticket) {
     Reply reply;
     reply.ticket = ticket;
     reply.status = model.status();
-    if (model.ok()) reply.value = *std::move(model);
+    if (model.ok()) reply.model = *std::move(model);
     mailbox->Post(std::move(reply));
   };
 }
@@ -38,7 +38,9 @@ Done<LeaseGrant> LeaseTo(MailboxPtr mailbox, const Ticket& ticket) {
       absl::StatusOr<OwnedGrant> owned = OwnGrant(*std::move(grant));
       reply.status = owned.status();
       reply.fatal = !owned.ok();
-      if (owned.ok()) reply.value = *std::move(owned);
+      if (owned.ok()) {
+        reply.lease = std::make_unique<OwnedGrant>(*std::move(owned));
+      }
     }
     mailbox->Post(std::move(reply));
   };
@@ -63,7 +65,7 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
                         Reply reply;
                         reply.ticket = ticket;
                         reply.status = session.status();
-                        if (session.ok()) reply.value = *session;
+                        if (session.ok()) reply.session = *session;
                         const bool posted = mailbox->Post(std::move(reply));
                         if (!posted && session.ok())
                           engine.CloseSession(*session);

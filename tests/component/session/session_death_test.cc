@@ -68,11 +68,10 @@ TEST_F(SessionFixture, ALeaseGrantedToADeadSessionLeaksNoDescriptor) {
   client.Close();
   // At once, though a request is pending.
   engine().WaitUntilClosed(SessionId(1));
-  // A round trip: the session thread is done with what came before.
-  other.Call(ClientMessage());
+  Barrier(other);
   const size_t before = OpenFdCount();
   call.done(GrantWithSlab(slab.get()));
-  other.Call(ClientMessage());
+  Barrier(other);
   EXPECT_EQ(OpenFdCount(), before);
 }
 

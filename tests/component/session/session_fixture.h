@@ -74,6 +74,12 @@ class SessionFixture : public ::testing::Test {
     ASSERT_NE(other.Call(unknown).message.code(), 0);
   }
 
+  // Two round trips on an open session: the second is read in a later turn of
+  // the loop than all that was ready before the first.
+  static void Barrier(RawSession& client) {
+    for (int i = 0; i < 2; ++i) client.Call(hoist::v1::ClientMessage());
+  }
+
   TempDir dir_;
   SessionServerOptions options_;  // Of Start; not `listen_fd`.
   std::unique_ptr<FakeEngine> engine_ =
