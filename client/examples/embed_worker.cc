@@ -5,6 +5,7 @@
 //   embed_worker MODEL_FOLDER [--socket PATH] [--budget BYTES] [--out FILE]
 //                [SENTENCE...]
 //
+// The budget is what may be leased at once: by default 60 % of the model.
 // Compares, bit for bit, with the same kernels over weights that lie in this
 // process, read from the file. Exit status: 0 if they are equal, 1 if not, 2 on
 // an error.
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
@@ -185,6 +187,26 @@ hoist::Result<Vectors> RunStaged(const BertConfig& config, const Ids& ids,
   return PoolAll(config, states);
 }
 
+// Two passes, the second of which finds what the first has left; its result.
+hoist::Result<Vectors> RunPasses(const BertConfig& config, const Ids& ids,
+                                 hoist::Session& session,
+                                 const hoist::Model& model,
+                                 const std::vector<uint32_t>& order) {
+  Vectors staged;
+  for (int pass = 1; pass <= 2; ++pass) {
+    PassCounts counts;
+    const auto begin = Clock::now();
+    hoist::Result<Vectors> vectors =
+        RunStaged(config, ids, session, model, order, &counts);
+    if (!vectors.ok()) return vectors.status();
+    staged = *std::move(vectors);
+    std::printf("pass %d: %.1f ms; %d of %d stages were resident\n", pass,
+                Milliseconds(Clock::now() - begin), counts.resident,
+                counts.stages);
+  }
+  return staged;
+}
+
 // The same over weights of this process; empty if they cannot be read.
 Vectors RunResident(const BertConfig& config, const Ids& ids, const Args& args,
                     const hoist::Model& model) {
@@ -223,6 +245,14 @@ bool Write(const std::string& path, const Vectors& vectors) {
   return static_cast<bool>(out.flush());
 }
 
+// 60 % of the model: it cannot lie on the device as a whole.
+uint64_t DefaultBudget(const std::string& folder) {
+  std::error_code error;
+  const auto bytes =
+      std::filesystem::file_size(folder + "/model.safetensors", error);
+  return error ? 0 : bytes / 10 * 6;
+}
+
 int Run(const Args& args) {
   const auto words = hoist_example::WordPiece::Load(args.folder + "/vocab.txt");
   if (!words.has_value()) {
@@ -237,7 +267,8 @@ int Run(const Args& args) {
   hoist::ConnectOptions options;
   options.socket_path = args.socket;
   options.client_name = "embed_worker";
-  options.device_budget_bytes = args.budget;
+  options.device_budget_bytes =
+      args.budget > 0 ? args.budget : DefaultBudget(args.folder);
   options.connect_deadline = std::chrono::seconds(10);
   hoist::Result<hoist::Session> session = hoist::Session::Connect(options);
   if (!session.ok()) return Fail("connect", session.status());
@@ -261,22 +292,13 @@ int Run(const Args& args) {
   if (hoist::Status s = session->SetOrder(*model, order); !s.ok()) {
     return Fail("set the order", s);
   }
-  Vectors staged;
-  for (int pass = 1; pass <= 2; ++pass) {
-    PassCounts counts;
-    const auto begin = Clock::now();
-    hoist::Result<Vectors> vectors =
-        RunStaged(config, ids, *session, *model, order, &counts);
-    if (!vectors.ok()) return Fail("run a pass", vectors.status());
-    staged = *std::move(vectors);
-    std::printf("pass %d: %.1f ms; %d of %d stages were resident\n", pass,
-                Milliseconds(Clock::now() - begin), counts.resident,
-                counts.stages);
-  }
-  const bool same = SameBits(staged, RunResident(config, ids, args, *model));
+  hoist::Result<Vectors> staged =
+      RunPasses(config, ids, *session, *model, order);
+  if (!staged.ok()) return Fail("run a pass", staged.status());
+  const bool same = SameBits(*staged, RunResident(config, ids, args, *model));
   std::printf("%s  equal to resident weights, bit for bit\n",
               same ? "ok  " : "FAIL");
-  if (!args.out.empty() && !Write(args.out, staged)) return 2;
+  if (!args.out.empty() && !Write(args.out, *staged)) return 2;
   return same ? 0 : 1;
 }
 

@@ -1,0 +1,82 @@
+"""A real hoistd on an emulated device, in a folder of its own."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+
+MIB = 1 << 20
+
+
+class RealDaemon:
+    def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
+                 extra=""):
+        self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
+        self.path = pathlib.Path(self.folder.name)
+        self.socket = str(self.path / "hoistd.sock")
+        config = self.path / "hoistd.toml"
+        config.write_text(f"""
+[server]
+socket = "{self.socket}"
+grpc_socket = "{self.path}/hoistd.grpc.sock"
+group = ""
+admin_group = ""
+[device]
+backend = "emulated"
+pool = {pool}
+slab = {slab}
+[host]
+pool = {host}
+[log]
+sink = "stderr"
+{extra}
+""")
+        self.log = open(self.path / "log", "wb+")
+        self.process = subprocess.Popen(
+            [binary, "--config", str(config)], stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=subprocess.STDOUT)
+
+    def log_text(self):
+        self.log.flush()
+        return (self.path / "log").read_text(errors="replace")
+
+    def kill(self):
+        """As a crash: nothing is given back by hoistd itself."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self.log.close()
+        self.folder.cleanup()
+        return code
+
+
+def write_safetensors(path, tensors):
+    """tensors: {name: (dtype, shape, bytes)}."""
+    import json
+    header, at, body = {}, 0, []
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [at, at + len(data)]}
+        at += len(data)
+        body.append(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(
+        len(text).to_bytes(8, "little") + text + b"".join(body))
+
+
+def block_model(blocks=6, block_bytes=MIB):
+    """{name: (dtype, shape, bytes)} of random weights in numbered blocks."""
+    tensors = {}
+    for block in range(blocks):
+        tensors[f"layers.{block}.w"] = (
+            "BF16", [block_bytes // 4, 2], os.urandom(block_bytes))
+        tensors[f"layers.{block}.b"] = ("F32", [3], os.urandom(12))
+    tensors["norm.scale"] = ("U8", [7], os.urandom(7))
+    tensors["norm.none"] = ("F32", [0, 4], b"")
+    return tensors
