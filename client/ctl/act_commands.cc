@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <optional>
+#include <string>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/text.h"
+#include "grpcpp/client_context.h"
+
+namespace hoist::ctl {
+namespace {
+
+// "[######----]  60 %  54.1 MiB of 90.9 MiB, 4 of 8 groups".
+std::string ProgressText(const v1::LoadProgress& progress) {
+  constexpr uint64_t kWidth = 24;
+  const uint64_t total = progress.total_bytes();
+  const uint64_t done = std::min(progress.done_bytes(), total);
+  const uint64_t percent = total == 0 ? 100 : done / (total / 100.0);
+  const uint64_t filled = percent * kWidth / 100;
+  return "[" + std::string(filled, '#') + std::string(kWidth - filled, '-') +
+         "] " + std::to_string(percent) + " %  " + HumanBytes(done) + " of " +
+         HumanBytes(total) + ", " + std::to_string(progress.done_groups()) +
+         " of " + std::to_string(progress.total_groups()) + " groups";
+}
+
+void PrintLoaded(const v1::LoadProgress& last, const v1::LoadRequest& request,
+                 const Output& output) {
+  const v1::Model& model = last.model();
+  const v1::Tier tier =
+      request.tier() == v1::TIER_UNSPECIFIED ? v1::TIER_HOST : request.tier();
+  output.out << "loaded " << Shown(model.name()) << " to "
+             << TierName(tier, request.device()) << ": "
+             << HumanBytes(last.done_bytes()) << ", " << last.done_groups()
+             << " of " << last.total_groups() << " groups, fingerprint "
+             << Hex(model.fingerprint()) << '\n';
+  if (last.left_out_groups() > 0) {
+    output.out << last.left_out_groups()
+               << " groups did not fit there and stay where they were\n";
+  }
+}
+
+template <typename Response>
+int PrintTotals(const char* verb, const Response& response,
+                const Output& output) {
+  if (output.json) {
+    PrintJson(response, JsonStyle::kPretty, output);
+  } else {
+    output.out << verb << ' ' << response.groups() << " groups, "
+               << HumanBytes(response.bytes()) << '\n';
+  }
+  return kExitOk;
+}
+
+std::string TimeOf(uint64_t unix_ms) {
+  const std::time_t seconds = static_cast<std::time_t>(unix_ms / 1000);
+  std::tm local = {};
+  localtime_r(&seconds, &local);
+  char text[16];
+  std::strftime(text, sizeof(text), "%H:%M:%S", &local);
+  char all[24];
+  std::snprintf(all, sizeof(all), "%s.%03d", text,
+                static_cast<int>(unix_ms % 1000));
+  return all;
+}
+
+}  // namespace
+
+int Load(Connection& daemon, const v1::LoadRequest& request,
+         const Output& output) {
+  grpc::ClientContext context;
+  const auto stream = daemon.admin().Load(&context, request);
+  v1::LoadProgress progress;
+  std::optional<v1::LoadProgress> last;
+  while (stream->Read(&progress)) {
+    if (output.json) {
+      PrintJson(progress, JsonStyle::kLine, output);
+    } else if (output.terminal) {
+      output.out << '\r' << ProgressText(progress) << "\x1b[K" << std::flush;
+    } else {
+      output.out << ProgressText(progress) << std::endl;
+    }
+    last = progress;
+  }
+  if (output.terminal && !output.json && last.has_value()) output.out << '\n';
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) return daemon.Fail(status, output);
+  if (!output.json && last.has_value()) PrintLoaded(*last, request, output);
+  return kExitOk;
+}
+
+int Pin(Connection& daemon, const v1::PinRequest& request,
+        const Output& output) {
+  grpc::ClientContext context;
+  v1::PinResponse response;
+  const grpc::Status got = daemon.admin().Pin(&context, request, &response);
+  if (!got.ok()) return daemon.Fail(got, output);
+  return PrintTotals("pinned", response, output);
+}
+
+int Unpin(Connection& daemon, const v1::UnpinRequest& request,
+          const Output& output) {
+  grpc::ClientContext context;
+  v1::UnpinResponse response;
+  const grpc::Status got = daemon.admin().Unpin(&context, request, &response);
+  if (!got.ok()) return daemon.Fail(got, output);
+  return PrintTotals("unpinned", response, output);
+}
+
+int Evict(Connection& daemon, const v1::EvictRequest& request,
+          const Output& output) {
+  grpc::ClientContext context;
+  v1::EvictResponse response;
+  const grpc::Status got = daemon.admin().Evict(&context, request, &response);
+  if (!got.ok()) return daemon.Fail(got, output);
+  PrintTotals(request.forget() ? "forgot" : "evicted", response, output);
+  if (!output.json && response.kept() > 0) {
+    output.out << "kept " << response.kept()
+               << " groups: " << Shown(response.kept_reason()) << '\n';
+  }
+  return kExitOk;
+}
+
+int Drain(Connection& daemon, const v1::DrainRequest& request,
+          const Output& output) {
+  grpc::ClientContext context;
+  const auto stream = daemon.admin().Drain(&context, request);
+  v1::DrainProgress progress;
+  while (stream->Read(&progress)) {
+    if (output.json) {
+      PrintJson(progress, JsonStyle::kLine, output);
+      continue;
+    }
+    if (request.resume()) {
+      output.out << "takes new work again\n";
+      continue;
+    }
+    output.out << (progress.drained() ? "drained: " : "draining: ")
+               << progress.leases() << " leases left" << std::endl;
+    for (const v1::SessionStatus& holder : progress.holders()) {
+      output.out << "  session " << holder.id() << " ("
+                 << Shown(holder.client_name()) << ", pid " << holder.pid()
+                 << ", uid " << holder.uid() << "): " << holder.leases()
+                 << " leases, " << HumanBytes(holder.leased_bytes())
+                 << std::endl;
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) return daemon.Fail(status, output);
+  return kExitOk;
+}
+
+int Watch(Connection& daemon, const Output& output) {
+  grpc::ClientContext context;
+  const auto stream = daemon.admin().Watch(&context, v1::WatchRequest());
+  v1::Event event;
+  while (stream->Read(&event)) {
+    if (output.json) {
+      PrintJson(event, JsonStyle::kLine, output);
+      continue;
+    }
+    output.out << TimeOf(event.at_unix_ms()) << "  " << Shown(event.kind());
+    if (!event.model().empty()) output.out << "  " << Shown(event.model());
+    if (!event.group().empty()) output.out << '/' << Shown(event.group());
+    if (event.tier() != v1::TIER_UNSPECIFIED) {
+      output.out << "  " << TierName(event.tier(), event.device());
+    }
+    if (event.session_id() != 0) {
+      output.out << "  session " << event.session_id();
+    }
+    if (event.bytes() != 0) output.out << "  " << HumanBytes(event.bytes());
+    if (!event.detail().empty()) output.out << "  " << Shown(event.detail());
+    output.out << std::endl;
+  }
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) return daemon.Fail(status, output);
+  return kExitOk;
+}
+
+}  // namespace hoist::ctl

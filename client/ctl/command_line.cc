@@ -1,0 +1,265 @@
+#include "client/ctl/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/completion.h"
+
+namespace hoist::ctl {
+namespace {
+
+constexpr char kFooter[] =
+    "\nExit codes: 0 done; 1 refused by the daemon; 2 wrong usage; 3 no daemon "
+    "at the socket.\nWith --json, commands that follow something (load, drain, "
+    "watch) print one object a line; bytes are base64.";
+
+// What the options of all commands are read into.
+struct Parsed {
+  std::string socket;
+  bool json = false;
+  std::string path;
+  std::string name;
+  std::string model;
+  std::string group;
+  std::string tier;
+  uint32_t device = 0;
+  std::string grouping = "block";
+  std::string readers;
+  double deadline_s = 0;
+  bool forget = false;
+  bool resume = false;
+  std::string shell;
+};
+
+v1::Tier TierOf(const std::string& tier) {
+  if (tier == "device") return v1::TIER_DEVICE;
+  if (tier == "host") return v1::TIER_HOST;
+  return v1::TIER_UNSPECIFIED;
+}
+
+uint64_t Milliseconds(double seconds) {
+  return static_cast<uint64_t>(seconds * 1000);
+}
+
+v1::CopySelector CopiesOf(const Parsed& parsed) {
+  v1::CopySelector copies;
+  copies.set_model(parsed.model);
+  copies.set_group(parsed.group);
+  copies.set_tier(TierOf(parsed.tier));
+  copies.set_device(parsed.device);
+  return copies;
+}
+
+v1::LoadRequest LoadOf(const Parsed& parsed) {
+  v1::LoadRequest request;
+  request.set_path(parsed.path);
+  request.set_name(parsed.name);
+  request.set_tier(TierOf(parsed.tier));
+  request.set_device(parsed.device);
+  request.mutable_grouping()->set_rule(
+      parsed.grouping == "module"  ? v1::Grouping::RULE_MODULE
+      : parsed.grouping == "whole" ? v1::Grouping::RULE_WHOLE
+                                   : v1::Grouping::RULE_BLOCK);
+  if (parsed.readers == "owner") request.set_readers(v1::READERS_OWNER);
+  if (parsed.readers == "everyone") request.set_readers(v1::READERS_EVERYONE);
+  return request;
+}
+
+// The commands: CLI11's half, and what each does.
+class CommandLine {
+ public:
+  CommandLine(Parsed* parsed, std::ostream& out) : parsed_(*parsed), out_(out) {
+    app_.name("hoistctl");
+    app_.footer(kFooter);
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.add_flag("--json", parsed_.json, "print JSON");
+    app_.add_option("--socket", parsed_.socket,
+                    std::string("hoistd's gRPC socket (default: $") +
+                        kGrpcSocketVariable + ", else " + kDefaultGrpcSocket +
+                        ")");
+    AddLists();
+    AddCopies();
+    AddRest();
+  }
+
+  CLI::App& app() { return app_; }
+
+  int Run(const Output& output) {
+    for (auto& [name, local] : local_) {
+      if (app_.got_subcommand(name)) return local();
+    }
+    std::string socket = parsed_.socket;
+    const char* variable = std::getenv(kGrpcSocketVariable);
+    if (socket.empty() && variable != nullptr) socket = variable;
+    if (socket.empty()) socket = kDefaultGrpcSocket;
+    Connection daemon(socket);
+    if (const int exit = daemon.Check(output); exit != kExitOk) return exit;
+    for (auto& [name, remote] : remote_) {
+      if (app_.got_subcommand(name)) return remote(daemon, output);
+    }
+    return kExitUsage;  // require_subcommand has refused it already.
+  }
+
+ private:
+  using Remote = std::function<int(Connection&, const Output&)>;
+
+  CLI::App* Add(const std::string& name, const std::string& help, Remote run) {
+    remote_[name] = std::move(run);
+    return app_.add_subcommand(name, help);
+  }
+
+  void AddLists() {
+    Add("status", "the node: tiers, I/O, what was moved", ShowStatus);
+    Add("models", "all models and where their bytes are", ShowModels);
+    Add("groups", "a model's groups and their copies",
+        [this](Connection& daemon, const Output& output) {
+          return ShowGroups(daemon, parsed_.model, output);
+        })
+        ->add_option("MODEL", parsed_.model, "its name, or UID:NAME")
+        ->required();
+    Add("sessions", "who is connected and what they hold", ShowSessions);
+    Add("watch", "what happens, as it happens", Watch);
+  }
+
+  void AddTier(CLI::App* command, bool required) {
+    auto* tier = command->add_option("--tier", parsed_.tier, "device or host");
+    tier->check(CLI::IsMember({"device", "host"}));
+    if (required) tier->required();
+    command->add_option("--device", parsed_.device,
+                        "which, for --tier device (default: 0)");
+  }
+
+  CLI::App* AddCopy(const std::string& name, const std::string& help,
+                    bool tier_required, Remote run) {
+    CLI::App* command = Add(name, help, std::move(run));
+    command->add_option("MODEL", parsed_.model, "its name, or UID:NAME")
+        ->required();
+    command->add_option("GROUP", parsed_.group, "one group (default: all)");
+    AddTier(command, tier_required);
+    return command;
+  }
+
+  void AddCopies() {
+    AddCopy("pin", "bring copies up and keep them", true,
+            [this](Connection& daemon, const Output& output) {
+              v1::PinRequest request;
+              *request.mutable_copies() = CopiesOf(parsed_);
+              request.set_deadline_ms(Milliseconds(parsed_.deadline_s));
+              return Pin(daemon, request, output);
+            })
+        ->add_option("--deadline", parsed_.deadline_s,
+                     "seconds to wait for space (default: 0)")
+        ->check(CLI::Range(0.0, 86400.0));
+    AddCopy("unpin", "let copies be evicted again", true,
+            [this](Connection& daemon, const Output& output) {
+              v1::UnpinRequest request;
+              *request.mutable_copies() = CopiesOf(parsed_);
+              return Unpin(daemon, request, output);
+            });
+    AddCopy("evict", "take copies out of a tier (default: of both)", false,
+            [this](Connection& daemon, const Output& output) {
+              v1::EvictRequest request;
+              *request.mutable_copies() = CopiesOf(parsed_);
+              request.set_forget(parsed_.forget);
+              return Evict(daemon, request, output);
+            })
+        ->add_flag("--forget", parsed_.forget,
+                   "forget the model altogether, what was spilled included");
+  }
+
+  void AddRest() {
+    CLI::App* load = Add("load", "register a model by path and bring it up",
+                         [this](Connection& daemon, const Output& output) {
+                           return Load(daemon, LoadOf(parsed_), output);
+                         });
+    load->add_option("PATH", parsed_.path,
+                     "a safetensors file or a folder of them, below "
+                     "models.roots")
+        ->required();
+    load->add_option("--name", parsed_.name,
+                     "the model's name (default: the folder's or file's)");
+    AddTier(load, false);
+    load->add_option("--grouping", parsed_.grouping,
+                     "block (default), module or whole")
+        ->check(CLI::IsMember({"block", "module", "whole"}));
+    load->add_option("--readers", parsed_.readers,
+                     "owner or everyone (default: as hoistd.toml says)")
+        ->check(CLI::IsMember({"owner", "everyone"}));
+    CLI::App* drain =
+        Add("drain", "refuse new work and wait for leases to end",
+            [this](Connection& daemon, const Output& output) {
+              v1::DrainRequest request;
+              request.set_deadline_ms(Milliseconds(parsed_.deadline_s));
+              request.set_resume(parsed_.resume);
+              return Drain(daemon, request, output);
+            });
+    drain
+        ->add_option("--deadline", parsed_.deadline_s,
+                     "seconds to wait (default: 0, look once)")
+        ->check(CLI::Range(0.0, 86400.0));
+    drain->add_flag("--resume", parsed_.resume, "take new work again");
+    app_.add_subcommand("version", "hoistctl's version");
+    local_["version"] = [this] {
+      out_ << (parsed_.json ? "{\"version\":\"" HOIST_VERSION "\"}\n"
+                            : "hoistctl " HOIST_VERSION "\n");
+      return kExitOk;
+    };
+    app_.add_subcommand("completion", "a completion script for a shell")
+        ->add_option("SHELL", parsed_.shell, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    local_["completion"] = [this] {
+      out_ << CompletionScript(parsed_.shell, Commands());
+      return kExitOk;
+    };
+  }
+
+  std::vector<CompletedCommand> Commands() {
+    std::vector<CompletedCommand> commands;
+    for (CLI::App* command : app_.get_subcommands({})) {
+      CompletedCommand completed = {command->get_name(),
+                                    command->get_description(),
+                                    {"--json", "--socket", "--help"}};
+      for (const CLI::Option* option : command->get_options()) {
+        for (const std::string& name : option->get_lnames()) {
+          if (name != "help") completed.options.push_back("--" + name);
+        }
+      }
+      if (completed.name == "completion") {
+        completed.options = {"bash", "zsh", "fish"};
+      }
+      commands.push_back(std::move(completed));
+    }
+    return commands;
+  }
+
+  Parsed& parsed_;
+  std::ostream& out_;
+  CLI::App app_{"hoistctl looks at hoistd and tells it what to do."};
+  std::map<std::string, Remote> remote_;
+  std::map<std::string, std::function<int()>> local_;
+};
+
+}  // namespace
+
+int RunCommandLine(int argc, const char* const* argv, std::ostream& out,
+                   std::ostream& err, bool terminal) {
+  Parsed parsed;
+  CommandLine line(&parsed, out);
+  try {
+    line.app().parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11's way of saying so; 0 is --help.
+    return line.app().exit(error, out, err) == 0 ? kExitOk : kExitUsage;
+  }
+  return line.Run(Output{out, err, parsed.json, terminal});
+}
+
+}  // namespace hoist::ctl

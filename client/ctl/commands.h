@@ -1,0 +1,32 @@
+// hoistctl's commands. Each returns an ExitCode.
+#ifndef HOIST_CLIENT_CTL_COMMANDS_H_
+#define HOIST_CLIENT_CTL_COMMANDS_H_
+
+#include <string>
+
+#include "client/ctl/connection.h"
+#include "hoist/v1/admin.pb.h"
+
+namespace hoist::ctl {
+
+int ShowStatus(Connection& daemon, const Output& output);
+int ShowModels(Connection& daemon, const Output& output);
+int ShowGroups(Connection& daemon, const std::string& model,
+               const Output& output);
+int ShowSessions(Connection& daemon, const Output& output);
+
+int Load(Connection& daemon, const v1::LoadRequest& request,
+         const Output& output);
+int Pin(Connection& daemon, const v1::PinRequest& request,
+        const Output& output);
+int Unpin(Connection& daemon, const v1::UnpinRequest& request,
+          const Output& output);
+int Evict(Connection& daemon, const v1::EvictRequest& request,
+          const Output& output);
+int Drain(Connection& daemon, const v1::DrainRequest& request,
+          const Output& output);
+int Watch(Connection& daemon, const Output& output);
+
+}  // namespace hoist::ctl
+
+#endif  // HOIST_CLIENT_CTL_COMMANDS_H_

@@ -1,0 +1,85 @@
+#include "client/ctl/connection.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "client/ctl/text.h"
+#include "google/protobuf/util/json_util.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist::ctl {
+
+Connection::Connection(std::string socket) : socket_(std::move(socket)) {
+  grpc::ChannelArguments arguments;
+  // A model with 20,000 tensors is beyond gRPC's 4 MiB.
+  arguments.SetMaxReceiveMessageSize(-1);
+  // hoistctl is no place for a proxy of the environment.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  admin_ = v1::Admin::NewStub(grpc::CreateCustomChannel(
+      "unix:" + socket_, grpc::InsecureChannelCredentials(), arguments));
+}
+
+int Connection::TryToConnect() const {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (socket_.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
+  std::memcpy(address.sun_path, socket_.data(), socket_.size());
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return errno;
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof(address)) != 0) {
+    return errno;
+  }
+  return 0;
+}
+
+int Connection::Check(const Output& output) const {
+  const int error = TryToConnect();
+  if (error == 0) return kExitOk;
+  output.err << "hoistctl: no hoistd at " << Shown(socket_) << ": "
+             << std::strerror(error);
+  if (error == ENOENT || error == ECONNREFUSED) {
+    output.err << "; start it (systemctl start hoistd), or name its "
+                  "server.grpc_socket with --socket or $"
+               << kGrpcSocketVariable;
+  } else if (error == EACCES) {
+    output.err << "; your user must be in the socket's group (hoist)";
+  }
+  output.err << '\n';
+  return kExitNoDaemon;
+}
+
+int Connection::Fail(const grpc::Status& status, const Output& output) const {
+  // UNAVAILABLE is also what a daemon says that drains, or that has died.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    if (const int exit = Check(output); exit != kExitOk) return exit;
+  }
+  output.err << "hoistctl: " << CodeName(static_cast<Code>(status.error_code()))
+             << ": " << Shown(status.error_message()) << '\n';
+  return kExitRefused;
+}
+
+void PrintJson(const google::protobuf::Message& message, JsonStyle style,
+               const Output& output) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = style == JsonStyle::kPretty;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  // Fails only for google.protobuf.Any of unknown types, which we have not.
+  static_cast<void>(
+      google::protobuf::util::MessageToJsonString(message, &json, options));
+  output.out << json;
+  if (json.empty() || json.back() != '\n') output.out << '\n';
+  output.out.flush();
+}
+
+}  // namespace hoist::ctl

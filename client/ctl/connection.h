@@ -1,0 +1,59 @@
+#ifndef HOIST_CLIENT_CTL_CONNECTION_H_
+#define HOIST_CLIENT_CTL_CONNECTION_H_
+
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "google/protobuf/message.h"
+#include "grpcpp/support/status.h"
+#include "hoist/v1/admin.grpc.pb.h"
+
+namespace hoist::ctl {
+
+inline constexpr char kDefaultGrpcSocket[] = "/run/hoist/hoistd.grpc.sock";
+inline constexpr char kGrpcSocketVariable[] = "HOIST_GRPC_SOCKET";
+
+// What hoistctl ends with; --help documents it.
+enum ExitCode {
+  kExitOk = 0,
+  kExitRefused = 1,   // By the daemon.
+  kExitUsage = 2,     // The command line.
+  kExitNoDaemon = 3,  // Nobody answers at the socket, or we may not open it.
+};
+
+// Where a command writes, and how.
+struct Output {
+  std::ostream& out;
+  std::ostream& err;
+  bool json = false;
+  bool terminal = false;  // `out` is one: progress may move the cursor.
+};
+
+// The daemon at the other end of a socket.
+class Connection {
+ public:
+  explicit Connection(std::string socket);
+
+  v1::Admin::Stub& admin() { return *admin_; }
+  // Writes "hoistctl: CODE: reason" in one line and says what to exit with.
+  int Fail(const grpc::Status& status, const Output& output) const;
+  // kExitOk, or the reason why the socket does not open and kExitNoDaemon.
+  int Check(const Output& output) const;
+
+ private:
+  // 0, or the errno of connecting.
+  int TryToConnect() const;
+
+  const std::string socket_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+// As JSON: on many lines, or, one message of a stream, on one.
+enum class JsonStyle { kPretty, kLine };
+void PrintJson(const google::protobuf::Message& message, JsonStyle style,
+               const Output& output);
+
+}  // namespace hoist::ctl
+
+#endif  // HOIST_CLIENT_CTL_CONNECTION_H_

@@ -1,0 +1,34 @@
+#ifndef HOIST_CLIENT_CTL_TABLE_H_
+#define HOIST_CLIENT_CTL_TABLE_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace hoist::ctl {
+
+// Aligned columns under a heading, for people. Cells are written as they are:
+// what a client chose goes through Shown first.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    std::string heading;
+    Align align = Align::kLeft;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // One cell a column.
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  bool empty() const { return rows_.empty(); }
+  void Print(std::ostream& out) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace hoist::ctl
+
+#endif  // HOIST_CLIENT_CTL_TABLE_H_

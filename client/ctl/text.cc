@@ -1,0 +1,119 @@
+#include "client/ctl/text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+namespace hoist::ctl {
+namespace {
+
+std::string HexByte(unsigned char byte) {
+  char text[8];
+  std::snprintf(text, sizeof(text), "%02x", byte);
+  return text;
+}
+
+// Bytes of the well-formed, printable code point at `text`; 0 if it is none.
+size_t PrintableLength(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
+  const size_t length = (lead >> 5) == 0x06   ? 2
+                        : (lead >> 4) == 0x0e ? 3
+                        : (lead >> 3) == 0x1e ? 4
+                                              : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  }
+  // U+0080 to U+009F are control characters too.
+  if (lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0) return 0;
+  return length;
+}
+
+}  // namespace
+
+std::string HumanBytes(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"B",   "KiB", "MiB",
+                                           "GiB", "TiB", "PiB"};
+  char text[32];
+  if (bytes < 1024) {
+    std::snprintf(text, sizeof(text), "%d B", static_cast<int>(bytes));
+    return text;
+  }
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  // What would be written as "1024.0" belongs to the next unit.
+  while (value >= 1023.95 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  std::snprintf(text, sizeof(text), "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string HumanTime(uint64_t ms) {
+  if (ms < 1000) return std::to_string(ms) + " ms";
+  const uint64_t s = ms / 1000;
+  if (s < 60) return std::to_string(s) + " s";
+  const uint64_t min = s / 60;
+  if (min < 60) {
+    return std::to_string(min) + " min " + std::to_string(s % 60) + " s";
+  }
+  const uint64_t h = min / 60;
+  if (h < 24) {
+    return std::to_string(h) + " h " + std::to_string(min % 60) + " min";
+  }
+  return std::to_string(h / 24) + " d " + std::to_string(h % 24) + " h";
+}
+
+std::string Shown(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t length = PrintableLength(text);
+    if (length == 0) {
+      shown += "\\x" + HexByte(static_cast<unsigned char>(text[0]));
+      text.remove_prefix(1);
+    } else {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+    }
+  }
+  return shown;
+}
+
+size_t Columns(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) {
+        return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+      }));
+}
+
+std::string TierName(v1::Tier tier, uint32_t device) {
+  switch (static_cast<int>(tier)) {
+    case v1::TIER_DEVICE:
+      return "device " + std::to_string(device);
+    case v1::TIER_HOST:
+      return "host";
+    case v1::TIER_DISK:
+      return "disk";
+  }
+  return "-";
+}
+
+std::string ResidencyName(v1::Residency residency) {
+  std::string name = v1::Residency_Name(residency);
+  const size_t prefix = std::string_view("RESIDENCY_").size();
+  if (name.size() <= prefix) return "?";
+  name = name.substr(prefix);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+std::string Hex(std::string_view bytes) {
+  std::string hex;
+  for (char byte : bytes) hex += HexByte(static_cast<unsigned char>(byte));
+  return hex;
+}
+
+}  // namespace hoist::ctl

@@ -1,0 +1,30 @@
+// How hoistctl writes sizes, times and names.
+#ifndef HOIST_CLIENT_CTL_TEXT_H_
+#define HOIST_CLIENT_CTL_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "hoist/v1/types.pb.h"
+
+namespace hoist::ctl {
+
+// "1.4 GiB", "512 B".
+std::string HumanBytes(uint64_t bytes);
+// "350 ms", "12 s", "3 min 5 s", "2 h 10 min", "3 d 4 h".
+std::string HumanTime(uint64_t ms);
+// Control characters and broken UTF-8 as "\x1b", so that a name that a client
+// chose cannot steer the terminal.
+std::string Shown(std::string_view text);
+// Columns that the text takes; a code point is taken for one.
+size_t Columns(std::string_view text);
+// "device 0", "host", "disk".
+std::string TierName(hoist::v1::Tier tier, uint32_t device);
+// "present" for RESIDENCY_PRESENT and so on.
+std::string ResidencyName(hoist::v1::Residency residency);
+std::string Hex(std::string_view bytes);
+
+}  // namespace hoist::ctl
+
+#endif  // HOIST_CLIENT_CTL_TEXT_H_
