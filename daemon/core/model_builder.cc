@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
+#include "daemon/core/model_name.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
 namespace {
-
-constexpr size_t kMaxNameBytes = 512;
 
 struct Located {
   uint32_t file = 0;
@@ -44,7 +44,12 @@ absl::Status ApplyIndex(const SafetensorsIndex& index,
 absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
                                const std::optional<SafetensorsIndex>& index) {
   Tensors located;
+  absl::flat_hash_set<absl::string_view> files;
   for (uint32_t file = 0; file < shards.size(); ++file) {
+    if (!files.insert(shards[file].name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("file ", Quoted(shards[file].name), " was given twice"));
+    }
     for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
       if (!located.emplace(tensor.name, Located{file, &tensor}).second) {
         return absl::InvalidArgumentError(
@@ -52,6 +57,11 @@ absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
                          " is in two files; give an index, or fewer files"));
       }
     }
+  }
+  if (located.size() > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the files hold ", located.size(), " tensors; at most ",
+                     kMaxTensors, " are allowed"));
   }
   if (!index.has_value()) return located;
   for (const auto& [tensor, shard] : index->shard_of) {
@@ -67,6 +77,10 @@ absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
 
 absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
     const NamedGroup& named, const Tensors& located) {
+  if (absl::Status name = ValidateGroupName(named.name); !name.ok()) {
+    return Annotate(name, absl::StrCat("group ", Quoted(named.name),
+                                       " (explicit groups have free names)"));
+  }
   std::vector<uint64_t> sizes;
   std::vector<Located> sources;
   for (const std::string& name : named.tensors) {
@@ -132,22 +146,9 @@ Fingerprint FingerprintOf(const ModelSpec& model) {
 
 }  // namespace
 
-absl::Status CheckName(absl::string_view what, absl::string_view name) {
-  const bool printable = std::all_of(name.begin(), name.end(), [](char c) {
-    const auto u = static_cast<unsigned char>(c);
-    return u >= 0x20 && u != 0x7f;
-  });
-  if (!name.empty() && name.size() <= kMaxNameBytes && printable) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " ", Quoted(name), ": a name has 1 to ", kMaxNameBytes,
-                   " bytes and no control characters"));
-}
-
 absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     BuildModelArgs args) {
-  HOIST_RETURN_IF_ERROR(CheckName("model", args.name));
+  HOIST_RETURN_IF_ERROR(ValidateModelName(args.name));
   if (args.index.has_value()) {
     HOIST_RETURN_IF_ERROR(ApplyIndex(*args.index, args.shards));
   }
@@ -177,7 +178,10 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
   }
   for (const NamedGroup& named : groups) {
     HOIST_ASSIGN_OR_RETURN(auto group, BuildGroup(named, located));
-    model->image_bytes += group->image_bytes;
+    if (__builtin_add_overflow(model->image_bytes, group->image_bytes,
+                               &model->image_bytes)) {
+      return absl::ResourceExhaustedError("the files are too large");
+    }
     model->tensors += static_cast<uint32_t>(group->tensors.size());
     model->groups.push_back(std::move(group));
   }

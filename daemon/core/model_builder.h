@@ -36,13 +36,10 @@ struct BuildModelArgs {
 // weights in a second form); of the shards it names, every tensor is taken.
 //
 // InvalidArgument: no tensors, one name in two shards, index and shards do not
-// agree, or the grouping does not fit. ResourceExhausted: a group is larger
-// than an image may be.
+// agree, the grouping does not fit, or a name (model_name.h) is none.
+// ResourceExhausted: a group is larger than an image may be.
 absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     BuildModelArgs args);
-
-// 1 to 512 bytes of printable UTF-8. `what` begins the message.
-absl::Status CheckName(absl::string_view what, absl::string_view name);
 
 }  // namespace hoistd
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
-#include "daemon/core/model_builder.h"
+#include "daemon/core/model_name.h"
 #include "daemon/core/safetensors.h"
 #include "hoist/shared/image_layout.h"
 
@@ -20,6 +20,8 @@ std::optional<uint64_t> SpannedBytes(const Tensor& tensor) {
     return hoist::ContiguousBytes(tensor.dtype, tensor.shape);
   }
   if (tensor.strides.size() != tensor.shape.size()) return std::nullopt;
+  // No view can be taken of parts of bytes.
+  if (hoist::BitsOf(tensor.dtype) % 8 != 0) return std::nullopt;
   uint64_t last = 0;  // Index of the last element.
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
     if (tensor.shape[i] < 0 || tensor.strides[i] < 0) return std::nullopt;
@@ -42,16 +44,28 @@ absl::Status CheckTensor(const Tensor& tensor, uint64_t image_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", Quoted(tensor.name), ": ", rule));
   };
-  if (hoist::BitsOf(tensor.dtype) == 0) return bad("it has no dtype");
+  HOIST_RETURN_IF_ERROR(ValidateTensorName(tensor.name));
+  if (!hoist::DTypeFromNumber(static_cast<int64_t>(tensor.dtype))) {
+    return bad("it has no known dtype");
+  }
+  if (tensor.shape.size() > kMaxDimensions) {
+    return bad(
+        absl::StrCat("it has more than ", kMaxDimensions, " dimensions"));
+  }
   const std::optional<uint64_t> spanned = SpannedBytes(tensor);
   if (!spanned.has_value()) {
     return bad(
         "its shape or strides are negative, do not match, overflow, or its "
-        "bits do not fill whole bytes");
+        "bits do not fill whole bytes (sub-byte types take no strides)");
   }
   if (*spanned > tensor.bytes) {
     return bad(absl::StrCat("its elements span ", *spanned,
                             " bytes, size_bytes says ", tensor.bytes));
+  }
+  const uint64_t element = static_cast<uint64_t>(hoist::BitsOf(tensor.dtype));
+  if (element >= 8 && tensor.offset % (element / 8) != 0) {
+    return bad(absl::StrCat("its offset ", tensor.offset,
+                            " is no multiple of its element's size"));
   }
   if (tensor.offset > image_bytes ||
       tensor.bytes > image_bytes - tensor.offset) {
@@ -63,7 +77,7 @@ absl::Status CheckTensor(const Tensor& tensor, uint64_t image_bytes) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Group>> CheckPublishedGroup(Group group) {
-  HOIST_RETURN_IF_ERROR(CheckName("group", group.name));
+  HOIST_RETURN_IF_ERROR(ValidateGroupName(group.name));
   if (group.tensors.empty() || group.tensors.size() > kMaxTensorsPerGroup) {
     return absl::InvalidArgumentError(absl::StrCat(
         "group ", Quoted(group.name), " has ", group.tensors.size(),
@@ -117,8 +131,19 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
     return absl::AlreadyExistsError(absl::StrCat(
         "model ", model.name, " has a group ", Quoted(group->name)));
   }
+  if (!model.published) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("model ", model.name,
+                     " is read from files; publish under another name"));
+  }
   auto grown = std::make_shared<ModelSpec>(model);
-  grown->image_bytes += group->image_bytes;
+  if (group->tensors.size() > kMaxTensors - grown->tensors ||
+      __builtin_add_overflow(grown->image_bytes, group->image_bytes,
+                             &grown->image_bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("model ", model.name, " would have more than ",
+                     kMaxTensors, " tensors; publish under another name"));
+  }
   grown->tensors += static_cast<uint32_t>(group->tensors.size());
   grown->groups.push_back(std::move(group));
   grown->group_fingerprints.push_back(fingerprint);

@@ -14,8 +14,9 @@ inline constexpr size_t kMaxTensorsPerGroup = 100'000;
 
 // A published group must have: a name; 1 to kMaxTensorsPerGroup tensors with
 // distinct names; an image of whole pages; each tensor's elements, as shape and
-// strides place them, within its `bytes`, and those within the image. Tensors
-// may overlap: aliases (tied weights, views) are entries that point at the same
+// strides place them, within its `bytes`, and those within the image, at a
+// multiple of the element's size. Sub-byte tensors are contiguous. Tensors may
+// overlap: aliases (tied weights, views) are entries that point at the same
 // bytes. Its source runs are dropped. InvalidArgument names the tensor.
 absl::StatusOr<std::shared_ptr<const Group>> CheckPublishedGroup(Group group);
 
@@ -24,7 +25,8 @@ Fingerprint PublishedFingerprint(const Group& group,
                                  const Fingerprint& content);
 
 // The model with one more group; its fingerprint is that of its groups' in
-// order. AlreadyExists: it has a group of that name.
+// order. AlreadyExists: it has a group of that name. FailedPrecondition: it is
+// read from files. ResourceExhausted: over kMaxTensors tensors.
 absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
     const ModelSpec& model, std::shared_ptr<const Group> group,
     const Fingerprint& fingerprint);
