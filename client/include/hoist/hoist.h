@@ -150,25 +150,42 @@ inline int BitsOf(DType dtype) {
 
 namespace internal {
 
+template <DType kWhich>
+struct Is {
+  static constexpr DType kIs = kWhich;
+};
 template <typename T>
 struct DTypeOf;  // No such element type.
-// clang-format off
-template <> struct DTypeOf<bool> { static constexpr DType kIs = DType::kBool; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType kIs = DType::kU8; };
-template <> struct DTypeOf<int8_t> { static constexpr DType kIs = DType::kI8; };
-template <> struct DTypeOf<uint16_t> { static constexpr DType kIs = DType::kU16; };
-template <> struct DTypeOf<int16_t> { static constexpr DType kIs = DType::kI16; };
-template <> struct DTypeOf<uint32_t> { static constexpr DType kIs = DType::kU32; };
-template <> struct DTypeOf<int32_t> { static constexpr DType kIs = DType::kI32; };
-template <> struct DTypeOf<uint64_t> { static constexpr DType kIs = DType::kU64; };
-template <> struct DTypeOf<int64_t> { static constexpr DType kIs = DType::kI64; };
-template <> struct DTypeOf<Float16> { static constexpr DType kIs = DType::kF16; };
-template <> struct DTypeOf<BFloat16> { static constexpr DType kIs = DType::kBF16; };
-template <> struct DTypeOf<float> { static constexpr DType kIs = DType::kF32; };
-template <> struct DTypeOf<double> { static constexpr DType kIs = DType::kF64; };
-template <> struct DTypeOf<std::complex<float>> { static constexpr DType kIs = DType::kC64; };
-template <> struct DTypeOf<std::complex<double>> { static constexpr DType kIs = DType::kC128; };
-// clang-format on
+template <>
+struct DTypeOf<bool> : Is<DType::kBool> {};
+template <>
+struct DTypeOf<uint8_t> : Is<DType::kU8> {};
+template <>
+struct DTypeOf<int8_t> : Is<DType::kI8> {};
+template <>
+struct DTypeOf<uint16_t> : Is<DType::kU16> {};
+template <>
+struct DTypeOf<int16_t> : Is<DType::kI16> {};
+template <>
+struct DTypeOf<uint32_t> : Is<DType::kU32> {};
+template <>
+struct DTypeOf<int32_t> : Is<DType::kI32> {};
+template <>
+struct DTypeOf<uint64_t> : Is<DType::kU64> {};
+template <>
+struct DTypeOf<int64_t> : Is<DType::kI64> {};
+template <>
+struct DTypeOf<Float16> : Is<DType::kF16> {};
+template <>
+struct DTypeOf<BFloat16> : Is<DType::kBF16> {};
+template <>
+struct DTypeOf<float> : Is<DType::kF32> {};
+template <>
+struct DTypeOf<double> : Is<DType::kF64> {};
+template <>
+struct DTypeOf<std::complex<float>> : Is<DType::kC64> {};
+template <>
+struct DTypeOf<std::complex<double>> : Is<DType::kC128> {};
 
 // Calls the C API; its error, freed, as a Status.
 template <typename Call>
