@@ -31,6 +31,7 @@ struct DeviceInfo {
   std::array<uint8_t, 16> uuid = {};  // CUDA's; made up if emulated.
   DeviceKind kind = DeviceKind::kEmulated;
   uint64_t total_bytes = 0;  // Of the hardware's memory.
+  uint64_t free_bytes = 0;   // Of that, when the device was opened.
   uint64_t granularity = 0;  // Slab sizes and offsets are multiples of it.
   // Offsets are below this: the address space that is reserved for slabs.
   uint64_t span_bytes = 0;
@@ -86,8 +87,8 @@ class Device {
 
   virtual const DeviceInfo& info() const = 0;
 
-  // ResourceExhausted: the device has no such memory left. InvalidArgument:
-  // the place is taken, or not a multiple of the granularity.
+  // The memory comes zeroed. ResourceExhausted: the device has none left.
+  // InvalidArgument: the place is taken, or not a multiple of the granularity.
   // Unimplemented: not a backing of this device.
   virtual absl::Status CreateSlab(const SlabSpec& spec) = 0;
   // Gives the memory back once no other process has it open. NotFound.

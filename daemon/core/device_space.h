@@ -42,7 +42,7 @@ struct DeviceSpaceOptions {
 // Bounds:   kMaxZones zones.
 class DeviceSpace {
  public:
-  static constexpr uint64_t kMaxZones = 16;
+  static constexpr uint64_t kMaxZones = 8;
   // The span a device needs so that every zone could take the whole pool.
   static uint64_t SpanFor(uint64_t capacity_bytes, uint64_t granularity);
 

@@ -92,7 +92,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
   }
   for (const uint64_t request : late) {
     const Incoming& incoming = incoming_.at(request);
-    effects.replies.push_back(
+    effects.answers.push_back(
         {incoming.request, absl::ResourceExhaustedError(absl::StrCat(
                                "no space to receive the group in time: ",
                                std::string(incoming.blocked.message())))});

@@ -38,7 +38,7 @@
 namespace hoistd {
 
 // One answer. Exactly one comes for each request that says so.
-struct Reply {
+struct Answer {
   RequestId request;
   absl::Status status;
   std::optional<LeaseGrant> lease;  // Stage.
@@ -47,7 +47,7 @@ struct Reply {
 
 // What is to be done about an event, in order.
 struct Effects {
-  std::vector<Reply> replies;
+  std::vector<Answer> answers;
   std::vector<Transfer> transfers;
   std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
   std::vector<SpillId> unspill;    // Spilled images to remove.

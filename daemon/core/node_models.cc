@@ -176,7 +176,7 @@ void Node::Publish(RequestId request, SessionId session,
                    std::optional<Readers> readers, absl::Time deadline,
                    absl::Time now, Effects& effects) {
   const auto refuse = [&](absl::Status why) {
-    effects.replies.push_back({request, std::move(why)});
+    effects.answers.push_back({request, std::move(why)});
   };
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return refuse(absl::NotFoundError("session closed"));
@@ -242,22 +242,22 @@ void Node::DropIncoming(const Incoming& incoming) {
 void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
                        const Fingerprint& content, absl::Time now,
                        Effects& effects) {
-  Reply reply = {incoming.request, status};
+  Answer answer = {incoming.request, status};
   if (status.ok()) {
     if (sessions_.contains(incoming.session)) {
       absl::StatusOr<ModelPtr> model = Adopt(incoming, content, now, effects);
-      reply.status = model.status();
+      answer.status = model.status();
       if (model.ok()) {
-        reply.model = *std::move(model);
-        effects.replies.push_back(std::move(reply));
+        answer.model = *std::move(model);
+        effects.answers.push_back(std::move(answer));
         return;
       }
     } else {
-      reply.status = absl::CancelledError("the session is closed");
+      answer.status = absl::CancelledError("the session is closed");
     }
   }
   DropIncoming(incoming);
-  effects.replies.push_back(std::move(reply));
+  effects.answers.push_back(std::move(answer));
 }
 
 // Makes the received image a group of its model, or attaches to the same one.

@@ -81,7 +81,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   if (args.lease) ++counters_.stages;
   if (absl::Status s = CheckBring(args); !s.ok()) {
     if (args.lease) ++counters_.stages_refused;
-    effects.replies.push_back({args.request, std::move(s)});
+    effects.answers.push_back({args.request, std::move(s)});
     return;
   }
   Waiter waiter;
@@ -116,12 +116,12 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
 void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                    absl::Time now, Effects& effects) {
   if (waiter.pin) copy.pinned = true;
-  Reply reply = {waiter.request};
+  Answer answer = {waiter.request};
   if (waiter.lease) {
     if (!waiter.waited) ++counters_.stages_resident;
-    reply.lease = Grant(waiter, ref, copy, now);
+    answer.lease = Grant(waiter, ref, copy, now);
   }
-  effects.replies.push_back(std::move(reply));
+  effects.answers.push_back(std::move(answer));
 }
 
 LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
@@ -163,7 +163,7 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
     DropClaim(waiter.session, ref);
     Note(effects, "stage-refused", ref, std::string(why.message()));
   }
-  effects.replies.push_back({waiter.request, std::move(why)});
+  effects.answers.push_back({waiter.request, std::move(why)});
 }
 
 void Node::DropClaim(SessionId id, const CopyRef& ref) {

@@ -112,6 +112,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
   hoist::cuda::Address base = 0;
   {
     const ScopedContext current(driver, context);
+    size_t free = 0, total = 0;
+    if (driver.memory_info(&free, &total) == kSuccess) info.free_bytes = free;
     if (driver.reserve(&base, info.span_bytes, info.granularity, 0, 0) !=
         kSuccess) {
       base = 0;
@@ -194,6 +196,12 @@ absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
   }
   absl::StatusOr<Memory> memory =
       spec.backing == Backing::kVmm ? MakeVmm(spec) : MakeIpc(spec);
+  if (memory.ok()) {
+    if (absl::Status s = Zero(*memory); !s.ok()) {
+      FreeMemory(*memory).IgnoreError();  // The first error says more.
+      memory = s;
+    }
+  }
   const absl::Status status = Explain(memory.status(), spec);
   const absl::MutexLock lock(&mu_);
   if (status.ok()) {
@@ -261,6 +269,16 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeIpc(const SlabSpec& spec) {
   static_assert(sizeof(handle) == sizeof(memory.ipc_handle));
   std::memcpy(memory.ipc_handle.data(), &handle, sizeof(handle));
   return memory;
+}
+
+// The driver clears what other processes had, not what this one had before.
+absl::Status CudaDevice::Zero(const Memory& memory) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  HOIST_RETURN_IF_ERROR(Check(
+      driver_.set_bytes(memory.address, 0, memory.bytes), "clear a slab"));
+  // Or it would run beside copies in streams that do not wait for this one.
+  return Check(driver_.stream_sync(nullptr), "wait for a slab to be cleared");
 }
 
 absl::Status CudaDevice::FreeMemory(const Memory& memory) {

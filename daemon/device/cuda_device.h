@@ -92,6 +92,7 @@ class CudaDevice final : public Device {
   absl::Status Probe();
   absl::StatusOr<Memory> MakeVmm(const SlabSpec& spec);
   absl::StatusOr<Memory> MakeIpc(const SlabSpec& spec);
+  absl::Status Zero(const Memory& memory);
   absl::Status FreeMemory(const Memory& memory);
   absl::Status Explain(const absl::Status& status, const SlabSpec& spec) const;
   // The address of a range that lies in slabs; InvalidArgument if it does not.

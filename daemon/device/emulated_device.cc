@@ -96,6 +96,7 @@ EmulatedDevice::EmulatedDevice(const EmulatedDeviceOptions& options,
   info_.uuid = MakeUuid(options.pool, options.index);
   info_.kind = DeviceKind::kEmulated;
   info_.total_bytes = options.total_bytes;
+  info_.free_bytes = options.total_bytes;
   info_.granularity = kGranularity;
   info_.span_bytes = options.span_bytes;
   info_.backing = Backing::kMemfd;

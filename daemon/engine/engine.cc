@@ -135,12 +135,12 @@ void Engine::Carry(Effects effects) {
   for (const NodeEvent& event : effects.events) {
     for (auto& [id, watcher] : watchers_) watcher(event);
   }
-  for (Reply& reply : effects.replies) {
-    const auto found = pending_.find(reply.request);
+  for (Answer& answer : effects.answers) {
+    const auto found = pending_.find(answer.request);
     if (found == pending_.end()) continue;  // Its session was closed.
     OnReply on_reply = std::move(found->second.on_reply);
     pending_.erase(found);
-    on_reply(std::move(reply));
+    on_reply(std::move(answer));
   }
 }
 

@@ -80,7 +80,7 @@ class Engine final : public EngineApi {
   absl::Time Now() const override { return parts_.clock->Now(); }
 
  private:
-  using OnReply = absl::AnyInvocable<void(Reply)>;
+  using OnReply = absl::AnyInvocable<void(Answer)>;
   struct Pending {
     SessionId session;
     OnReply on_reply;

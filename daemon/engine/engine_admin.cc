@@ -34,8 +34,8 @@ void Engine::BringAll(
     bring.pin = pin;
     bring.spare = spare;
     bring.urgent = pin;
-    bring.request = Await(SessionId(), [shared, copy](Reply reply) {
-      (*shared)(copy, std::move(reply.status));
+    bring.request = Await(SessionId(), [shared, copy](Answer answer) {
+      (*shared)(copy, std::move(answer.status));
     });
     node_.Bring(bring, Now(), effects);
   }

@@ -71,9 +71,9 @@ void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
         CheckPublishedGroup(std::move(args.group));
     if (!group.ok()) return done(group.status());
     const RequestId request =
-        Await(session, [done = std::move(done)](Reply reply) mutable {
-          if (!reply.status.ok()) return done(std::move(reply.status));
-          done(std::move(reply.model));
+        Await(session, [done = std::move(done)](Answer answer) mutable {
+          if (!answer.status.ok()) return done(std::move(answer.status));
+          done(std::move(answer.model));
         });
     node_.Publish(request, session, args.model, *std::move(group),
                   std::make_shared<hoist::UniqueFd>(std::move(args.image)),
@@ -117,9 +117,9 @@ void Engine::StageIn(bool shared, SessionId session, StageArgs args,
     bring.deadline = Now() + args.deadline;
     bring.lease = true;
     bring.request =
-        Await(session, [done = std::move(done)](Reply reply) mutable {
-          if (!reply.status.ok()) return done(std::move(reply.status));
-          done(*std::move(reply.lease));
+        Await(session, [done = std::move(done)](Answer answer) mutable {
+          if (!answer.status.ok()) return done(std::move(answer.status));
+          done(*std::move(answer.lease));
         });
     node_.Bring(bring, Now(), effects);
   });

@@ -180,7 +180,7 @@ void Mover::Spill(const Transfer& transfer) {
   meta->model = transfer.model->name;
   meta->owner = transfer.owner;
   meta->readers = transfer.readers;
-  meta->group_index = index;
+  meta->group_index = transfer.key.group;
   meta->group_fingerprint = transfer.model->group_fingerprints[index];
   meta->group = *transfer.group;
   parts_.store->Put(std::move(meta), HostOf(transfer),
@@ -206,7 +206,7 @@ void Mover::CopyToDevice(const Transfer& transfer) {
 void Mover::Unspill(SpillId id) {
   if (parts_.store == nullptr) return;
   // What cannot be removed now is an orphan, removed at the next start.
-  parts_.store->Remove(id).IgnoreError();
+  parts_.store->Remove(id, [](absl::Status status) { status.IgnoreError(); });
 }
 
 }  // namespace hoistd

@@ -1,0 +1,304 @@
+#include "daemon/hoistd.h"
+
+#include <grp.h>
+#include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/status.h"
+#include "daemon/core/device_space.h"
+#include "daemon/core/tier.h"
+#include "daemon/device/cuda_device.h"
+#include "daemon/device/emulated_device.h"
+#include "daemon/engine/engine.h"
+#include "daemon/host/host_limits.h"
+#include "daemon/host/host_pool.h"
+#include "daemon/io/create_io_engine.h"
+#include "daemon/rpc/rpc_server.h"
+#include "daemon/session/session_server.h"
+#include "daemon/store/spill_store.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoistd {
+namespace {
+
+constexpr uint64_t kGranule = uint64_t{2} << 20;
+constexpr uint64_t kEmulatedPoolBytes = uint64_t{1} << 30;
+// The largest GPU that "auto" reserves address space for.
+constexpr uint64_t kLargestGpuBytes = uint64_t{256} << 30;
+
+// Lets the host pool's threads tell the engine of its growth while there is an
+// engine.
+//
+// Threads: thread-safe.
+class GrowthRelay {
+ public:
+  void Connect(Engine* engine) {
+    const absl::MutexLock lock(&mu_);
+    engine_ = engine;
+    if (engine_ != nullptr && ready_ > 0) engine_->GrowHost(ready_);
+  }
+  void Grown(uint64_t ready_bytes) {
+    const absl::MutexLock lock(&mu_);
+    ready_ = ready_bytes;
+    if (engine_ != nullptr) engine_->GrowHost(ready_);
+  }
+
+ private:
+  absl::Mutex mu_;
+  Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;
+  uint64_t ready_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+absl::StatusOr<Devices> EmulatedDevices(const DeviceConfig& config) {
+  const uint64_t pool =
+      *hoist::AlignUp(config.pool_bytes.value_or(kEmulatedPoolBytes), kGranule);
+  Devices devices;
+  for (uint32_t i = 0; i < config.emulated.count; ++i) {
+    EmulatedDeviceOptions options;
+    options.index = DeviceIndex(i);
+    options.total_bytes = pool;
+    options.span_bytes = DeviceSpace::SpanFor(pool, kGranule);
+    options.link_bytes_per_second = config.emulated.link_bytes_per_s;
+    options.link_latency = config.emulated.latency;
+    HOIST_ASSIGN_OR_RETURN(auto device, EmulatedDevice::Create(options));
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+absl::StatusOr<Devices> OpenDevices(const DeviceConfig& config) {
+  if (config.backend == DeviceConfig::Backend::kEmulated) {
+    return EmulatedDevices(config);
+  }
+  CudaDeviceOptions options;
+  options.backing =
+      config.share == DeviceConfig::Share::kIpc ? Backing::kIpc : Backing::kVmm;
+  options.span_bytes = DeviceSpace::SpanFor(
+      config.pool_bytes.value_or(kLargestGpuBytes), kGranule);
+  HOIST_ASSIGN_OR_RETURN(Devices devices, FindCudaDevices(options));
+  if (!devices.empty()) return devices;
+  if (config.backend == DeviceConfig::Backend::kCuda) {
+    return absl::FailedPreconditionError(
+        "device.backend is \"cuda\" and this process sees no GPU; set it to "
+        "\"auto\" or \"emulated\", or mend the driver");
+  }
+  return EmulatedDevices(config);
+}
+
+uint64_t PoolOf(const Device& device, const DeviceConfig& config) {
+  const DeviceInfo& info = device.info();
+  // A fifth is left to the workers' own tensors and contexts.
+  const uint64_t automatic = info.kind == DeviceKind::kEmulated
+                                 ? info.total_bytes
+                                 : info.free_bytes / 5 * 4;
+  const uint64_t pool =
+      std::min(config.pool_bytes.value_or(automatic), info.total_bytes);
+  return pool / info.granularity * info.granularity;
+}
+
+absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
+                                                      IoEngine& io) {
+  if (config.spill_dir.empty()) return nullptr;
+  SpillOptions options;
+  options.dir = config.spill_dir;
+  // First without a bound, since the folder may have to be made.
+  if (config.spill_capacity_bytes.has_value()) {
+    options.capacity_bytes = *config.spill_capacity_bytes;
+  } else {
+    struct statvfs disk;
+    std::string probe = config.spill_dir;
+    while (statvfs(probe.c_str(), &disk) != 0) {
+      const size_t slash = probe.rfind('/');
+      if (errno != ENOENT || slash == std::string::npos) {
+        return Annotate(ErrnoToStatus(errno, probe), "disk.spill_dir");
+      }
+      probe.resize(std::max<size_t>(slash, 1));
+    }
+    options.capacity_bytes = uint64_t{disk.f_bavail} * disk.f_frsize / 10 * 9;
+  }
+  auto store = SpillStore::Open(options, io);
+  if (!store.ok()) return Annotate(store.status(), "disk.spill_dir");
+  return store;
+}
+
+IoOptions IoOptionsOf(const DiskConfig& config) {
+  IoOptions options;
+  switch (config.io) {
+    case DiskConfig::Io::kAuto:
+      options.choice = IoChoice::kAuto;
+      break;
+    case DiskConfig::Io::kIoUring:
+      options.choice = IoChoice::kUring;
+      break;
+    case DiskConfig::Io::kThreads:
+      options.choice = IoChoice::kThreads;
+      break;
+  }
+  return options;
+}
+
+std::optional<gid_t> GroupId(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const group* found = getgrnam(name.c_str());
+  if (found == nullptr) return std::nullopt;
+  return found->gr_gid;
+}
+
+}  // namespace
+
+// In the order in which they are built; destroyed the other way round.
+struct Hoistd::Parts {
+  Config config;
+  MonotonicClock clock;
+  Devices devices;
+  GrowthRelay relay;
+  std::unique_ptr<HostPool> host;
+  std::unique_ptr<IoEngine> io;
+  std::unique_ptr<SpillStore> store;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<SessionServer> sessions;
+  std::unique_ptr<RpcServer> rpc;
+  std::string summary;
+
+  absl::Status OpenTiers(std::vector<std::string>& notes);
+  absl::Status StartEngine(std::vector<std::string> notes);
+  absl::Status Serve(hoist::UniqueFd session_fd);
+  std::vector<Device*> DevicePointers() const;
+};
+
+std::vector<Device*> Hoistd::Parts::DevicePointers() const {
+  std::vector<Device*> pointers;
+  for (const auto& device : devices) pointers.push_back(device.get());
+  return pointers;
+}
+
+absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
+  HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
+  if (config.device.share == DeviceConfig::Share::kIpc &&
+      devices[0]->info().kind == DeviceKind::kCuda) {
+    notes.push_back(
+        "device.share = \"ipc\": workers can write to the weights, and slabs "
+        "do not outlive hoistd");
+  }
+  absl::StatusOr<HostPoolSize> size =
+      ChooseHostPoolSize(config.host.pool_bytes, CgroupMemoryLimit(""));
+  if (!size.ok()) return Annotate(size.status(), "host.pool");
+  if (!size->note.empty()) notes.push_back(size->note);
+  HostPoolOptions pool;
+  pool.bytes = size->bytes;
+  pool.touch_threads = config.host.touch_threads > 0
+                           ? static_cast<int>(config.host.touch_threads)
+                           : static_cast<int>(std::clamp(
+                                 std::thread::hardware_concurrency(), 1u, 16u));
+  HOIST_ASSIGN_OR_RETURN(host, HostPool::Create(pool, DevicePointers()));
+  HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
+  HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
+  return absl::OkStatus();
+}
+
+absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
+  EngineParts parts;
+  parts.node.host_capacity_bytes = host->bytes();
+  parts.node.slab_bytes = config.device.slab_bytes;
+  parts.node.can_spill = store != nullptr;
+  parts.node.default_readers = config.models.readers;
+  std::vector<std::string> served;
+  for (const auto& device : devices) {
+    const uint64_t pool = PoolOf(*device, config.device);
+    if (pool == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(device->info().name,
+                       " has no memory free for hoist; set device.pool"));
+    }
+    parts.node.device_capacity_bytes.push_back(pool);
+    parts.device_views.push_back(
+        {device->info(), pool, std::min(config.device.slab_bytes, pool)});
+    served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
+  }
+  parts.mover.host = host->span();
+  parts.mover.io = io.get();
+  parts.mover.store = store.get();
+  parts.mover.devices = DevicePointers();
+  parts.clock = &clock;
+  if (config.disk.direct == DiskConfig::Direct::kNever) {
+    parts.files.mode = ReadMode::kBuffered;
+  }
+  parts.version = HOIST_VERSION;
+  parts.notes = std::move(notes);
+  HOIST_ASSIGN_OR_RETURN(engine, Engine::Create(std::move(parts)));
+  summary = absl::StrCat(
+      absl::StrJoin(served, ", "), "; host pool ", HumanBytes(host->bytes()),
+      "; ", store == nullptr ? "no spill store" : config.disk.spill_dir, "; ",
+      io->info().engine);
+  relay.Connect(engine.get());
+  host->Start([this](uint64_t ready) { relay.Grown(ready); });
+  return absl::OkStatus();
+}
+
+absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
+  const ServerConfig& server = config.server;
+  SessionServerOptions options;
+  options.socket.path = server.socket;
+  options.socket.mode = server.socket_mode;
+  options.socket.group = GroupId(server.group);
+  options.listen_fd = std::move(session_fd);
+  options.admin_group = GroupId(server.admin_group);
+  options.instance_id = NewInstanceId();
+  if (!server.group.empty() && !options.socket.group.has_value()) {
+    return absl::NotFoundError(absl::StrCat(
+        "server.group: this host has no group \"", server.group,
+        "\"; make it (deploy/sysusers.d/hoist.conf), or set it to \"\""));
+  }
+  HOIST_ASSIGN_OR_RETURN(sessions,
+                         SessionServer::Create(std::move(options), *engine));
+  RpcOptions calls;
+  calls.socket = server.grpc_socket;
+  calls.socket_mode = server.socket_mode;
+  calls.group = server.group;
+  calls.admin_group = server.admin_group;
+  calls.model_roots = config.models.roots;
+  calls.max_publish_bytes = host->bytes();
+  HOIST_ASSIGN_OR_RETURN(rpc, RpcServer::Create(std::move(calls), *engine));
+  return absl::OkStatus();
+}
+
+Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
+    const Config& config, hoist::UniqueFd session_fd) {
+  std::unique_ptr<Hoistd> hoistd(new Hoistd(std::make_unique<Parts>()));
+  Parts& parts = *hoistd->parts_;
+  parts.config = config;
+  std::vector<std::string> notes;
+  HOIST_RETURN_IF_ERROR(parts.OpenTiers(notes));
+  for (const std::string& note : notes) spdlog::warn("{}", note);
+  for (const std::string& fallback : parts.io->info().fallbacks) {
+    spdlog::warn("disk I/O: {}", fallback);
+  }
+  HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
+  HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
+  return hoistd;
+}
+
+Hoistd::~Hoistd() {
+  if (parts_->rpc != nullptr) parts_->rpc->Shutdown(absl::Seconds(1));
+  if (parts_->sessions != nullptr) parts_->sessions->Shutdown();
+  parts_->relay.Connect(nullptr);
+}
+
+std::string Hoistd::Summary() const { return parts_->summary; }
+
+}  // namespace hoistd
