@@ -34,6 +34,8 @@ results=$PWD/build/results
 venv=${HOIST_VENV:-$PWD/build/venv}
 export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
 export CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-5G}
+# A clone elsewhere, or another build folder, finds the same objects.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1}
