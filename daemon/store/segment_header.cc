@@ -96,8 +96,8 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
   SegmentHeader header = {.image_bytes = image_bytes,
                           .group_fingerprint = fixed.group_fingerprint};
   header.blocks.resize(BlockCount(image_bytes));
-  std::memcpy(header.blocks.data(), from.data() + sizeof fixed,
-              header.blocks.size() * sizeof(Fingerprint));
+  const auto table = std::as_writable_bytes(std::span(header.blocks));
+  std::copy_n(from.begin() + sizeof fixed, table.size(), table.begin());
   return header;
 }
 

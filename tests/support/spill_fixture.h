@@ -2,6 +2,7 @@
 #ifndef HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
 #define HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -82,8 +83,7 @@ inline absl::Status CheckSpilled(SpillStore& store, SpillId id,
                                  const SpillImage& image) {
   std::vector<std::byte> to(image.image.size());
   absl::Status status = GetAndWait(store, id, to);
-  if (status.ok() &&
-      std::memcmp(to.data(), image.image.data(), to.size()) != 0) {
+  if (status.ok() && !std::equal(to.begin(), to.end(), image.image.begin())) {
     return absl::InternalError("wrong bytes were served");
   }
   return status;

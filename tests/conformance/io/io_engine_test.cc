@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -245,7 +246,7 @@ TEST_P(IoEngineTest, WhatWasWrittenIsReadBack) {
       ASSERT_OK(WriteAndWait(*engine_, {file(), 8192, span, sync}));
       std::vector<std::byte> back(bytes);
       ASSERT_OK(ReadAndWait(*engine_, {file(), 8192, {{back.data(), bytes}}}));
-      EXPECT_EQ(std::memcmp(back.data(), from.data(), bytes), 0);
+      EXPECT_TRUE(std::equal(back.begin(), back.end(), from.data()));
     }
   }
   CheckRead(0, 8192, 0);  // What lies before is as it was.
