@@ -90,8 +90,11 @@ then
   device=cuda
 fi
 if [[ -n ${HOIST_BIN:-} ]]; then
-  bin=$(realpath "$HOIST_BIN")
+  bin=$(realpath -s "$HOIST_BIN")
   embed_worker=$bin/embed_worker
+  if [[ -f $bin/../lib/libhoist.so.0 ]]; then
+    export HOIST_LIBRARY=${HOIST_LIBRARY:-$bin/../lib/libhoist.so.0}
+  fi
 else
   headline "set-up"
   scripts/setup.sh "${@:+--no-model}"
@@ -106,9 +109,11 @@ fi
 if [[ $# -gt 0 ]]; then
   model=$(realpath "$1")
   name=$(basename "$model" .safetensors)
+  pool=auto
 else
   model=$PWD/build/models/minilm
   name=minilm
+  pool=64MiB # For 87 MiB of weights, so that they have to take turns.
 fi
 
 runtime=$(mktemp -d "${TMPDIR:-/tmp}/hoist-quickstart.XXXXXX")
@@ -117,6 +122,8 @@ headline "hoistd ($device)"
 timed "hoistd up" serve_start "$bin/hoistd" "$runtime" "
 [device]
 backend = \"$device\"
+pool = \"$pool\"
+slab = \"64MiB\"
 [models]
 roots = [\"$(dirname "$model")\"]"
 cat "$runtime/hoistd.log"
