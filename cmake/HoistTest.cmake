@@ -5,12 +5,23 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
+# Debian's Abseil is not instrumented; without this, TSan takes all that a
+# Mutex guards for races.
+if(HOIST_SANITIZE MATCHES "thread")
+  set(hoist_tsan_source ${PROJECT_SOURCE_DIR}/tests/support/tsan_absl_mutex.cc)
+endif()
+
 function(hoist_test)
   cmake_parse_arguments(T "" "NAME;KIND;TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  add_executable(${T_NAME} ${T_SOURCES})
+  add_executable(${T_NAME} ${T_SOURCES} ${hoist_tsan_source})
+  if(hoist_tsan_source)
+    find_package(absl REQUIRED)
+    target_link_libraries(${T_NAME} PRIVATE absl::synchronization absl::status
+      ${CMAKE_DL_LIBS})
+  endif()
   target_link_libraries(${T_NAME} PRIVATE hoist_rules ${T_LIBS}
     GTest::gmock GTest::gtest_main)
   target_include_directories(${T_NAME} PRIVATE ${PROJECT_SOURCE_DIR})

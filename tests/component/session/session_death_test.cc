@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
+
 #include "tests/component/session/session_fixture.h"
 
 namespace hoistd::testing {
@@ -167,7 +169,7 @@ class WorkerDeath : public SessionFixture {
 };
 
 TEST_F(WorkerDeath, AKilledWorkersSessionIsClosed) {
-  int32_t pid = 0;
+  std::atomic<int32_t> pid = 0;
   engine().open_session.Answer([&](auto call) {
     pid = call.args.peer.pid;
     call.done(engine().NewSession());
