@@ -164,6 +164,16 @@ step_embed() {
   echo "MiniLM on the GPU, against transformers" >&3
 }
 
+# Real workers, several processes, a real hoistd; on the emulated device.
+step_workers() {
+  python3 tests/component/client_workers/workers_test.py "$kit/bin/hoistd" -v
+}
+
+step_bench_gpu() {
+  python3 tests/bench/bench_gpu.py --bin "$kit/bin" || return
+  echo "its table is above, and in $logs/bench_gpu.log" >&3
+}
+
 step_status() {
   with_hoistd $'[device]\nbackend = "cuda"' \
     "$kit/bin/hoistctl" status
@@ -189,7 +199,8 @@ there() {
     : >"$note"
     started=$SECONDS rc=0
     "step_$step" 3>"$note" >"$logs/$step.log" 2>&1 </dev/null || rc=$?
-    if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"; fi
+    if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"
+    elif [[ $step == bench_* ]]; then cat "$logs/$step.log"; fi
     printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
       echo FAILED)" $((SECONDS - started)) "$(tr '\n' ' ' <"$note")" >>"$table"
   done

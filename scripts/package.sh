@@ -113,13 +113,9 @@ take_tests() {
     kind=${file#"$tree/tests/"}
     take_program "$file" "$out/tests/${kind%%/*}" "\$ORIGIN/../../lib"
   done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*')
-  for file in client/python/tests tests/component/python tests/bench; do
-    if [[ -d $file ]]; then
-      mkdir -p "$out/tests/python"
-      cp -r "$file" "$out/tests/python/$(basename "$(dirname "$file")")-$(
-        basename "$file")"
-    fi
-  done
+  while read -r file; do
+    install -D -m 644 "$file" "$out/tests/python/$file"
+  done < <(find client/python/tests tests -name '*.py' ! -path 'tests/tidy/*')
   find "$out/tests" -name __pycache__ -prune -exec rm -rf {} +
 }
 
