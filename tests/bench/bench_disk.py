@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Cold file to device against what fio reads from the same disk, in one run.
+
+bench_disk.py --bin DIR [--folder DIR] [--gib N] [--group-mib N] [--rounds N]
+
+Runs without a GPU, on the emulated device. Each round drops the file from the
+page cache, lets fio read it (O_DIRECT, 1 MiB, 32 deep, io_uring), drops it
+again, and has a fresh hoistd bring the model up to the device; the ratio is of
+the two medians. Then a second worker attaches. Needs root for nothing, fio, and
+numpy; HOIST_LIBRARY names libhoist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "../../client/python")]
+
+import hoist  # noqa: E402
+from common import MIB, hoistd, rss_bytes, table, write_model  # noqa: E402
+
+
+def drop_from_cache(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def fio(path: pathlib.Path) -> float:
+    """Bytes a second."""
+    done = subprocess.run(
+        ["fio", "--name=read", f"--filename={path}", "--rw=read", "--bs=1M",
+         "--iodepth=32", "--ioengine=io_uring", "--direct=1", "--readonly",
+         "--output-format=json"], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["jobs"][0]["read"]["bw_bytes"]
+
+
+def cold_load(bin_dir: str, path: pathlib.Path, toml: str,
+              rows: list | None) -> float:
+    """Seconds from register to the last group's lease."""
+    with hoistd(bin_dir, toml) as daemon:
+        drop_from_cache(path)
+        session = hoist.connect(daemon.socket)
+        begin = time.perf_counter()
+        model = session.register(path, "bench")
+        session.prefetch(list(model))
+        leases = [session.stage(group, deadline=300.0) for group in model]
+        took = time.perf_counter() - begin
+        for i, lease in enumerate(leases):
+            have = lease[f"layers.{i}.weight"].numpy()[:8].tobytes()
+            assert have == i.to_bytes(8, "little"), "wrong bytes"
+        if rows is None:
+            return took
+        before, rss = daemon.counters(), rss_bytes()
+        begin = time.perf_counter()
+        other = hoist.connect(daemon.socket)
+        again = other.register(path, "bench")
+        others = [other.stage(group, deadline=10.0) for group in again]
+        attach = time.perf_counter() - begin
+        assert all(lease.was_resident for lease in others)
+        after = daemon.counters()
+        moved = sum(after[k] - before[k] for k in
+                    ("file_read_bytes", "host_to_device_bytes"))
+        rows.append(("second session, all groups leased",
+                     f"{attach * 1e3:.1f} ms", "",
+                     f"{moved} bytes read or copied; RSS + "
+                     f"{(rss_bytes() - rss) / MIB:.1f} MiB"))
+        return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--folder", default="/var/tmp")
+    parser.add_argument("--gib", type=int, default=2)
+    parser.add_argument("--group-mib", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    path = pathlib.Path(args.folder, f"hoist-bench-{os.getpid()}.safetensors")
+    groups = args.gib * 1024 // args.group_mib
+    pool = args.gib * 1024 + 64
+    toml = (f'[device]\nbackend = "emulated"\npool = "{pool}MiB"\n'
+            f'[host]\npool = "{pool}MiB"\n')
+    rows: list = [("what", "median", "rate", "")]
+    try:
+        total = write_model(path, groups, args.group_mib * MIB)
+        disk, ours = [], []
+        for round_ in range(args.rounds):
+            drop_from_cache(path)
+            disk.append(fio(path))
+            last = round_ == args.rounds - 1
+            ours.append(total / cold_load(args.bin, path, toml,
+                                          rows if last else None))
+        best, have = statistics.median(disk), statistics.median(ours)
+        rows[1:1] = [
+            ("fio, O_DIRECT, 1 MiB x 32", f"{total / best * 1e3:.0f} ms",
+             f"{best / 1e9:.2f} GB/s", ""),
+            ("hoist: cold file to emulated device",
+             f"{total / have * 1e3:.0f} ms", f"{have / 1e9:.2f} GB/s",
+             f"{have / best:.1%} of fio")]
+    finally:
+        path.unlink(missing_ok=True)
+    print(f"{args.gib} GiB in {groups} groups, {args.rounds} rounds, "
+          f"{os.cpu_count()} CPUs")
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
