@@ -34,6 +34,8 @@ packages=(
   libprotobuf-c-dev protobuf-c-compiler
   # Tests and benches.
   libgtest-dev libgmock-dev libbenchmark-dev fio procps
+  # For the test that boots a root with hoistd's unit in it.
+  systemd-container debootstrap
 )
 
 say() { echo "setup: $*"; }

@@ -24,7 +24,7 @@ def outcome(case):
         text = skipped.get("message", "")
         if not text or text.startswith("SKIP_"):  # ctest; gtest said why.
             said = case.findtext("system-out", "")
-            found = re.search(r"[Ss]kipped\n(.+)", said)
+            found = re.search(r"[Ss]kipped(?:\n|: )(.+)", said)
             text = found.group(1).strip() if found else text
         return "skipped", text
     if case.get("status") in ("fail", "notrun"):

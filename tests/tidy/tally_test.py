@@ -19,6 +19,9 @@ CTEST = """<testsuite>
 <skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
 <system-out>a_test.cc:9: Skipped
 no GPU here
+</system-out></testcase>
+<testcase name="SkipsToo" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
+<system-out>skipped: needs root
 </system-out></testcase></testsuite>"""
 PYTEST = """<testsuites><testsuite>
 <testcase name="good"/>
@@ -42,7 +45,7 @@ class TallyTest(unittest.TestCase):
 
     def test_sums_ctest_and_pytest_in_the_last_line(self):
         code, said = self.tally(CTEST, PYTEST)
-        self.assertEqual(said[-1], "2 passed, 3 failed, 2 skipped")
+        self.assertEqual(said[-1], "2 passed, 3 failed, 3 skipped")
         self.assertEqual(code, 1)
 
     def test_names_what_failed_and_why_others_were_skipped(self):
@@ -51,6 +54,7 @@ class TallyTest(unittest.TestCase):
         for name in ("Bad", "NotBuilt", "breaks"):
             self.assertRegex(text, f"FAILED +{name}")
         self.assertIn("SKIPPED 1 x no GPU here", said)
+        self.assertIn("SKIPPED 1 x needs root", said)
         self.assertIn("SKIPPED 1 x no torch", said)
 
     def test_all_passed_is_success(self):
