@@ -311,6 +311,9 @@ TEST(Session, TheChildOfAForkIsRefusedAndTheParentGoesOn) {
 }
 
 TEST(Session, TheChildOfAForkMayConnectAgain) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "TSan ends a child that starts a thread after a fork";
+#endif
   FakeDaemon daemon;
   Worker worker(daemon);
   auto lease = worker.session.Stage(worker.model, "a");
