@@ -38,9 +38,13 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       notes_(parts_.notes),
       started_(parts_.clock->Now()),
-      node_(parts_.node, DevicesOf(parts_)) {}
+      node_(parts_.node, DevicesOf(parts_)) {
+  for (auto& opener : openers_) opener = std::make_unique<Worker>();
+}
 
 Engine::~Engine() {
+  // What they open comes back as an event, so they end before the loop does.
+  for (auto& opener : openers_) opener.reset();
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;

@@ -116,7 +116,7 @@ class Engine final : public EngineApi {
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;  // Transfers under way.
 
-  Worker openers_[2];
+  std::unique_ptr<Worker> openers_[2];
   mutable absl::Mutex mu_;
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -45,8 +45,8 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
     absl::MutexLock lock(&mu_);
     opener = next_opener_++ % std::size(openers_);
   }
-  openers_[opener].Post([this, session, args = std::move(args),
-                         done = std::move(done)]() mutable {
+  openers_[opener]->Post([this, session, args = std::move(args),
+                          done = std::move(done)]() mutable {
     const std::optional<Readers> readers = args.readers;
     absl::StatusOr<OpenedModel> opened =
         OpenModel(std::move(args), parts_.files);
