@@ -93,7 +93,7 @@ if step "setup" scripts/setup.sh; then
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
     leg asan 'unit|conformance|fault|component'
-    step "clang thread safety" build clang hoistd
+    step "clang thread safety" build clang hoistd hoist_client
   fi
 fi
 say "all"
