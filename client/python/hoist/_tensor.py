@@ -149,7 +149,7 @@ def _cuda_device(uuid: bytes) -> str:
         found = getattr(torch.cuda.get_device_properties(index), "uuid", None)
         if found is None and count == 1:
             return "cuda:0"  # torch before 2.5 does not tell.
-        if found is not None and found.bytes == uuid:
+        if found is not None and bytes(found.bytes) == uuid:
             return f"cuda:{index}"
     raise FailedPrecondition(
         f"torch sees {count} GPUs, but not the one that this lease is on; see "
