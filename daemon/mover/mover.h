@@ -45,7 +45,7 @@ struct MoverParts {
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
-  static constexpr int kCopiesUnderWay = 4;
+  static constexpr int kCopiesUnderWay = 16;
   static constexpr int kSpillsUnderWay = 2;
 
   using OnDone =
