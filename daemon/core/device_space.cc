@@ -150,8 +150,9 @@ std::optional<Hole> DeviceSpace::CheapestHole(
   return HoleElsewhere(zone, bytes, value, imported);
 }
 
-// Slabs are given back from an arena's end only, so whole tails are emptied,
-// cheapest tail first, until enough memory would come free.
+// Whole segments are emptied until enough memory would come free. The zone's
+// own count only where they are islands: idle ones, too small each, can make
+// way for one that is large enough.
 std::optional<Hole> DeviceSpace::HoleElsewhere(
     Zone zone, uint64_t bytes, KeepValueFn value,
     absl::FunctionRef<bool(SlabId)> imported) const {
@@ -159,7 +160,7 @@ std::optional<Hole> DeviceSpace::HoleElsewhere(
   Hole hole;
   uint64_t gain = budget();
   for (const auto& [other, arena] : arenas_) {
-    if (other == zone) continue;
+    if (other == zone && Contiguous(zone.backing)) continue;
     for (const auto& [base, segment] : arena.segments) {
       const std::vector<OwnerId> owners = segment.map.Owners();
       const bool open =
@@ -186,7 +187,7 @@ absl::Status DeviceSpace::ReleaseSlabs(
     Zone zone, uint64_t bytes, absl::FunctionRef<bool(SlabId)> imported) {
   const uint64_t need = RoundUp(bytes, granularity_);
   for (auto& [other, arena] : arenas_) {
-    if (other == zone) continue;
+    if (other == zone && Contiguous(zone.backing)) continue;
     for (auto it = arena.segments.begin(); it != arena.segments.end();) {
       Segment& segment = it->second;
       while (budget() < need && !segment.slabs.empty() &&

@@ -55,14 +55,15 @@ class DeviceSpace {
   // without evicting. Other codes: the device refused a slab.
   absl::StatusOr<uint64_t> Allocate(Zone zone, uint64_t bytes, OwnerId owner);
   // What to evict so that Allocate can succeed: in the zone itself or, if that
-  // does not do, in others whose slabs can then be given back. `imported` tells
+  // does not do, in others (or its own islands) whose slabs can then be given
+  // back. `imported` tells
   // whether a live session has the slab open (its memory would stay taken).
   // nullopt: nothing would help now.
   std::optional<Hole> CheapestHole(
       Zone zone, uint64_t bytes, KeepValueFn value,
       absl::FunctionRef<bool(SlabId)> imported) const;
-  // Gives back empty slabs at the ends of the other zones, until `bytes` more
-  // could be allocated in `zone`, as far as that goes.
+  // Gives back empty slabs at the ends of the other zones, and empty islands of
+  // `zone`, until there is memory for `bytes` more, as far as that goes.
   absl::Status ReleaseSlabs(Zone zone, uint64_t bytes,
                             absl::FunctionRef<bool(SlabId)> imported);
   void Free(uint64_t offset);
@@ -95,7 +96,7 @@ class DeviceSpace {
   uint64_t budget() const { return refused_ ? 0 : capacity_ - allocated_; }
   absl::StatusOr<Arena*> ArenaOf(Zone zone);
   absl::Status AddSlab(Arena& arena, Backing backing, uint64_t bytes);
-  // Memory that releasing idle slabs of other zones would bring at most.
+  // What to evict so that slabs can be given back for a new one.
   std::optional<Hole> HoleElsewhere(
       Zone zone, uint64_t bytes, KeepValueFn value,
       absl::FunctionRef<bool(SlabId)> imported) const;

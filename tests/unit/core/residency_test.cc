@@ -1,0 +1,117 @@
+#include "daemon/core/residency.h"
+
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace hoistd {
+namespace {
+
+using S = Residency;
+using E = ResidencyEvent;
+
+// Every state with every event; `law` gets from, event and what came of it.
+template <typename Law>
+void ForEach(Law law) {
+  for (int s = 0; s < kResidencyCount; ++s) {
+    for (int e = 0; e < kResidencyEventCount; ++e) {
+      const S from = static_cast<S>(s);
+      const E event = static_cast<E>(e);
+      SCOPED_TRACE(std::string(ToString(from)) + " " + ToString(event));
+      law(from, event, NextState(from, event));
+    }
+  }
+}
+
+TEST(Residency, LostIsLeftByForgetAlone) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (from != S::kLost) return;
+    EXPECT_EQ(to.has_value(), event == E::kForget);
+    if (to.has_value()) {
+      EXPECT_EQ(*to, S::kAbsent);
+    }
+  });
+}
+
+TEST(Residency, OnlyWhatIsFoundBadIsLost) {
+  ForEach([](S, E event, std::optional<S> to) {
+    if (to == S::kLost) {
+      EXPECT_EQ(event, E::kFoundBad);
+    }
+    if (event == E::kFoundBad && to.has_value()) {
+      EXPECT_EQ(*to, S::kLost);
+    }
+  });
+}
+
+TEST(Residency, AFailedFillLeavesNothing) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (event != E::kFillFailed) return;
+    EXPECT_EQ(to.has_value(), from == S::kFilling);
+    if (to.has_value()) {
+      EXPECT_EQ(*to, S::kAbsent);
+    }
+  });
+}
+
+TEST(Residency, WhatIsBeingCopiedIsNeverDroppedOrForgotten) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (from != S::kSpilling && from != S::kFilling) return;
+    if (event == E::kDrop || event == E::kForget) {
+      EXPECT_FALSE(to.has_value());
+    }
+  });
+}
+
+TEST(Residency, ASpillLeavesTheCopyThereHoweverItEnds) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (event == E::kSpillDone) {
+      EXPECT_EQ(to.has_value(), from == S::kSpilling);
+      if (to.has_value()) {
+        EXPECT_EQ(*to, S::kPresent);
+      }
+    }
+    if (event == E::kSpillStart) {
+      EXPECT_EQ(to.has_value(), from == S::kPresent);
+    }
+  });
+}
+
+TEST(Residency, BytesArriveOnlyWhereSpaceIsHeld) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (to == S::kPresent) {
+      EXPECT_TRUE(from == S::kFilling || from == S::kSpilling);
+    }
+    if (to == S::kFilling) {
+      EXPECT_EQ(from, S::kAbsent);
+      EXPECT_EQ(event, E::kReserve);
+    }
+  });
+}
+
+TEST(Residency, OnlyPresentBytesAreDropped) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (event != E::kDrop) return;
+    EXPECT_EQ(to.has_value(), from == S::kPresent);
+    if (to.has_value()) {
+      EXPECT_EQ(*to, S::kAbsent);
+    }
+  });
+}
+
+TEST(Residency, EveryStateAndEventHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (int s = 0; s < kResidencyCount; ++s) {
+    names.insert(ToString(static_cast<S>(s)));
+  }
+  EXPECT_EQ(names.size(), size_t{kResidencyCount});
+  for (int e = 0; e < kResidencyEventCount; ++e) {
+    names.insert(ToString(static_cast<E>(e)));
+  }
+  EXPECT_EQ(names.size(), size_t{kResidencyCount + kResidencyEventCount});
+  EXPECT_FALSE(names.contains("?"));
+}
+
+}  // namespace
+}  // namespace hoistd
