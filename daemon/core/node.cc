@@ -42,9 +42,15 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   if (found == sessions_.end()) return;
   const std::set<LeaseId> leases = found->second.leases;
   for (const LeaseId lease : leases) ReleaseLease(lease, now);
+  std::vector<uint64_t> deserted;
   for (auto& [age, need] : needs_) {
-    std::erase_if(need.waiters,
-                  [&](const Waiter& w) { return w.session == id; });
+    const size_t gone = std::erase_if(
+        need.waiters, [&](const Waiter& w) { return w.session == id; });
+    if (gone > 0 && need.waiters.empty()) deserted.push_back(age);
+  }
+  // At once: the space that comes free now must not be spent on them.
+  for (const uint64_t age : deserted) {
+    if (Expire(needs_.at(age), now, effects)) EraseNeed(age);
   }
   std::erase_if(incoming_, [&](const auto& entry) {
     // Bytes that are on their way are dropped when they have arrived.
@@ -78,6 +84,10 @@ void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
 }
 
 void Node::Tick(absl::Time now, Effects& effects) {
+  if (!spill_failed_.ok() && now >= spill_retry_at_) {
+    spill_failed_ = absl::OkStatus();
+    ++space_epoch_;  // What could not be spilled may be tried again.
+  }
   Pump(now, effects);
   std::vector<uint64_t> ages;
   for (const auto& [age, need] : needs_) ages.push_back(age);

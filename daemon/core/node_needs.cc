@@ -11,22 +11,23 @@ namespace hoistd {
 namespace {
 
 const Place kHost = {OnHost(), false};
+// How often it is looked after whether what nobody waits for still moves.
+constexpr absl::Duration kArrivalPatience = absl::Seconds(60);
 
 }  // namespace
 
 Node::Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
   const auto found = need_of_.find(copy);
-  if (found == need_of_.end()) {
-    const uint64_t age = ++last_id_;
+  const bool is_new = found == need_of_.end();
+  const uint64_t age = is_new ? ++last_id_ : found->second;
+  if (is_new) {
     need_of_[copy] = age;
-    Need& need = needs_[age];
-    need.copy = copy;
-    need.urgent = urgent;
-    return need;
+    needs_[age].copy = copy;
   }
-  Need& need = needs_.at(found->second);
+  Need& need = needs_.at(age);
   if (urgent && !need.urgent) {
-    // What was a prefetch now holds somebody up.
+    // What was a prefetch, of this copy or of the host's, now holds somebody
+    // up.
     need.urgent = true;
     need.spare.reset();
     need.tried_at = 0;
@@ -104,6 +105,7 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   }
   if (!host.usable()) return;
   ++host.readers;
+  host.fresh = false;
   host.last_use = now;
   copy.awaiting_host = false;
   Transfer& transfer =
@@ -203,8 +205,9 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
   if (had_waiters || need.urgent) need.give_up = now;
   if (need.give_up > now) return false;
   if (waiting.ok()) {
-    // What is on its way arrives, and is kept as a prefetched copy.
-    need.give_up = absl::InfiniteFuture();
+    // What is on its way arrives, and is kept as a prefetched copy; unless it
+    // loses its place on the host to another and then waits for space.
+    need.give_up = now + kArrivalPatience;
     return false;
   }
   AbandonSpace(need);

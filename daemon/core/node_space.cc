@@ -267,11 +267,12 @@ std::string Node::Explain(TierAt at, uint64_t bytes) const {
   part(idle, " is idle");
   if (unsaved > 0) {
     part(unsaved, " is published and nowhere else");
-    absl::StrAppend(
-        &text, options_.can_spill
-                   ? absl::StrCat(" (spilling failed: ",
-                                  std::string(spill_failed_.message()), ")")
-                   : " (set disk.spill_dir to let it spill)");
+    if (!options_.can_spill) {
+      absl::StrAppend(&text, " (set disk.spill_dir to let it spill)");
+    } else if (!spill_failed_.ok()) {
+      absl::StrAppend(&text, " (spilling failed: ",
+                      std::string(spill_failed_.message()), ")");
+    }
   }
   const uint64_t largest = at.tier == Tier::kDevice
                                ? spaces_[at.device.number()]->largest_free()

@@ -30,6 +30,10 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no device ", at.device.number(), "; this node has ", devices_.size()));
   }
+  if (at.tier == Tier::kDisk) {
+    return absl::InvalidArgumentError(
+        "nothing is brought up to the disk; name the host or a device");
+  }
   if (draining_) {
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }

@@ -1,0 +1,465 @@
+#include "tests/support/node_rig.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/hash.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::testing {
+namespace {
+
+std::vector<GroupIndex> Indexes(const std::vector<uint32_t>& numbers) {
+  std::vector<GroupIndex> indexes;
+  for (const uint32_t n : numbers) indexes.emplace_back(n);
+  return indexes;
+}
+
+}  // namespace
+
+NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
+  NodeOptions node;
+  node.host_capacity_bytes = options_.host_pages * kPage;
+  node.slab_bytes = options_.slab_pages * kPage;
+  node.can_spill = options_.can_spill;
+  node.default_readers = options_.readers;
+  std::vector<Device*> devices;
+  for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
+    FakeDeviceOptions device;
+    device.index = DeviceIndex(d);
+    device.granularity = kPage;
+    device.span_bytes =
+        DeviceSpace::SpanFor(options_.device_pages[d] * kPage, kPage);
+    device.backing = options_.backing;
+    device.ipc = options_.ipc;
+    device.memory_bytes = options_.device_memory_pages * kPage;
+    node.device_capacity_bytes.push_back(options_.device_pages[d] * kPage);
+    device_memory_.emplace_back(device.span_bytes / kPage);
+    devices_.push_back(std::make_unique<FakeDevice>(device));
+    devices.push_back(devices_.back().get());
+  }
+  host_.resize(options_.host_pages);
+  node_ = std::make_unique<Node>(node, devices);
+  GrowHost(std::min(options_.host_ready_pages, options_.host_pages));
+}
+
+template <typename F>
+auto NodeRig::Do(F call) {
+  Effects effects;
+  auto result = call(effects);
+  Take(std::move(effects));
+  Check();
+  return result;
+}
+
+void NodeRig::Take(Effects effects) {
+  for (Transfer& transfer : effects.transfers) {
+    Begin(transfer);
+    EXPECT_TRUE(moving_.emplace(transfer.id, transfer).second);
+  }
+  for (const TransferId id : effects.urgent) {
+    EXPECT_TRUE(moving_.contains(id)) << "hurries what is not under way";
+    hurried_.push_back(id);
+  }
+  for (const SpillId id : effects.unspill) {
+    EXPECT_EQ(spills_.erase(id), 1u) << "removes a spill that is not there";
+  }
+  forgotten_.insert(forgotten_.end(), effects.forgotten.begin(),
+                    effects.forgotten.end());
+  events_.insert(events_.end(), effects.events.begin(), effects.events.end());
+  for (Answer& answer : effects.answers) {
+    if (abandoned_.erase(answer.request) > 0) {
+      EXPECT_FALSE(answer.lease.has_value()) << "a lease for nobody";
+      continue;
+    }
+    const auto found = open_.find(answer.request);
+    ASSERT_NE(found, open_.end()) << "answered twice, or never asked";
+    if (answer.lease.has_value()) {
+      leases_[answer.lease->id] = {found->second, *answer.lease};
+    }
+    open_.erase(found);
+    answers_[answer.request] = std::move(answer);
+  }
+}
+
+// --- What is asked
+// ------------------------------------------------------------
+
+SessionId NodeRig::Open(uint32_t uid, uint64_t budget_pages) {
+  OpenSessionArgs args;
+  args.client_name = absl::StrCat("worker", uid);
+  args.peer.uid = Uid(uid);
+  args.peer.admin = uid == 0;
+  args.device_budget_bytes = budget_pages * kPage;
+  const auto id =
+      Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
+  EXPECT_OK(id);
+  return id.value_or(SessionId());
+}
+
+void NodeRig::Close(SessionId session) {
+  std::erase_if(leases_,
+                [&](const auto& l) { return l.second.first == session; });
+  for (auto it = open_.begin(); it != open_.end();) {
+    if (it->second == session) {
+      abandoned_.insert(it->first);
+      it = open_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  Do([&](Effects& e) {
+    node_->CloseSession(session, now, e);
+    return 0;
+  });
+}
+
+std::shared_ptr<const Group> NodeRig::MakeGroup(std::string name,
+                                                uint64_t pages) {
+  auto group = std::make_shared<Group>();
+  group->name = std::move(name);
+  group->image_bytes = pages * kPage;
+  groups_.push_back(group);
+  return group;
+}
+
+absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
+                                              std::string name,
+                                              std::vector<uint64_t> pages,
+                                              uint8_t content,
+                                              std::optional<Readers> readers) {
+  auto spec = std::make_shared<ModelSpec>();
+  Hasher hasher;
+  hasher.String(name).Number(content);
+  for (size_t g = 0; g < pages.size(); ++g) {
+    spec->groups.push_back(MakeGroup(absl::StrCat("g", g), pages[g]));
+    spec->image_bytes += pages[g] * kPage;
+    hasher.Number(pages[g]);
+  }
+  spec->name = std::move(name);
+  spec->fingerprint = hasher.Finish();
+  return Do(
+      [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
+}
+
+ModelId NodeRig::AddModel(SessionId session, std::string name,
+                          std::vector<uint64_t> pages) {
+  const auto model = TryAddModel(session, std::move(name), std::move(pages));
+  EXPECT_OK(model);
+  return model.ok() ? (*model)->id : ModelId();
+}
+
+RequestId NodeRig::NewRequest(SessionId session) {
+  const RequestId request(++last_request_);
+  open_[request] = session;
+  return request;
+}
+
+RequestId NodeRig::Publish(SessionId session, std::string model,
+                           std::string group, uint64_t pages, uint8_t content,
+                           absl::Duration deadline) {
+  const RequestId request = NewRequest(session);
+  auto made = MakeGroup(std::move(group), pages);
+  contents_[made.get()] = content;
+  return Do([&](Effects& e) {
+    node_->Publish(request, session, model, made, nullptr, std::nullopt,
+                   now + deadline, now, e);
+    return request;
+  });
+}
+
+GroupKey NodeRig::Published(SessionId session, const std::string& model,
+                            const std::string& group, uint64_t pages) {
+  const RequestId request = Publish(session, model, group, pages);
+  Finish(TransferKind::kReceive);
+  const Answer* answer = AnswerTo(request);
+  HOIST_CHECK(answer != nullptr && answer->status.ok());
+  return {answer->model->id, *FindGroup(*answer->model->spec, group)};
+}
+
+RequestId NodeRig::Stage(SessionId session, GroupKey key,
+                         absl::Duration deadline, uint32_t device,
+                         bool shared) {
+  Node::BringArgs bring;
+  bring.request = NewRequest(session);
+  bring.session = session;
+  bring.copy = {key, {OnDevice(DeviceIndex(device)), shared}};
+  bring.deadline = now + deadline;
+  bring.lease = true;
+  return Do([&](Effects& e) {
+    node_->Bring(bring, now, e);
+    return bring.request;
+  });
+}
+
+RequestId NodeRig::Bring(GroupKey key, TierAt to, bool pin,
+                         absl::Duration deadline,
+                         std::optional<ModelId> spare) {
+  Node::BringArgs bring;
+  bring.request = NewRequest(SessionId());
+  bring.copy = {key, {to, false}};
+  bring.deadline = now + deadline;
+  bring.pin = pin;
+  bring.urgent = pin;
+  bring.spare = spare;
+  return Do([&](Effects& e) {
+    node_->Bring(bring, now, e);
+    return bring.request;
+  });
+}
+
+absl::Status NodeRig::Prefetch(SessionId session, ModelId model,
+                               std::vector<uint32_t> groups, TierAt to) {
+  const PrefetchArgs args = {model, Indexes(groups), to};
+  return Do([&](Effects& e) { return node_->Prefetch(session, args, now, e); });
+}
+
+absl::Status NodeRig::Release(SessionId session, LeaseId lease) {
+  const auto found = leases_.find(lease);
+  if (found != leases_.end() && found->second.first == session) {
+    leases_.erase(found);
+  }
+  return Do(
+      [&](Effects& e) { return node_->Release(session, {lease}, now, e); });
+}
+
+absl::Status NodeRig::SetOrder(SessionId session, ModelId model,
+                               std::vector<uint32_t> order) {
+  return node_->SetOrder(session, model, Indexes(order));
+}
+
+CopyTotals NodeRig::Evict(const std::string& model, std::optional<TierAt> at) {
+  const auto copies = node_->Select({model, "", at}, /*existing_only=*/true);
+  if (!copies.ok()) return {};
+  return Do([&](Effects& e) { return node_->Evict(*copies, now, e); });
+}
+
+CopyTotals NodeRig::Unpin(const std::string& model) {
+  const auto copies = node_->Select({model, "", {}}, /*existing_only=*/true);
+  if (!copies.ok()) return {};
+  return Do([&](Effects& e) { return node_->Unpin(*copies, now, e); });
+}
+
+absl::Status NodeRig::Forget(ModelId model) {
+  return Do([&](Effects& e) { return node_->Forget(model, now, e); });
+}
+
+void NodeRig::GrowHost(uint64_t pages) {
+  Do([&](Effects& e) {
+    node_->GrowHost(pages * kPage, now, e);
+    return 0;
+  });
+}
+
+void NodeRig::Advance(absl::Duration by) {
+  now += by;
+  Do([&](Effects& e) {
+    node_->Tick(now, e);
+    return 0;
+  });
+  EXPECT_GT(node_->NextDeadline(), now) << "the engine would never sleep";
+}
+
+// --- What came of it
+// ----------------------------------------------------------
+
+const Answer* NodeRig::AnswerTo(RequestId request) const {
+  const auto found = answers_.find(request);
+  return found == answers_.end() ? nullptr : &found->second;
+}
+
+LeaseId NodeRig::LeaseOf(RequestId request) const {
+  const Answer* answer = AnswerTo(request);
+  if (answer == nullptr) {
+    ADD_FAILURE() << "not answered yet";
+    return LeaseId();
+  }
+  EXPECT_OK(answer->status);
+  if (!answer->lease.has_value()) return LeaseId();
+  return answer->lease->id;
+}
+
+LeaseId NodeRig::StageNow(SessionId session, GroupKey key, uint32_t device) {
+  const RequestId request = Stage(session, key, absl::Seconds(10), device);
+  FinishAll();
+  return LeaseOf(request);
+}
+
+TierSnapshot NodeRig::TierOf(TierAt at) const {
+  for (const TierSnapshot& tier : Snapshot().tiers) {
+    if (tier.at == at) return tier;
+  }
+  ADD_FAILURE() << "no tier " << ToString(at);
+  return {};
+}
+
+Residency NodeRig::StateOf(GroupKey key, TierAt at) const {
+  for (const ModelSnapshot& model : Snapshot().models) {
+    if (model.id != key.model) continue;
+    for (const CopySnapshot& copy :
+         model.groups.at(key.group.number()).copies) {
+      if (copy.at == at) return copy.residency;
+    }
+  }
+  return Residency::kAbsent;
+}
+
+std::vector<TransferId> NodeRig::Moving() const {
+  std::vector<TransferId> ids;
+  for (const auto& [id, transfer] : moving_) ids.push_back(id);
+  return ids;
+}
+
+std::vector<TransferId> NodeRig::Moving(TransferKind kind) const {
+  std::vector<TransferId> ids;
+  for (const auto& [id, transfer] : moving_) {
+    if (transfer.kind == kind) ids.push_back(id);
+  }
+  return ids;
+}
+
+void NodeRig::Finish(TransferKind kind, absl::Status status) {
+  const std::vector<TransferId> ids = Moving(kind);
+  if (ids.empty()) {
+    ADD_FAILURE() << "no such transfer is under way";
+    return;
+  }
+  Finish(ids.front(), std::move(status));
+}
+
+void NodeRig::FinishAll() {
+  while (!moving_.empty()) Finish(moving_.begin()->first);
+}
+
+void NodeRig::Finish(TransferId id, absl::Status status) {
+  const Transfer transfer = moving_.at(id);
+  moving_.erase(id);
+  TransferResult result;
+  End(transfer, status);
+  if (transfer.kind == TransferKind::kSpill && status.ok()) {
+    result.spill = SpillId(++last_spill_);
+    spills_[result.spill] = transfer.group.get();
+  }
+  if (transfer.kind == TransferKind::kReceive) {
+    result.content[0] = contents_.at(transfer.group.get());
+  }
+  Do([&](Effects& e) {
+    node_->TransferDone(id, status, result, now, e);
+    return 0;
+  });
+}
+
+void NodeRig::Store(SpillId id, std::shared_ptr<const Group> group) {
+  spills_[id] = group.get();
+  groups_.push_back(std::move(group));
+}
+
+// --- The memory
+// ---------------------------------------------------------------
+
+void NodeRig::Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to) {
+  EXPECT_EQ(offset % kPage, 0u);
+  for (uint64_t p = offset / kPage; p < (offset + bytes) / kPage; ++p) {
+    memory.at(p) = to;
+  }
+}
+
+void NodeRig::ExpectAll(const Memory& memory, uint64_t offset, uint64_t bytes,
+                        Label label, const char* what) {
+  for (uint64_t p = offset / kPage; p < (offset + bytes) / kPage; ++p) {
+    EXPECT_EQ(memory.at(p), label) << what << ", page " << p;
+  }
+}
+
+void NodeRig::Begin(const Transfer& transfer) {
+  const Label mine = (writing_[transfer.id] = std::make_unique<int>()).get();
+  const uint64_t bytes = transfer.group->image_bytes;
+  switch (transfer.kind) {
+    case TransferKind::kReadSpill:
+      EXPECT_TRUE(spills_.contains(transfer.spill));
+      if (spills_.contains(transfer.spill)) {
+        EXPECT_EQ(spills_.at(transfer.spill)->name, transfer.group->name);
+      }
+      [[fallthrough]];
+    case TransferKind::kReadFile:
+      Fill(host_, *transfer.host_offset, bytes, mine);
+      break;
+    case TransferKind::kReceive:
+      if (transfer.host_offset.has_value()) {
+        Fill(host_, *transfer.host_offset, bytes, mine);
+      }
+      break;
+    case TransferKind::kSpill:
+      break;
+    case TransferKind::kToDevice: {
+      const uint32_t d = transfer.device.number();
+      EXPECT_TRUE(devices_[d]->Covers(transfer.device_offset, bytes));
+      Fill(device_memory_[d], transfer.device_offset, bytes, mine);
+      break;
+    }
+  }
+}
+
+void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
+  const Label mine = writing_.at(transfer.id).get();
+  const Label done = status.ok() ? transfer.group.get() : nullptr;
+  const uint64_t bytes = transfer.group->image_bytes;
+  if (transfer.kind == TransferKind::kToDevice) {
+    Memory& memory = device_memory_[transfer.device.number()];
+    ExpectAll(memory, transfer.device_offset, bytes, mine,
+              "two write to the device");
+    Fill(memory, transfer.device_offset, bytes, done);
+  } else if (transfer.kind != TransferKind::kSpill &&
+             transfer.host_offset.has_value()) {
+    ExpectAll(host_, *transfer.host_offset, bytes, mine,
+              "two write to the host");
+    Fill(host_, *transfer.host_offset, bytes, done);
+  }
+}
+
+void NodeRig::Check() {
+  const NodeSnapshot snapshot = Snapshot();
+  for (const TierSnapshot& tier : snapshot.tiers) {
+    uint64_t held = 0;
+    for (const Holder& holder : tier.holders) held += holder.bytes;
+    EXPECT_EQ(tier.used_bytes, held) << ToString(tier.at);
+    if (tier.at.tier == Tier::kDisk) continue;
+    EXPECT_LE(tier.used_bytes, tier.allocated_bytes);
+    EXPECT_LE(tier.allocated_bytes, tier.capacity_bytes);
+    if (tier.at.tier != Tier::kDevice) continue;
+    const uint32_t d = tier.at.device.number();
+    EXPECT_EQ(tier.allocated_bytes, devices_[d]->bytes());
+    std::map<uint64_t, uint64_t> leased;  // By offset: once each.
+    for (const auto& [id, lease] : leases_) {
+      const auto& [session, grant] = lease;
+      if (grant.device.number() != d) continue;
+      leased[grant.offset] = std::max(grant.bytes, kPage);
+      EXPECT_TRUE(devices_[d]->Covers(grant.offset, grant.bytes));
+      const auto spec = node_->SpecOf(grant.key.model);
+      ASSERT_OK(spec) << "a leased model was forgotten";
+      ExpectAll(device_memory_[d], grant.offset, grant.bytes,
+                (*spec)->groups[grant.key.group.number()].get(),
+                "a leased image changed");
+    }
+    uint64_t sum = 0;
+    for (const auto& [offset, bytes] : leased) sum += bytes;
+    EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);
+  }
+  for (const auto& [id, transfer] : moving_) {
+    if (transfer.kind != TransferKind::kSpill &&
+        transfer.kind != TransferKind::kToDevice) {
+      continue;
+    }
+    ExpectAll(host_, *transfer.host_offset, transfer.group->image_bytes,
+              transfer.group.get(), "a transfer reads other bytes");
+  }
+  std::map<SessionId, uint32_t> leases;
+  for (const auto& [id, lease] : leases_) ++leases[lease.first];
+  for (const SessionSnapshot& session : snapshot.sessions) {
+    EXPECT_EQ(session.leases, leases[session.id]);
+  }
+}
+
+}  // namespace hoistd::testing

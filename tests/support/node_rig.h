@@ -1,0 +1,168 @@
+// A Node whose transfers a test completes by hand, over memory that is only
+// labels: each page knows whose bytes it has, so that bytes served wrong, moved
+// under a lease or overwritten while they are read are noticed at once.
+#ifndef HOIST_TESTS_SUPPORT_NODE_RIG_H_
+#define HOIST_TESTS_SUPPORT_NODE_RIG_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/node.h"
+#include "tests/support/fake_device.h"
+
+namespace hoistd::testing {
+
+inline constexpr uint64_t kPage = 4096;
+
+struct NodeRigOptions {
+  uint64_t host_pages = 16;
+  uint64_t host_ready_pages = UINT64_MAX;  // The rest comes with GrowHost.
+  std::vector<uint64_t> device_pages = {8};
+  uint64_t slab_pages = 4;  // Also the granularity is a page.
+  bool can_spill = false;
+  Readers readers = Readers::kOwner;
+  Backing backing = Backing::kMemfd;
+  bool ipc = false;
+  uint64_t device_memory_pages = UINT64_MAX / kPage;
+};
+
+// After each call the books are checked (gtest expectations):
+// - each tier's used bytes are the sum of its holders',
+// - what is leased lies in slabs, is where it was, and has the right bytes,
+// - what a transfer reads has the right bytes, what it writes is its alone,
+// - each request is answered once.
+//
+// Threads: one at a time.
+class NodeRig {
+ public:
+  explicit NodeRig(NodeRigOptions options = {});
+
+  SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
+  void Close(SessionId session);
+  // A model from files, its groups "g0", "g1", ... of so many pages.
+  absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
+                                       std::vector<uint64_t> pages,
+                                       uint8_t content = 0,
+                                       std::optional<Readers> readers = {});
+  ModelId AddModel(SessionId session, std::string name,
+                   std::vector<uint64_t> pages);
+  RequestId Publish(SessionId session, std::string model, std::string group,
+                    uint64_t pages, uint8_t content = 0,
+                    absl::Duration deadline = absl::Seconds(60));
+  // Publish and receive; the group's key.
+  GroupKey Published(SessionId session, const std::string& model,
+                     const std::string& group, uint64_t pages);
+  RequestId Stage(SessionId session, GroupKey key,
+                  absl::Duration deadline = absl::Seconds(10),
+                  uint32_t device = 0, bool shared = false);
+  RequestId Bring(GroupKey key, TierAt to, bool pin,
+                  absl::Duration deadline = absl::Seconds(10),
+                  std::optional<ModelId> spare = {});
+  absl::Status Prefetch(SessionId session, ModelId model,
+                        std::vector<uint32_t> groups,
+                        TierAt to = FirstDevice());
+  absl::Status Release(SessionId session, LeaseId lease);
+  absl::Status SetOrder(SessionId session, ModelId model,
+                        std::vector<uint32_t> order);
+  CopyTotals Evict(const std::string& model, std::optional<TierAt> at = {});
+  CopyTotals Unpin(const std::string& model);
+  absl::Status Forget(ModelId model);
+  void GrowHost(uint64_t pages);
+  // Time passes, and a tick comes.
+  void Advance(absl::Duration by);
+
+  // nullopt: not answered yet.
+  const Answer* AnswerTo(RequestId request) const;
+  bool waiting(RequestId request) const { return open_.contains(request); }
+  // The lease that the stage brought; it must have.
+  LeaseId LeaseOf(RequestId request) const;
+  // Stages, lets all transfers finish, and returns the lease.
+  LeaseId StageNow(SessionId session, GroupKey key, uint32_t device = 0);
+
+  // Transfers under way, oldest first; of one kind.
+  std::vector<TransferId> Moving() const;
+  std::vector<TransferId> Moving(TransferKind kind) const;
+  const Transfer& TransferOf(TransferId id) const { return moving_.at(id); }
+  void Finish(TransferId id, absl::Status status = absl::OkStatus());
+  // The oldest of this kind; there must be one.
+  void Finish(TransferKind kind, absl::Status status = absl::OkStatus());
+  void FinishAll();
+
+  size_t open_requests() const { return open_.size(); }
+  Node& node() { return *node_; }
+  const Node& node() const { return *node_; }
+  FakeDevice& device(uint32_t index = 0) { return *devices_[index]; }
+  NodeSnapshot Snapshot() const { return node_->Snapshot(now); }
+  TierSnapshot TierOf(TierAt at) const;
+  // kAbsent where there is none.
+  Residency StateOf(GroupKey key, TierAt at) const;
+  bool Has(GroupKey key, TierAt at) const {
+    const Residency state = StateOf(key, at);
+    return state == Residency::kPresent || state == Residency::kSpilling;
+  }
+  // What the spill store has.
+  const std::map<SpillId, const Group*>& spills() const { return spills_; }
+  // The store had this before the node came up.
+  void Store(SpillId id, std::shared_ptr<const Group> group);
+  const std::vector<TransferId>& hurried() const { return hurried_; }
+  const std::vector<ModelId>& forgotten() const { return forgotten_; }
+  // Leases that sessions hold, as the answers said.
+  const std::map<LeaseId, std::pair<SessionId, LeaseGrant>>& leases() const {
+    return leases_;
+  }
+  const std::vector<NodeEvent>& events() const { return events_; }
+
+  void Check();
+
+  static TierAt FirstDevice() { return OnDevice(DeviceIndex(0)); }
+
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+
+ private:
+  // Whose bytes a page has: a group's, or a transfer's that is writing it.
+  using Label = const void*;
+  using Memory = std::vector<Label>;
+
+  template <typename F>
+  auto Do(F call);
+  void Take(Effects effects);
+  void Begin(const Transfer& transfer);
+  void End(const Transfer& transfer, const absl::Status& status);
+  RequestId NewRequest(SessionId session);
+  std::shared_ptr<const Group> MakeGroup(std::string name, uint64_t pages);
+  static void Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to);
+  static void ExpectAll(const Memory& memory, uint64_t offset, uint64_t bytes,
+                        Label label, const char* what);
+
+  const NodeRigOptions options_;
+  std::vector<std::unique_ptr<FakeDevice>> devices_;
+  std::unique_ptr<Node> node_;
+  std::vector<std::shared_ptr<const Group>> groups_;  // Labels live for ever.
+  Memory host_;
+  std::vector<Memory> device_memory_;
+  std::map<TransferId, Transfer> moving_;
+  std::map<TransferId, std::unique_ptr<int>> writing_;  // Their labels.
+  std::map<SpillId, const Group*> spills_;
+  std::map<const Group*, uint8_t> contents_;
+  std::map<RequestId, SessionId> open_;
+  std::map<RequestId, Answer> answers_;
+  std::set<RequestId> abandoned_;  // Their session was closed.
+  std::map<LeaseId, std::pair<SessionId, LeaseGrant>> leases_;
+  std::vector<TransferId> hurried_;
+  std::vector<ModelId> forgotten_;
+  std::vector<NodeEvent> events_;
+  uint64_t last_request_ = 0;
+  uint64_t last_spill_ = 0;
+};
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_SUPPORT_NODE_RIG_H_

@@ -1,0 +1,9 @@
+hoist_test(NAME core_parts_test KIND unit
+  SOURCES device_space_test.cc extent_map_test.cc order_test.cc
+    residency_test.cc
+  LIBS hoist_core)
+
+hoist_test(NAME core_node_test KIND unit
+  SOURCES node_published_test.cc node_space_test.cc node_stage_test.cc
+    ${PROJECT_SOURCE_DIR}/tests/support/node_rig.cc
+  LIBS hoist_core)

@@ -1,0 +1,323 @@
+// Published groups: the only copy of their bytes until they are spilled.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::kPage;
+using testing::NodeRig;
+using testing::NodeRigOptions;
+using ::testing::SizeIs;
+using testing::StatusIs;
+
+constexpr auto kSpill = TransferKind::kSpill;
+constexpr auto kReadSpill = TransferKind::kReadSpill;
+constexpr auto kReceive = TransferKind::kReceive;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+const TierAt kDevice = NodeRig::FirstDevice();
+
+GroupKey Key(ModelId model, uint32_t group) {
+  return {model, GroupIndex(group)};
+}
+
+TEST(NodePublished, IsStagedFromTheHostItWasReceivedIn) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  EXPECT_TRUE(rig.Has(key, OnHost()));
+  rig.StageNow(session, key);
+  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 0u);
+}
+
+TEST(NodePublished, GroupsOfOneNameAreOneModel) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const GroupKey a = rig.Published(session, "p", "a", 1);
+  const GroupKey b = rig.Published(session, "p", "b", 1);
+  EXPECT_EQ(a.model, b.model);
+  EXPECT_NE(a.group, b.group);
+  EXPECT_THAT(rig.Snapshot().models.at(0).groups, SizeIs(2));
+}
+
+TEST(NodePublished, TheSameBytesAttachAndTakeNoSpace) {
+  NodeRig rig({.host_pages = 2});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  const RequestId again = rig.Publish(session, "p", "a", 2);
+  EXPECT_FALSE(rig.TransferOf(rig.Moving().at(0)).host_offset.has_value());
+  rig.Finish(kReceive);
+  ASSERT_OK(rig.AnswerTo(again)->status);
+  EXPECT_EQ(rig.AnswerTo(again)->model->id, key.model);
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, OtherBytesAreRefused) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  rig.Published(session, "p", "a", 2);
+  const RequestId other = rig.Publish(session, "p", "a", 2, /*content=*/7);
+  rig.Finish(kReceive);
+  EXPECT_THAT(
+      rig.AnswerTo(other)->status,
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("other weights")));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, OfTwoAtOnceOneKeepsItsSpace) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const RequestId first = rig.Publish(session, "p", "a", 2);
+  const RequestId second = rig.Publish(session, "p", "a", 2);
+  const RequestId third = rig.Publish(session, "p", "a", 2, /*content=*/1);
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 6 * kPage);
+  rig.FinishAll();
+  ASSERT_OK(rig.AnswerTo(first)->status);
+  ASSERT_OK(rig.AnswerTo(second)->status);
+  EXPECT_THAT(rig.AnswerTo(third)->status,
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, AModelFromFilesTakesNoGroups) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  rig.AddModel(session, "m", {1});
+  const RequestId request = rig.Publish(session, "m", "a", 1);
+  rig.FinishAll();
+  EXPECT_THAT(rig.AnswerTo(request)->status,
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("under another name")));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
+}
+
+TEST(NodePublished, AFailedReceiveLeavesNothing) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const RequestId request = rig.Publish(session, "p", "a", 2);
+  rig.Finish(kReceive, absl::InvalidArgumentError("not sealed"));
+  EXPECT_THAT(rig.AnswerTo(request)->status,
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
+  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+}
+
+TEST(NodePublished, ASessionThatClosesMeanwhileLeavesNothing) {
+  NodeRig rig({.host_pages = 2});
+  const SessionId session = rig.Open();
+  rig.Publish(session, "p", "a", 2);
+  rig.Publish(session, "p", "b", 2);  // Waits for space.
+  rig.Close(session);
+  rig.FinishAll();
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
+  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+}
+
+TEST(NodePublished, IsRefusedInTimeWhereThereIsNoSpace) {
+  NodeRig rig({.host_pages = 2});
+  const SessionId session = rig.Open();
+  const RequestId never = rig.Publish(session, "p", "x", 3);
+  EXPECT_THAT(rig.AnswerTo(never)->status,
+              StatusIs(kExhausted, HasSubstr("host.pool")));
+  rig.Published(session, "p", "a", 2);
+  const RequestId late = rig.Publish(session, "p", "b", 1, 0, absl::Seconds(5));
+  rig.Advance(absl::Seconds(5));
+  ASSERT_NE(rig.AnswerTo(late), nullptr);
+  EXPECT_THAT(rig.AnswerTo(late)->status,
+              StatusIs(kExhausted, AllOf(HasSubstr("published and nowhere"),
+                                         HasSubstr("set disk.spill_dir"))));
+}
+
+TEST(NodePublished, TheOnlyCopyIsNeverDroppedWithoutASpillStore) {
+  NodeRig rig({.host_pages = 2});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  const ModelId model = rig.AddModel(session, "m", {1});
+  const RequestId request = rig.Stage(session, Key(model, 0));
+  rig.Advance(absl::Seconds(10));
+  EXPECT_THAT(rig.AnswerTo(request)->status, StatusIs(kExhausted));
+  const CopyTotals totals = rig.Evict("p");
+  EXPECT_EQ(totals.kept, 1u);
+  EXPECT_THAT(totals.kept_reason, HasSubstr("no disk.spill_dir"));
+  EXPECT_TRUE(rig.Has(key, OnHost()));
+}
+
+TEST(NodePublished, IsSpilledBeforeItGoes) {
+  NodeRig rig({.host_pages = 2, .can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  const ModelId model = rig.AddModel(session, "m", {1});
+  const RequestId request =
+      rig.Stage(session, Key(model, 0), absl::ZeroDuration());
+  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
+  EXPECT_EQ(rig.TransferOf(rig.Moving()[0]).owner, Uid(1));
+  EXPECT_TRUE(rig.Has(key, OnHost()));
+  EXPECT_TRUE(rig.waiting(request));  // A spill is waited for.
+  rig.FinishAll();
+  rig.LeaseOf(request);
+  EXPECT_FALSE(rig.Has(key, OnHost()));
+  EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
+  // And comes back from there.
+  rig.StageNow(session, key);
+  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig.Snapshot().counters.spill_written_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, EvictSpillsAndThenDrops) {
+  NodeRig rig({.can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  EXPECT_EQ(rig.Evict("p").groups, 1u);
+  EXPECT_EQ(rig.StateOf(key, OnHost()), Residency::kSpilling);
+  EXPECT_THAT(rig.Evict("p").kept_reason, HasSubstr("being copied"));
+  EXPECT_THAT(rig.Forget(key.model),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  rig.Finish(kSpill);
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
+  ASSERT_OK(rig.Forget(key.model));
+  EXPECT_THAT(rig.spills(), IsEmpty());
+}
+
+TEST(NodePublished, ASpilledCopyThatIsWantedAgainStays) {
+  NodeRig rig({.can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  rig.Evict("p");
+  const RequestId request = rig.Stage(session, key);
+  rig.Finish(kSpill);
+  EXPECT_TRUE(rig.Has(key, OnHost()));  // A copy reads it.
+  rig.FinishAll();
+  rig.LeaseOf(request);
+}
+
+TEST(NodePublished, AFailedSpillKeepsTheCopyAndIsTriedAgainLater) {
+  NodeRig rig({.host_pages = 2, .can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  const ModelId model = rig.AddModel(session, "m", {1});
+  const RequestId now = rig.Stage(session, Key(model, 0), absl::ZeroDuration());
+  const RequestId later = rig.Stage(session, Key(model, 0), absl::Minutes(1));
+  rig.Finish(kSpill, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_TRUE(rig.Has(key, OnHost()));
+  ASSERT_NE(rig.AnswerTo(now), nullptr);
+  EXPECT_THAT(
+      rig.AnswerTo(now)->status,
+      StatusIs(kExhausted, HasSubstr("spilling failed: the disk is full")));
+  EXPECT_TRUE(rig.waiting(later));
+  EXPECT_THAT(rig.Moving(), IsEmpty());
+  EXPECT_EQ(rig.node().NextDeadline(), rig.now + absl::Seconds(10));
+  rig.Advance(absl::Seconds(9));
+  EXPECT_THAT(rig.Moving(), IsEmpty());
+  rig.Advance(absl::Seconds(1));
+  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
+  rig.FinishAll();
+  rig.LeaseOf(later);
+}
+
+TEST(NodePublished, ForgettingASpilledModelMakesSpillsWorkAgain) {
+  NodeRig rig({.host_pages = 2, .can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey spilled = rig.Published(session, "s", "a", 2);
+  rig.Evict("s");
+  rig.Finish(kSpill);
+  rig.Published(session, "p", "a", 2);
+  const ModelId model = rig.AddModel(session, "m", {1});
+  const RequestId request = rig.Stage(session, Key(model, 0), absl::Minutes(1));
+  rig.Finish(kSpill, absl::ResourceExhaustedError("the disk is full"));
+  ASSERT_OK(rig.Forget(spilled.model));
+  EXPECT_THAT(rig.Moving(kSpill), SizeIs(1));
+  rig.FinishAll();
+  rig.LeaseOf(request);
+}
+
+TEST(NodePublished, DamagedBytesAreLostAndSaidSo) {
+  NodeRig rig({.can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  rig.Evict("p");
+  rig.Finish(kSpill);
+  const RequestId request = rig.Stage(session, key);
+  rig.Finish(kReadSpill, absl::DataLossError("block 3 is damaged"));
+  constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+  EXPECT_THAT(rig.AnswerTo(request)->status, StatusIs(kDataLoss));
+  EXPECT_EQ(rig.StateOf(key, OnDisk()), Residency::kLost);
+  const RequestId again = rig.Stage(session, key);
+  EXPECT_THAT(rig.AnswerTo(again)->status,
+              StatusIs(kDataLoss, AllOf(HasSubstr("p/a is lost"),
+                                        HasSubstr("publish it again"))));
+  EXPECT_THAT(rig.Moving(), IsEmpty());
+  EXPECT_EQ(rig.TierOf(kDevice).used_bytes, 0u);
+  ASSERT_OK(rig.Forget(key.model));
+  rig.StageNow(session, rig.Published(session, "p", "a", 2));
+}
+
+TEST(NodePublished, AnUnreadableSpillIsTriedAgain) {
+  NodeRig rig({.can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  rig.Evict("p");
+  rig.Finish(kSpill);
+  rig.Stage(session, key);
+  rig.Finish(kReadSpill, absl::UnavailableError("try again"));
+  rig.StageNow(session, key);
+}
+
+TEST(NodePublished, TheLastGoodCopyOnADeviceIsKept) {
+  NodeRig rig({.host_pages = 2, .device_pages = {2, 2}, .can_spill = true});
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 2);
+  const LeaseId lease = rig.StageNow(session, key);
+  rig.Evict("p", OnHost());
+  rig.Finish(kSpill);
+  rig.Stage(session, key, absl::Seconds(10), /*device=*/1);
+  rig.Finish(kReadSpill, absl::DataLossError("damaged"));
+  ASSERT_OK(rig.Release(session, lease));
+  // Device 0 has the only copy that is left.
+  EXPECT_EQ(rig.Evict("p").kept, 1u);
+  const ModelId model = rig.AddModel(session, "m", {2});
+  const RequestId request = rig.Stage(session, Key(model, 0));
+  rig.Advance(absl::Seconds(10));
+  EXPECT_THAT(rig.AnswerTo(request)->status, StatusIs(kExhausted));
+  rig.StageNow(session, key);
+}
+
+TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
+  NodeRig rig({.can_spill = true});
+  auto group = std::make_shared<Group>();
+  group->name = "a";
+  group->image_bytes = 2 * kPage;
+  Fingerprint fingerprint = {};
+  ASSERT_OK(rig.node().Restore("p", Uid(1), Readers::kOwner, group, fingerprint,
+                               SpillId(5)));
+  EXPECT_THAT(rig.node().Restore("p", Uid(1), Readers::kOwner, group,
+                                 fingerprint, SpillId(6)),
+              StatusIs(absl::StatusCode::kAlreadyExists));
+  const SessionId owner = rig.Open(1), other = rig.Open(2);
+  EXPECT_FALSE(rig.node().Find(other, "p").ok());
+  const auto model = rig.node().Find(owner, "p");
+  ASSERT_OK(model);
+  EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
+  rig.Store(SpillId(5), group);
+  rig.StageNow(owner, Key((*model)->id, 0));
+  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, AForgottenGroupIsNotComparedWith) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const GroupKey key = rig.Published(session, "p", "a", 1);
+  const RequestId again = rig.Publish(session, "p", "a", 1);
+  ASSERT_OK(rig.Forget(key.model));
+  rig.Finish(kReceive);
+  EXPECT_THAT(rig.AnswerTo(again)->status,
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("publish again")));
+}
+
+}  // namespace
+}  // namespace hoistd
