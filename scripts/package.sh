@@ -149,6 +149,16 @@ take_license() {  # LIBRARY: the terms it is passed on under.
   fi
 }
 
+take_completions() {
+  local ctl=$out/bin/hoistctl folder=$out/share
+  [[ -x $ctl ]] || return 0
+  mkdir -p "$folder/bash-completion/completions" \
+    "$folder/zsh/site-functions" "$folder/fish/vendor_completions.d"
+  "$ctl" completion bash >"$folder/bash-completion/completions/hoistctl"
+  "$ctl" completion zsh >"$folder/zsh/site-functions/_hoistctl"
+  "$ctl" completion fish >"$folder/fish/vendor_completions.d/hoistctl.fish"
+}
+
 # Runs what was packed, from another place and with nothing in the environment.
 smoke_test() {
   local program foreign
@@ -181,6 +191,7 @@ take_programs
 take_texts
 if [[ $with_tests == 1 ]]; then take_tests; fi
 take_libraries
+take_completions
 smoke_test
 if [[ -n $dir ]]; then
   say "$dir: $(du -sh "$out" | cut -f1)"

@@ -32,8 +32,8 @@ packages=(
   nlohmann-json3-dev
   # libhoist.
   libprotobuf-c-dev protobuf-c-compiler
-  # Tests and benches.
-  libgtest-dev libgmock-dev libbenchmark-dev fio procps
+  # Tests; fio is what the disk's bench is held against.
+  libgtest-dev libgmock-dev fio procps
   # For the test that boots a root with hoistd's unit in it.
   systemd-container debootstrap
 )
