@@ -143,12 +143,12 @@ verify() {  # Twice: the second finds every group resident.
 
 step_verify_vmm() {
   synthetic_model || return
-  with_hoistd $'[device]\nbackend = "cuda"\nshare = "vmm"' verify
+  with_hoistd $'[device]\nbackend = "cuda"\nshare = "vmm"\n[host]\npool = "3GiB"' verify
 }
 
 step_verify_ipc() {
   synthetic_model || return
-  with_hoistd $'[device]\nbackend = "cuda"\nshare = "ipc"' verify
+  with_hoistd $'[device]\nbackend = "cuda"\nshare = "ipc"\n[host]\npool = "3GiB"' verify
 }
 
 step_embed() {
@@ -172,6 +172,20 @@ step_workers() {
 step_bench_gpu() {
   python3 tests/bench/bench_gpu.py --bin "$kit/bin" || return
   echo "its table is above, and in $logs/bench_gpu.log" >&3
+}
+
+# Plain Python over gRPC, no libhoist: IPC handles, a lease a stream.
+grpc_worker() {
+  python3 client/examples/grpc_worker.py "$HOIST_GRPC_SOCKET" synthetic \
+    --path "$synthetic/model.safetensors" \
+    --compare "$synthetic/model.safetensors" \
+    --descriptors "$kit/share/hoist/hoist_v1.pb" | tee /dev/fd/2 | tail -1 >&3
+}
+
+step_grpc() {
+  synthetic_model || return
+  with_hoistd $'[device]\nbackend = "cuda"\n[host]\npool = "3GiB"\n[models]\nroots = ["/dev/shm"]' \
+    grpc_worker
 }
 
 step_status() {

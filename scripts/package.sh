@@ -96,6 +96,10 @@ take_texts() {
   done
   if [[ -d deploy ]]; then cp -r deploy/. "$out/share/hoist/"; fi
   cp -r proto/hoist "$out/share/hoist/proto-hoist"
+  # For languages that build messages at run time.
+  protoc -Iproto --include_imports \
+    --descriptor_set_out="$out/share/hoist/hoist_v1.pb" \
+    hoist/v1/worker.proto hoist/v1/admin.proto
   if [[ -d client/examples ]]; then
     cp -r client/examples "$out/share/hoist/examples"
   fi

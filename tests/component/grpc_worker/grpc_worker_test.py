@@ -1,0 +1,67 @@
+"""A worker without libhoist, against a real hoistd: gRPC in plain Python.
+
+grpc_worker_test.py HOISTD GRPC_WORKER [unittest's arguments]
+"""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../client_workers"))
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+
+HOISTD, WORKER = sys.argv[1], sys.argv[2]
+
+
+class GrpcWorker(unittest.TestCase):
+    def setUp(self):
+        for module in ("grpc", "google.protobuf", "numpy"):
+            try:
+                found = importlib.util.find_spec(module)
+            except ModuleNotFoundError:
+                found = None
+            if found is None:
+                self.skipTest(f"{module} is not installed: scripts/setup.sh")
+
+    def run_worker(self, pool):
+        self.daemon = RealDaemon(HOISTD, pool=pool, extra='[models]\n'
+                                 'roots = ["/tmp", "/var/tmp"]')
+        self.addCleanup(self.daemon.stop)
+        model = self.daemon.path / "model.safetensors"
+        write_safetensors(str(model), {
+            f"layers.{i}.weight": ("U8", [MIB + i], os.urandom(MIB + i))
+            for i in range(6)})
+        socket = self.daemon.path / "hoistd.grpc.sock"
+        for _ in range(200):
+            if socket.exists():
+                break
+            self.daemon.process.poll()
+            try:
+                self.daemon.process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                pass
+        return subprocess.run(
+            [sys.executable, WORKER, str(socket), "m", "--path", str(model),
+             "--compare", str(model)], capture_output=True, text=True,
+            timeout=120)
+
+    def test_every_group_is_staged_and_equal(self):
+        done = self.run_worker(pool=8 * MIB)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        self.assertIn("6 groups staged over gRPC", done.stdout)
+        self.assertIn("6 tensors compared, 0 wrong", done.stdout)
+
+    def test_a_lease_ends_with_its_stream(self):
+        # Six groups of more than 1 MiB take turns in a pool of 4 MiB: had a
+        # lease outlived its stream, the third could not be staged.
+        done = self.run_worker(pool=4 * MIB)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        self.assertIn("6 tensors compared, 0 wrong", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
