@@ -174,7 +174,7 @@ smoke_test() {
   done
   if [[ -n ${targets[*]} ]]; then return; fi
   env -i "$out/bin/hoistd" --version
-  env -i "$out/bin/hoistctl" --version
+  env -i "$out/bin/hoistctl" version
 }
 
 mkdir -p build
