@@ -1,0 +1,102 @@
+#include "daemon/mover/receive.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <random>
+#include <span>
+#include <vector>
+
+#include "daemon/base/hash.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hoist/shared/unique_fd.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;
+
+// Larger than the pieces it is received in, and no multiple of them.
+constexpr size_t kBytes = (size_t{2} << 20) + 4096;
+
+std::vector<std::byte> Noise(size_t bytes) {
+  std::vector<std::byte> noise(bytes);
+  std::mt19937 random(7);
+  for (std::byte& b : noise) b = static_cast<std::byte>(random());
+  return noise;
+}
+
+hoist::UniqueFd Memfd(std::span<const std::byte> bytes, int seals) {
+  hoist::UniqueFd fd(memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(write(fd.get(), bytes.data(), bytes.size()),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+TEST(ReceiveImage, BringsTheBytesAndTheirHash) {
+  const std::vector<std::byte> image = Noise(kBytes);
+  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  std::vector<std::byte> to(kBytes);
+  const auto content = ReceiveImage(fd.get(), kBytes, to);
+  ASSERT_OK(content);
+  EXPECT_EQ(*content, Xxh3(image));
+  EXPECT_TRUE(to == image);
+}
+
+TEST(ReceiveImage, ComparingGivesTheSameHash) {
+  const std::vector<std::byte> image = Noise(kBytes);
+  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  const auto content = ReceiveImage(fd.get(), kBytes, {});
+  ASSERT_OK(content);
+  EXPECT_EQ(*content, Xxh3(image));
+}
+
+TEST(ReceiveImage, WhereTheDescriptorPointsDoesNotMatter) {
+  const std::vector<std::byte> image = Noise(4096);
+  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  ASSERT_EQ(lseek(fd.get(), 1000, SEEK_SET), 1000);
+  EXPECT_EQ(*ReceiveImage(fd.get(), 4096, {}), Xxh3(image));
+}
+
+TEST(ReceiveImage, ALongerMemfdIsReadAsFarAsTheImage) {
+  const std::vector<std::byte> image = Noise(8192);
+  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  EXPECT_EQ(*ReceiveImage(fd.get(), 4096, {}),
+            Xxh3(std::span(image).first(4096)));
+}
+
+TEST(ReceiveImage, BytesThatCouldStillChangeAreRefused) {
+  const std::vector<std::byte> image = Noise(4096);
+  for (const int seals : {0, F_SEAL_WRITE, F_SEAL_SHRINK, F_SEAL_GROW}) {
+    const hoist::UniqueFd fd = Memfd(image, seals);
+    EXPECT_THAT(ReceiveImage(fd.get(), 4096, {}),
+                StatusIs(kInvalid, HasSubstr("F_SEAL_WRITE")))
+        << seals;
+  }
+}
+
+TEST(ReceiveImage, WhatIsNoMemfdIsRefused) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const hoist::UniqueFd read_end(ends[0]), write_end(ends[1]);
+  EXPECT_THAT(ReceiveImage(read_end.get(), 1, {}), StatusIs(kInvalid));
+  EXPECT_THAT(ReceiveImage(-1, 1, {}), StatusIs(kInvalid));
+}
+
+TEST(ReceiveImage, AShortMemfdIsRefused) {
+  const hoist::UniqueFd fd = Memfd(Noise(4096), kSeals);
+  EXPECT_THAT(ReceiveImage(fd.get(), 8192, {}),
+              StatusIs(kInvalid, HasSubstr("shorter")));
+}
+
+}  // namespace
+}  // namespace hoistd
