@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "client/ctl/text.h"
 #include "google/protobuf/util/json_util.h"
@@ -17,7 +16,8 @@
 
 namespace hoist::ctl {
 
-Connection::Connection(std::string socket) : socket_(std::move(socket)) {
+v1::Admin::Stub& Connection::admin() {
+  if (admin_ != nullptr) return *admin_;
   grpc::ChannelArguments arguments;
   // A model with 20,000 tensors is beyond gRPC's 4 MiB.
   arguments.SetMaxReceiveMessageSize(-1);
@@ -25,6 +25,7 @@ Connection::Connection(std::string socket) : socket_(std::move(socket)) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   admin_ = v1::Admin::NewStub(grpc::CreateCustomChannel(
       "unix:" + socket_, grpc::InsecureChannelCredentials(), arguments));
+  return *admin_;
 }
 
 int Connection::TryToConnect() const {

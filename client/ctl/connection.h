@@ -4,6 +4,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 
 #include "google/protobuf/message.h"
 #include "grpcpp/support/status.h"
@@ -33,9 +34,10 @@ struct Output {
 // The daemon at the other end of a socket.
 class Connection {
  public:
-  explicit Connection(std::string socket);
+  explicit Connection(std::string socket) : socket_(std::move(socket)) {}
 
-  v1::Admin::Stub& admin() { return *admin_; }
+  // After Check.
+  v1::Admin::Stub& admin();
   // Writes "hoistctl: CODE: reason" in one line and says what to exit with.
   int Fail(const grpc::Status& status, const Output& output) const;
   // kExitOk, or the reason why the socket does not open and kExitNoDaemon.

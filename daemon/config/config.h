@@ -47,7 +47,7 @@ struct DeviceConfig {
 };
 
 struct HostConfig {
-  // nullopt, "auto": from the cgroup's limit.
+  // nullopt, "auto": from the cgroup's limit (daemon/host/host_limits.h).
   std::optional<uint64_t> pool_bytes;
   uint32_t touch_threads = 0;  // 0: as many as the machine has cores, to 16.
 

@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<Connections>> Connections::Create(
 }
 
 Connections::Connections(ListeningSocket socket,
-                         std::optional<gid_t> admin_group,
-                         RpcLimits limits)
+                         std::optional<gid_t> admin_group, RpcLimits limits)
     : socket_(std::move(socket)), admin_group_(admin_group), limits_(limits) {}
 
 absl::Status Connections::Prepare() {

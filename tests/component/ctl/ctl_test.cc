@@ -1,0 +1,285 @@
+// hoistctl's command line against a gRPC server over the scripted engine.
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "client/ctl/command_line.h"
+#include "client/ctl/connection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/rpc/rpc_fixture.h"
+
+namespace hoistd {
+namespace {
+
+using ::hoistd::testing::MakeModel;
+using ::hoistd::testing::RpcTest;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+struct Ran {
+  int exit = -1;
+  std::string out;
+  std::string err;
+};
+
+Ran RunWords(std::vector<std::string> words, bool terminal = false) {
+  words.insert(words.begin(), "hoistctl");
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  std::ostringstream out;
+  std::ostringstream err;
+  Ran ran;
+  ran.exit = hoist::ctl::RunCommandLine(static_cast<int>(argv.size()),
+                                        argv.data(), out, err, terminal);
+  ran.out = out.str();
+  ran.err = err.str();
+  return ran;
+}
+
+class CtlTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(dir_.path() + "/tiny");
+    std::ofstream(dir_.path() + "/tiny/model.safetensors") << "bytes";
+    RpcOptions options;
+    options.model_roots = {dir_.path()};
+    Serve(options);
+    engine_.snapshot.Answer([](auto call) { call.done(Picture()); });
+  }
+
+  // A model with an evil name, a lease and a pin.
+  static NodeSnapshot Picture() {
+    NodeSnapshot snapshot;
+    TierSnapshot device;
+    device.at = OnDevice(DeviceIndex(0));
+    device.capacity_bytes = uint64_t{3} << 29;
+    device.used_bytes = 8192;
+    snapshot.tiers.push_back(device);
+    ModelSnapshot model;
+    model.name = "minilm\x1b[31m";
+    model.files = {"model.safetensors"};
+    GroupSnapshot group;
+    group.name = "encoder.layer.0";
+    group.image_bytes = 8192;
+    group.tensors = 16;
+    CopySnapshot copy;
+    copy.at = device.at;
+    copy.residency = Residency::kPresent;
+    copy.leases = 2;
+    copy.pinned = true;
+    group.copies.push_back(copy);
+    model.groups.push_back(group);
+    snapshot.models.push_back(model);
+    SessionSnapshot session;
+    session.id = SessionId(12);
+    session.client_name = "embedder";
+    session.via = "socket";
+    session.age = absl::Seconds(90);
+    session.leases = 2;
+    snapshot.sessions.push_back(session);
+    return snapshot;
+  }
+
+  Ran Ctl(std::vector<std::string> words, bool terminal = false) const {
+    words.insert(words.begin(), {"--socket", dir_.path() + "/grpc.sock"});
+    return RunWords(std::move(words), terminal);
+  }
+};
+
+TEST_F(CtlTest, StatusShowsTiersInHumanSizes) {
+  const Ran ran = Ctl({"status"});
+  EXPECT_EQ(ran.exit, 0);
+  EXPECT_THAT(ran.out, StartsWith("hoistd 1.2.3, pid "));
+  EXPECT_THAT(ran.out, HasSubstr("device 0   1.5 GiB  8.0 KiB"));
+  EXPECT_THAT(ran.out, HasSubstr("note: a note"));
+}
+
+TEST_F(CtlTest, ListsEscapeWhatClientsNamed) {
+  const Ran models = Ctl({"models"});
+  EXPECT_EQ(models.exit, 0);
+  EXPECT_THAT(models.out, HasSubstr("minilm\\x1b[31m"));
+  EXPECT_THAT(models.out, Not(HasSubstr("\x1b")));
+  const Ran groups = Ctl({"groups", "minilm\x1b[31m"});
+  EXPECT_THAT(groups.out, HasSubstr("device 0 (2 leases, pinned)"));
+  const Ran sessions = Ctl({"sessions"});
+  EXPECT_THAT(sessions.out, HasSubstr("embedder"));
+  EXPECT_THAT(sessions.out, HasSubstr("1 min 30 s"));
+}
+
+TEST_F(CtlTest, JsonHasTheContractsFieldNames) {
+  const Ran ran = Ctl({"sessions", "--json"});
+  EXPECT_EQ(ran.exit, 0);
+  EXPECT_THAT(ran.out, HasSubstr("\"client_name\": \"embedder\""));
+  EXPECT_THAT(ran.out, HasSubstr("\"waiting\": 0"));
+  EXPECT_THAT(Ctl({"version", "--json"}).out, StartsWith("{\"version\":\""));
+}
+
+TEST_F(CtlTest, RefusalIsOneLineWithCodeAndReason) {
+  const Ran ran = Ctl({"groups", "none"});
+  EXPECT_EQ(ran.exit, 1);
+  EXPECT_THAT(ran.err, StartsWith("hoistctl: NOT_FOUND: no model \"none\""));
+  EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 1);
+  EXPECT_EQ(ran.out, "");
+}
+
+TEST_F(CtlTest, WrongUsageIsTwo) {
+  EXPECT_EQ(Ctl({}).exit, 2);
+  EXPECT_EQ(Ctl({"frobnicate"}).exit, 2);
+  EXPECT_EQ(Ctl({"groups"}).exit, 2);
+  EXPECT_EQ(Ctl({"pin", "m", "--tier", "disk"}).exit, 2);
+  EXPECT_EQ(Ctl({"pin", "m"}).exit, 2);
+  EXPECT_EQ(Ctl({"drain", "--deadline", "-1"}).exit, 2);
+  const Ran help = Ctl({"--help"});
+  EXPECT_EQ(help.exit, 0);
+  EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 done; 1 refused"));
+}
+
+TEST_F(CtlTest, NoDaemonIsThreeAndSaysWhatWouldDo) {
+  const Ran none = RunWords({"--socket", dir_.path() + "/none", "status"});
+  EXPECT_EQ(none.exit, 3);
+  EXPECT_THAT(none.err, HasSubstr("systemctl start hoistd"));
+  EXPECT_EQ(std::count(none.err.begin(), none.err.end(), '\n'), 1);
+  EXPECT_EQ(RunWords({"--socket", "/" + std::string(200, 'x'), "status"}).exit,
+            3);
+}
+
+TEST_F(CtlTest, UnavailableFromADaemonThatIsThereIsARefusal) {
+  engine_.snapshot.Answer(
+      [](auto call) { call.done(absl::UnavailableError("stopping")); });
+  const Ran ran = Ctl({"status"});
+  EXPECT_EQ(ran.exit, 1);
+  EXPECT_EQ(ran.err, "hoistctl: UNAVAILABLE: stopping\n");
+}
+
+TEST_F(CtlTest, SocketComesFromTheEnvironmentToo) {
+  setenv(hoist::ctl::kGrpcSocketVariable, (dir_.path() + "/grpc.sock").c_str(),
+         1);
+  EXPECT_EQ(RunWords({"status"}).exit, 0);
+  unsetenv(hoist::ctl::kGrpcSocketVariable);
+}
+
+class CtlLoadTest : public CtlTest {
+ protected:
+  void SetUp() override {
+    CtlTest::SetUp();
+    engine_.register_model.Answer([this](auto call) {
+      name_ = call.args.name;
+      rule_ = call.args.grouping.rule;
+      readers_ = call.args.readers;
+      call.done(MakeModel("tiny", {"a", "b"}));
+    });
+    engine_.load.Answer([this](auto call) {
+      to_ = call.args.to;
+      LoadProgress progress;
+      progress.done_bytes = progress.total_bytes = 8192;
+      progress.done_groups = progress.total_groups = 2;
+      progress.left_out_groups = 1;
+      call.done(progress);
+    });
+  }
+  std::string name_;
+  GroupingRule rule_ = GroupingRule::kBlock;
+  std::optional<Readers> readers_;
+  TierAt to_;
+};
+
+TEST_F(CtlLoadTest, PlainLinesWhereThereIsNoTerminal) {
+  const Ran ran = Ctl({"load", dir_.path() + "/tiny"});
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("100 %  8.0 KiB of 8.0 KiB, 2 of 2 groups\n"));
+  EXPECT_THAT(ran.out, HasSubstr("loaded tiny to host: 8.0 KiB"));
+  EXPECT_THAT(ran.out, HasSubstr("1 groups did not fit"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("\r")));
+  EXPECT_EQ(name_, "tiny");
+  EXPECT_TRUE(to_ == OnHost());
+}
+
+TEST_F(CtlLoadTest, BarRewritesItsLineOnATerminal) {
+  const Ran ran = Ctl({"load", dir_.path() + "/tiny"}, /*terminal=*/true);
+  EXPECT_THAT(ran.out, StartsWith("\r[########################] 100 %"));
+}
+
+TEST_F(CtlLoadTest, OptionsReachTheEngine) {
+  const Ran ran =
+      Ctl({"load", dir_.path() + "/tiny", "--name", "other", "--tier", "device",
+           "--device", "3", "--grouping", "whole", "--readers", "everyone"});
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_EQ(name_, "other");
+  EXPECT_TRUE(to_ == OnDevice(DeviceIndex(3)));
+  EXPECT_EQ(rule_, GroupingRule::kWhole);
+  EXPECT_EQ(readers_, Readers::kEveryone);
+}
+
+TEST_F(CtlLoadTest, JsonIsOneObjectALine) {
+  const Ran ran = Ctl({"load", dir_.path() + "/tiny", "--json"});
+  EXPECT_EQ(ran.exit, 0);
+  std::istringstream lines(ran.out);
+  std::string line;
+  while (std::getline(lines, line)) {
+    EXPECT_THAT(line, StartsWith("{\"done_bytes\":"));
+  }
+}
+
+TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
+  CopySelector which;
+  absl::Duration deadline;
+  bool forget = false;
+  engine_.pin.Answer([&](auto call) {
+    which = call.args.which;
+    deadline = call.args.deadline;
+    call.done(CopyTotals{3, 4096, 0, ""});
+  });
+  engine_.evict.Answer([&](auto call) {
+    which = call.args.which;
+    forget = call.args.forget;
+    call.done(CopyTotals{1, 4096, 2, "leased by session 12"});
+  });
+  const Ran pin = Ctl({"pin", "m", "g", "--tier", "device", "--device", "1",
+                       "--deadline", "1.5"});
+  EXPECT_EQ(pin.out, "pinned 3 groups, 4.0 KiB\n");
+  EXPECT_EQ(which.model, "m");
+  EXPECT_EQ(which.group, "g");
+  EXPECT_TRUE(which.at == OnDevice(DeviceIndex(1)));
+  EXPECT_EQ(deadline, absl::Milliseconds(1500));
+  const Ran evict = Ctl({"evict", "m", "--forget"});
+  EXPECT_EQ(evict.out,
+            "forgot 1 groups, 4.0 KiB\nkept 2 groups: leased by session 12\n");
+  EXPECT_TRUE(forget);
+  EXPECT_FALSE(which.at.has_value());
+}
+
+TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {
+  engine_.set_draining.Answer([](auto call) { call.done(absl::OkStatus()); });
+  const Ran ran = Ctl({"drain"});
+  EXPECT_EQ(ran.exit, 1);
+  EXPECT_THAT(ran.out, HasSubstr("draining: 2 leases left"));
+  EXPECT_THAT(ran.out, HasSubstr("session 12 (embedder"));
+  EXPECT_THAT(ran.err, StartsWith("hoistctl: DEADLINE_EXCEEDED: "));
+}
+
+TEST_F(CtlTest, CompletionKnowsCommandsAndTheirOptions) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Ran ran = RunWords({"completion", shell});
+    EXPECT_EQ(ran.exit, 0);
+    for (const char* word :
+         {"status", "models", "groups", "sessions", "load", "pin", "unpin",
+          "evict", "drain", "watch", "forget", "resume", "grouping"}) {
+      EXPECT_THAT(ran.out, HasSubstr(word)) << shell;
+    }
+  }
+  EXPECT_EQ(RunWords({"completion", "tcsh"}).exit, 2);
+  const std::string script = dir_.path() + "/completion";
+  std::ofstream(script) << RunWords({"completion", "bash"}).out;
+  const std::string use =
+      "bash -c '. " + script +
+      "; COMP_WORDS=(hoistctl --json dr); COMP_CWORD=2; _hoistctl; "
+      "[[ ${COMPREPLY[*]} == drain ]]'";
+  EXPECT_EQ(std::system(use.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace hoistd

@@ -1,0 +1,51 @@
+#include "client/ctl/text.h"
+
+#include <sstream>
+
+#include "client/ctl/table.h"
+#include "gtest/gtest.h"
+
+namespace hoist::ctl {
+namespace {
+
+TEST(HumanBytes, PicksTheUnitThatReadsBest) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+  EXPECT_EQ(HumanBytes(1024), "1.0 KiB");
+  EXPECT_EQ(HumanBytes((1 << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(HumanBytes(uint64_t{3} << 29), "1.5 GiB");
+  EXPECT_EQ(HumanBytes(~uint64_t{0}), "16384.0 PiB");
+}
+
+TEST(HumanTime, HasTwoUnitsAtMost) {
+  EXPECT_EQ(HumanTime(999), "999 ms");
+  EXPECT_EQ(HumanTime(59'999), "59 s");
+  EXPECT_EQ(HumanTime(185'000), "3 min 5 s");
+  EXPECT_EQ(HumanTime(7'800'000), "2 h 10 min");
+  EXPECT_EQ(HumanTime(273'600'000), "3 d 4 h");
+}
+
+TEST(Shown, CannotSteerTheTerminal) {
+  EXPECT_EQ(Shown("plain \xc3\xa4\xf0\x9f\x98\x80"),
+            "plain \xc3\xa4\xf0\x9f\x98\x80");
+  EXPECT_EQ(Shown("a\x1b[2Jb\n"), "a\\x1b[2Jb\\x0a");
+  EXPECT_EQ(Shown("\xc2\x9b"
+                  "1m"),
+            "\\xc2\\x9b1m");  // CSI in one character.
+  EXPECT_EQ(Shown("\xff\xc3"), "\\xff\\xc3");
+}
+
+TEST(Table, AlignsByCharactersAndTrimsLines) {
+  Table table({{"NAME"}, {"SIZE", Table::Align::kRight}, {"REST"}});
+  table.Add({"\xc3\xa4", "1 B", ""});
+  table.Add({"abcdef", "10.0 KiB", "x"});
+  std::ostringstream out;
+  table.Print(out);
+  EXPECT_EQ(out.str(),
+            "NAME        SIZE  REST\n"
+            "\xc3\xa4            1 B\n"
+            "abcdef  10.0 KiB  x\n");
+}
+
+}  // namespace
+}  // namespace hoist::ctl

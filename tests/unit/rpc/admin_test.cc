@@ -1,0 +1,419 @@
+#include <fstream>
+#include <string>
+
+#include "daemon/rpc/admin_service.h"
+#include "gmock/gmock.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+#include "tests/unit/rpc/rpc_fixture.h"
+
+namespace hoistd {
+namespace {
+
+using ::hoistd::testing::FactsWith;
+using ::hoistd::testing::FakeEngine;
+using ::hoistd::testing::MakeModel;
+using ::hoistd::testing::RpcTest;
+using ::hoistd::testing::TempDir;
+using ::testing::HasSubstr;
+namespace v1 = hoist::v1;
+
+SessionSnapshot Holding(uint64_t id, uint32_t leases) {
+  SessionSnapshot session;
+  session.id = SessionId(id);
+  session.client_name = "worker";
+  session.leases = leases;
+  return session;
+}
+
+class AdminTest : public RpcTest {};
+
+TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
+  engine_.snapshot.Answer([](auto call) {
+    NodeSnapshot snapshot;
+    snapshot.draining = true;
+    TierSnapshot tier;
+    tier.at = OnHost();
+    tier.capacity_bytes = 100;
+    tier.used_bytes = 30;
+    tier.holders = {{"m/a", 30}};
+    snapshot.tiers.push_back(tier);
+    snapshot.sessions = {Holding(1, 2), Holding(2, 3)};
+    snapshot.counters.stages = 9;
+    call.done(snapshot);
+  });
+  grpc::ClientContext context;
+  v1::NodeStatus status;
+  ASSERT_TRUE(admin_->Status(&context, {}, &status).ok());
+  EXPECT_EQ(status.version(), "1.2.3");
+  EXPECT_TRUE(status.draining());
+  ASSERT_EQ(status.tiers_size(), 1);
+  EXPECT_EQ(status.tiers(0).tier(), v1::TIER_HOST);
+  EXPECT_EQ(status.tiers(0).holders(0).name(), "m/a");
+  EXPECT_EQ(status.sessions(), 2u);
+  EXPECT_EQ(status.leases(), 5u);
+  EXPECT_EQ(status.counters().stages(), 9u);
+  EXPECT_EQ(status.io().engine(), "threads");
+  EXPECT_EQ(status.notes(0), "a note");
+}
+
+TEST_F(AdminTest, ModelOfSeveralOwnersMustBeNamedWithOne) {
+  engine_.snapshot.Answer([](auto call) {
+    NodeSnapshot snapshot;
+    for (uint32_t uid : {1000u, 1001u}) {
+      ModelSnapshot model;
+      model.name = "m";
+      model.owner = Uid(uid);
+      GroupSnapshot group;
+      group.name = "of " + std::to_string(uid);
+      model.groups.push_back(group);
+      snapshot.models.push_back(model);
+    }
+    call.done(snapshot);
+  });
+  const auto list = [this](const std::string& name,
+                           v1::ListGroupsResponse* response) {
+    grpc::ClientContext context;
+    v1::ListGroupsRequest request;
+    request.set_model(name);
+    return admin_->ListGroups(&context, request, response);
+  };
+  v1::ListGroupsResponse response;
+  const grpc::Status ambiguous = list("m", &response);
+  EXPECT_EQ(ambiguous.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(ambiguous.error_message(), HasSubstr("1000:m, 1001:m"));
+  ASSERT_TRUE(list("1001:m", &response).ok());
+  EXPECT_EQ(response.groups(0).name(), "of 1001");
+  EXPECT_EQ(list("x", &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(AdminTest, EvictSaysWhatStaysAndWhy) {
+  engine_.evict.Answer([](auto call) {
+    EXPECT_TRUE(call.args.forget);
+    EXPECT_EQ(call.args.which.model, "m");
+    EXPECT_FALSE(call.args.which.at.has_value());
+    CopyTotals totals;
+    totals.groups = 2;
+    totals.bytes = 8192;
+    totals.kept = 1;
+    totals.kept_reason = "leased by session 3";
+    call.done(totals);
+  });
+  v1::EvictRequest request;
+  request.mutable_copies()->set_model("m");
+  request.set_forget(true);
+  v1::EvictResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(admin_->Evict(&context, request, &response).ok());
+  EXPECT_EQ(response.groups(), 2u);
+  EXPECT_EQ(response.kept(), 1u);
+  EXPECT_EQ(response.kept_reason(), "leased by session 3");
+}
+
+TEST_F(AdminTest, PinNeedsATierThatHoldsPins) {
+  v1::PinRequest request;
+  request.mutable_copies()->set_model("m");
+  v1::PinResponse response;
+  for (v1::Tier tier : {v1::TIER_UNSPECIFIED, v1::TIER_DISK}) {
+    request.mutable_copies()->set_tier(tier);
+    grpc::ClientContext context;
+    EXPECT_EQ(admin_->Pin(&context, request, &response).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(engine_.pin.calls(), 0u);
+}
+
+TEST_F(AdminTest, CancellingAWaitingPinReturnsAtOnce) {
+  v1::PinRequest request;
+  request.mutable_copies()->set_model("m");
+  request.mutable_copies()->set_tier(v1::TIER_HOST);
+  request.set_deadline_ms(3'600'000);
+  v1::PinResponse response;
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto call = admin_->AsyncPin(&context, request, &queue);
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  auto waiting = engine_.pin.Next();
+  context.TryCancel();
+  void* tag;
+  bool ok;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  // The engine answers a call that is gone.
+  engine_.Run(
+      [done = std::move(waiting.done)]() mutable { done(CopyTotals()); });
+}
+
+TEST_F(AdminTest, LongErrorsAreCutToWhatTrailersCarry) {
+  engine_.unpin.Answer([](auto call) {
+    call.done(absl::NotFoundError(std::string(100'000, '\xc3')));
+  });
+  v1::UnpinRequest request;
+  request.mutable_copies()->set_model("m");
+  request.mutable_copies()->set_tier(v1::TIER_HOST);
+  v1::UnpinResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = admin_->Unpin(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+class LoadTest : public AdminTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directory(dir_.path() + "/tiny");
+    std::ofstream(dir_.path() + "/tiny/model.safetensors") << "bytes";
+    RpcOptions options;
+    options.model_roots = {dir_.path()};
+    Serve(options);
+    request_.set_path(dir_.path() + "/tiny");
+  }
+  v1::LoadRequest request_;
+};
+
+TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
+  engine_.register_model.Answer([](auto call) {
+    EXPECT_EQ(call.args.name, "tiny");
+    ASSERT_EQ(call.args.shards.size(), 1u);
+    EXPECT_EQ(call.args.shards[0].name, "model.safetensors");
+    EXPECT_TRUE(call.args.shards[0].fd.valid());
+    EXPECT_FALSE(call.args.index.has_value());
+    call.done(MakeModel("tiny", {"a", "b"}));
+  });
+  engine_.load.Answer([this](auto call) {
+    EXPECT_TRUE(call.args.to == OnHost());
+    LoadProgress progress;
+    progress.total_groups = 1000;
+    for (uint32_t i = 1; i <= 1000; ++i) {
+      progress.done_groups = i;
+      engine_.ReportLoad(progress);
+    }
+    call.done(progress);
+  });
+  grpc::ClientContext context;
+  const auto stream = admin_->Load(&context, request_);
+  v1::LoadProgress message;
+  uint32_t last = 0;
+  int with_model = 0;
+  while (stream->Read(&message)) {
+    EXPECT_GE(message.done_groups(), last);
+    last = message.done_groups();
+    EXPECT_EQ(with_model, 0) << "nothing follows the last message";
+    if (message.has_model()) ++with_model;
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(last, 1000u);
+  EXPECT_EQ(with_model, 1);
+  EXPECT_EQ(message.model().name(), "tiny");
+  engine_.WaitUntilClosed(size_t{1});
+}
+
+TEST_F(LoadTest, RefusalsOfEachStepReachTheCaller) {
+  v1::LoadProgress message;
+  {
+    engine_.register_model.Answer(
+        [](auto call) { call.done(absl::DataLossError("truncated")); });
+    grpc::ClientContext context;
+    const auto stream = admin_->Load(&context, request_);
+    EXPECT_FALSE(stream->Read(&message));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DATA_LOSS);
+  }
+  {
+    v1::LoadRequest outside = request_;
+    outside.set_path("/etc");
+    grpc::ClientContext context;
+    const auto stream = admin_->Load(&context, outside);
+    EXPECT_EQ(stream->Finish().error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+  }
+  {
+    v1::LoadRequest to_disk = request_;
+    to_disk.set_tier(v1::TIER_DISK);
+    grpc::ClientContext context;
+    const auto stream = admin_->Load(&context, to_disk);
+    EXPECT_EQ(stream->Finish().error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+class DrainTest : public AdminTest {
+ protected:
+  void SetUp() override {
+    AdminTest::SetUp();
+    engine_.set_draining.Answer([this](auto call) {
+      draining_ = call.args;
+      call.done(absl::OkStatus());
+    });
+  }
+  bool draining_ = false;
+};
+
+TEST_F(DrainTest, WaitsUntilTheLeasesAreGone) {
+  v1::DrainRequest request;
+  request.set_deadline_ms(600'000);
+  grpc::ClientContext context;
+  const auto stream = admin_->Drain(&context, request);
+  auto first = engine_.snapshot.Next();
+  NodeSnapshot snapshot;
+  snapshot.sessions = {Holding(1, 2), Holding(2, 0)};
+  engine_.Run(
+      [done = std::move(first.done), snapshot]() mutable { done(snapshot); });
+  v1::DrainProgress progress;
+  ASSERT_TRUE(stream->Read(&progress));
+  EXPECT_EQ(progress.leases(), 2u);
+  EXPECT_FALSE(progress.drained());
+  ASSERT_EQ(progress.holders_size(), 1);
+  EXPECT_EQ(progress.holders(0).id(), 1u);
+  auto second = engine_.snapshot.Next();
+  engine_.Run(
+      [done = std::move(second.done)]() mutable { done(NodeSnapshot()); });
+  ASSERT_TRUE(stream->Read(&progress));
+  EXPECT_TRUE(progress.drained());
+  EXPECT_FALSE(stream->Read(&progress));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(draining_);
+}
+
+TEST_F(DrainTest, DeadlineSaysWhoHoldsWhat) {
+  engine_.snapshot.Answer([](auto call) {
+    NodeSnapshot snapshot;
+    snapshot.sessions = {Holding(41, 2)};
+    call.done(snapshot);
+  });
+  grpc::ClientContext context;
+  const auto stream = admin_->Drain(&context, v1::DrainRequest());
+  v1::DrainProgress progress;
+  while (stream->Read(&progress)) {
+  }
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("session 41"));
+}
+
+TEST_F(DrainTest, ResumeTakesItBack) {
+  draining_ = true;
+  engine_.snapshot.Answer([](auto call) { call.done(NodeSnapshot()); });
+  v1::DrainRequest request;
+  request.set_resume(true);
+  grpc::ClientContext context;
+  const auto stream = admin_->Drain(&context, request);
+  v1::DrainProgress progress;
+  EXPECT_TRUE(stream->Read(&progress));
+  EXPECT_FALSE(progress.drained());
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_FALSE(draining_);
+}
+
+TEST_F(AdminTest, WatchGivesEventsInOrderAndEndsItsSubscription) {
+  grpc::ClientContext context;
+  const auto stream = admin_->Watch(&context, v1::WatchRequest());
+  // The subscription is there once an event comes through.
+  NodeEvent event;
+  event.kind = "first";
+  v1::Event got;
+  while (engine_.subscribers() == 0) std::this_thread::yield();
+  engine_.Emit(event);
+  event.kind = "second";
+  event.at = OnDevice(DeviceIndex(1));
+  engine_.Emit(event);
+  ASSERT_TRUE(stream->Read(&got));
+  EXPECT_EQ(got.kind(), "first");
+  EXPECT_GT(got.at_unix_ms(), 0u);
+  ASSERT_TRUE(stream->Read(&got));
+  EXPECT_EQ(got.kind(), "second");
+  EXPECT_EQ(got.device(), 1u);
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  while (engine_.subscribers() != 0) std::this_thread::yield();
+}
+
+TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
+  grpc::ClientContext context;
+  const auto stream = admin_->Watch(&context, v1::WatchRequest());
+  while (engine_.subscribers() == 0) std::this_thread::yield();
+  // Far more than HTTP/2's windows and the queue take while nobody reads.
+  constexpr int kEvents = 6000;
+  NodeEvent event;
+  event.detail = std::string(16 * 1024, 'x');
+  for (int i = 0; i < kEvents; ++i) {
+    event.kind = std::to_string(i);
+    engine_.Emit(event);
+  }
+  absl::Mutex mu;
+  bool emitted = false;
+  engine_.Run([&] {
+    absl::MutexLock lock(&mu);
+    emitted = true;
+  });
+  {
+    absl::MutexLock lock(&mu);
+    mu.Await(absl::Condition(&emitted));
+  }
+  v1::Event got;
+  int read = 0;
+  while (stream->Read(&got) && got.kind() != "missed") {
+    EXPECT_EQ(got.kind(), std::to_string(read));
+    ++read;
+  }
+  ASSERT_EQ(got.kind(), "missed");
+  EXPECT_THAT(got.detail(),
+              HasSubstr(std::to_string(kEvents - read) + " events"));
+  event.kind = "later";
+  engine_.Emit(event);
+  ASSERT_TRUE(stream->Read(&got));
+  EXPECT_EQ(got.kind(), "later");
+  context.TryCancel();
+}
+
+// The service behind a server whose peers are no admins.
+TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
+  FakeEngine engine(FactsWith(DeviceKind::kEmulated));
+  auto env = std::make_shared<CallEnv>(engine);
+  env->admin_group = "hoist-admin";
+  env->find_peer = [](const std::string&) {
+    Peer peer;
+    peer.uid = Uid(1234);
+    return peer;
+  };
+  TempDir dir;
+  AdminService service(env);
+  grpc::ServerBuilder builder;
+  const std::string address = "unix:" + dir.path() + "/s";
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  const auto admin = v1::Admin::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  const auto expect_denied = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(), HasSubstr("hoist-admin"));
+    EXPECT_THAT(status.error_message(), HasSubstr("1234"));
+  };
+  const auto unary = [&](auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    expect_denied((admin.get()->*method)(&context, request, &response));
+  };
+  const auto stream = [&](auto method, auto request) {
+    grpc::ClientContext context;
+    expect_denied((admin.get()->*method)(&context, request)->Finish());
+  };
+  using Stub = v1::Admin::Stub;
+  unary(&Stub::Status, v1::StatusRequest(), v1::NodeStatus());
+  unary(&Stub::ListModels, v1::ListModelsRequest(), v1::ListModelsResponse());
+  unary(&Stub::ListGroups, v1::ListGroupsRequest(), v1::ListGroupsResponse());
+  unary(&Stub::ListSessions, v1::ListSessionsRequest(),
+        v1::ListSessionsResponse());
+  unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
+  unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
+  unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
+  stream(&Stub::Load, v1::LoadRequest());
+  stream(&Stub::Drain, v1::DrainRequest());
+  stream(&Stub::Watch, v1::WatchRequest());
+  EXPECT_EQ(engine.snapshot.calls(), 0u);
+  EXPECT_EQ(engine.set_draining.calls(), 0u);
+  EXPECT_EQ(engine.subscribers(), 0u);
+}
+
+}  // namespace
+}  // namespace hoistd
