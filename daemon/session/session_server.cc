@@ -1,5 +1,6 @@
 #include "daemon/session/session_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <sys/random.h>
 
 #include <utility>
@@ -20,6 +21,9 @@ InstanceId NewInstanceId() {
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     SessionServerOptions options, EngineApi& engine) {
+  // Of a message that does not parse it would write to stderr, as often as a
+  // hostile client likes. The client gets its error in any case.
+  google::protobuf::SetLogHandler(nullptr);
   HOIST_ASSIGN_OR_RETURN(std::unique_ptr<SessionLoop> loop,
                          SessionLoop::Create(std::move(options), engine));
   return std::unique_ptr<SessionServer>(new SessionServer(std::move(loop)));
