@@ -62,6 +62,7 @@ struct GroupEntry {
   std::map<Place, Copy> copies;
   bool in_files = false;           // Can be read from the model's files.
   std::optional<SpillId> spilled;  // Can be read from the spill store.
+  std::vector<SpillId> damaged;    // Put aside by the store; take its room.
   absl::Status lost;               // Not OK: no tier has the bytes any more.
 
   bool on_disk() const { return in_files || spilled.has_value(); }

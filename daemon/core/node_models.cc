@@ -338,10 +338,14 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
         Drop({key, place}, copy, ResidencyEvent::kForget);
       }
     }
+    std::vector<SpillId> on_disk = entry->groups[g].damaged;
     if (entry->groups[g].spilled.has_value()) {
-      effects.unspill.push_back(*entry->groups[g].spilled);
-      spill_retry_at_ = now;  // There is room on the disk again.
+      on_disk.push_back(*entry->groups[g].spilled);
     }
+    effects.unspill.insert(effects.unspill.end(), on_disk.begin(),
+                           on_disk.end());
+    // There is room on the disk again.
+    if (!on_disk.empty()) spill_retry_at_ = now;
   }
   orders_.ForgetModel(id);
   effects.forgotten.push_back(id);

@@ -47,8 +47,8 @@ void Node::EraseNeed(uint64_t age) {
 }
 
 // Until nothing changes: space that one need gave back may do for an older one.
-// Ends, since a round that changes the epoch has evicted a usable copy, and
-// none becomes usable in here.
+// Ends, since a round that changes the epoch has met a need or evicted a usable
+// copy, and no need comes and no copy becomes usable in here.
 void Node::Pump(absl::Time now, Effects& effects) {
   uint64_t epoch;
   do {
@@ -90,6 +90,7 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   for (const Waiter& waiter : waiters) {
     Satisfy(waiter, need.copy, copy, now, effects);
   }
+  ++space_epoch_;  // From now on others may have its place.
   return true;
 }
 

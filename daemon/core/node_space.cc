@@ -166,6 +166,8 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
       copy.readers > (spilling ? 1u : 0u)) {
     return std::nullopt;
   }
+  // It has just arrived, and who waits for it is about to be told.
+  if (need_of_.contains(*ref)) return std::nullopt;
   if (need.spare == ref->key.model) return std::nullopt;
   const bool clean = Clean(*ref);
   if (!clean && !spilling && (ref->place != kHost || !MaySpill(now))) {

@@ -76,8 +76,11 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
   copies_.Apply(copy, ResidencyEvent::kFillFailed);
   Note(effects, "copy-failed", ref, std::string(status.message()));
   if (transfer.kind == TransferKind::kReadSpill && absl::IsDataLoss(status)) {
-    // The store has put the bytes aside; they are not tried again.
-    copies_.FindGroup(transfer.key)->spilled.reset();
+    // The store has put the bytes aside; they are not tried again, and go when
+    // the model is forgotten.
+    GroupEntry& group = *copies_.FindGroup(transfer.key);
+    group.spilled.reset();
+    group.damaged.push_back(transfer.spill);
     MarkLostIfGone(transfer.key, status, effects);
   }
   FailNeeds(transfer.key, status, effects);

@@ -330,7 +330,17 @@ void NodeRig::Finish(TransferKind kind, absl::Status status) {
 }
 
 void NodeRig::FinishAll() {
-  while (!moving_.empty()) Finish(moving_.begin()->first);
+  std::string last;
+  for (int i = 0; !moving_.empty(); ++i) {
+    const Transfer& next = moving_.begin()->second;
+    if (i > 4900) {
+      absl::StrAppend(&last, static_cast<int>(next.kind), " of ",
+                      next.key.model.number(), "/", next.key.group.number(),
+                      next.urgent ? " urgent; " : "; ");
+    }
+    ASSERT_LT(i, 5000) << "each transfer brings another: " << last;
+    Finish(next.id);
+  }
 }
 
 void NodeRig::Finish(TransferId id, absl::Status status) {

@@ -254,6 +254,7 @@ TEST(NodePublished, DamagedBytesAreLostAndSaidSo) {
   EXPECT_THAT(rig.Moving(), IsEmpty());
   EXPECT_EQ(rig.TierOf(kDevice).used_bytes, 0u);
   ASSERT_OK(rig.Forget(key.model));
+  EXPECT_THAT(rig.spills(), IsEmpty());  // What was put aside takes no room.
   rig.StageNow(session, rig.Published(session, "p", "a", 2));
 }
 

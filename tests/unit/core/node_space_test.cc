@@ -86,6 +86,20 @@ TEST(NodeSpace, WhatIsLeasedPinnedOrMovingStaysPut) {
               StatusIs(kExhausted, HasSubstr("4.0 KiB is pinned")));
 }
 
+TEST(NodeSpace, WhatArrivedIsToldBeforeItMakesWay) {
+  NodeRig rig({.host_pages = 16, .device_pages = {2}});
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {1, 2});
+  const RequestId load = rig.Bring(Key(model, 0), kDevice, /*pin=*/false);
+  const RequestId stage = rig.Stage(session, Key(model, 1));
+  rig.Finish(TransferKind::kReadFile);
+  rig.Finish(kToDevice);
+  ASSERT_NE(rig.AnswerTo(load), nullptr);
+  EXPECT_OK(rig.AnswerTo(load)->status);
+  rig.FinishAll();
+  rig.LeaseOf(stage);
+}
+
 TEST(NodeSpace, AHostCopyThatIsBeingReadStaysPut) {
   NodeRig rig({.host_pages = 2, .device_pages = {4}});
   const SessionId session = rig.Open();

@@ -1,0 +1,341 @@
+// Random lives of a node: whatever is asked and whatever fails, in whatever
+// order, its books add up, and at the end everything can be given back.
+//
+// The rig checks the books after each step. A scenario is a list of numbers; on
+// failure it is printed as code for RunScenario, so that it can be kept as a
+// test of its own and cut down by hand.
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using testing::IsOk;
+using testing::kPage;
+using testing::NodeRig;
+using testing::NodeRigOptions;
+
+// What to do, and numbers that choose with whom; taken modulo what there is.
+using Step = std::array<uint32_t, 4>;
+using Scenario = std::vector<Step>;  // The first chooses the node.
+
+enum Op : uint32_t {
+  kOpen,
+  kClose,
+  kRegister,
+  kStage,
+  kStage2,
+  kStage3,
+  kRelease,
+  kRelease2,
+  kPrefetch,
+  kFinish,
+  kFinish2,
+  kFinish3,
+  kFinish4,
+  kFail,
+  kPublish,
+  kPublish2,
+  kEvict,
+  kForget,
+  kTick,
+  kSetOrder,
+  kPin,
+  kUnpin,
+  kLoad,
+  kGrow,
+  kOps,
+};
+
+std::string AsCode(const Scenario& scenario) {
+  std::string code = "RunScenario({";
+  for (const Step& s : scenario) {
+    absl::StrAppend(&code, "{", s[0], ", ", s[1], ", ", s[2], ", ", s[3],
+                    "}, ");
+  }
+  return code + "});\n";
+}
+
+// What runs now, for when the node aborts.
+std::string running;
+
+void PrintRunning(int) {
+  // Nothing is left to do about a failing write.
+  if (write(STDERR_FILENO, running.data(), running.size()) < 0) _exit(3);
+  _exit(2);
+}
+
+class Life {
+ public:
+  explicit Life(const Step& step)
+      : rig_(Options(step)), options_(Options(step)) {
+    static const char* kNames[] = {"m0", "m1", "m2"};
+    for (const char* name : kNames) names_.push_back(name);
+    sessions_.push_back(rig_.Open(1));
+  }
+
+  void Do(const Step& step);
+  void GiveEverythingBack();
+
+ private:
+  static NodeRigOptions Options(const Step& step) {
+    NodeRigOptions options;
+    options.host_pages = 4 + step[0] % 13;
+    options.host_ready_pages = step[0] % 3 == 0 ? 3 : options.host_pages;
+    options.device_pages = {3 + step[1] % 8};
+    if (step[1] % 3 == 0) options.device_pages.push_back(2 + step[1] % 5);
+    options.slab_pages = 1 + step[2] % 4;
+    options.can_spill = step[2] % 4 != 0;
+    options.readers = step[2] % 2 == 0 ? Readers::kOwner : Readers::kEveryone;
+    if (step[3] % 3 == 0) {
+      options.backing = Backing::kVmm;
+      options.ipc = true;
+    } else if (step[3] % 3 == 1) {
+      options.backing = Backing::kIpc;
+    }
+    if (step[3] % 5 == 0) options.device_memory_pages = 2 + step[3] % 7;
+    return options;
+  }
+
+  template <typename T>
+  static T Pick(const std::vector<T>& from, uint32_t number) {
+    return from.empty() ? T() : from[number % from.size()];
+  }
+  SessionId Session(uint32_t n) const { return Pick(sessions_, n); }
+  ModelPtr ModelAt(uint32_t n) const {
+    const NodeSnapshot snapshot = rig_.Snapshot();
+    if (snapshot.models.empty()) return nullptr;
+    auto model = std::make_shared<hoistd::Model>();
+    const ModelSnapshot& picked = snapshot.models[n % snapshot.models.size()];
+    model->id = picked.id;
+    model->owner = picked.owner;
+    model->spec = *rig_.node().SpecOf(picked.id);
+    return model;
+  }
+  std::string AdminName(const hoistd::Model& model) {
+    if (rig_.node().FindAny(model.spec->name).ok()) return model.spec->name;
+    return absl::StrCat(model.owner.number(), ":", model.spec->name);
+  }
+  GroupKey Group(uint32_t n) const {
+    const ModelPtr model = ModelAt(n / 7);
+    if (model == nullptr || model->spec->groups.empty()) return {};
+    return {model->id,
+            GroupIndex(static_cast<uint32_t>(n % model->spec->groups.size()))};
+  }
+  TierAt To(uint32_t n) const {
+    if (n % 3 == 0) return OnHost();
+    return OnDevice(
+        DeviceIndex(static_cast<uint32_t>(n % options_.device_pages.size())));
+  }
+  bool AnythingLost() const {
+    for (const NodeEvent& event : rig_.events()) {
+      if (event.kind == "copy-lost") return true;
+    }
+    return false;
+  }
+  void Finish(const Step& step, bool fails);
+
+  NodeRig rig_;
+  const NodeRigOptions options_;
+  std::vector<std::string> names_;
+  std::vector<SessionId> sessions_;
+};
+
+void Life::Finish(const Step& step, bool fails) {
+  const TransferId id = Pick(rig_.Moving(), step[1]);
+  if (id == TransferId()) return;
+  if (!fails) return rig_.Finish(id);
+  const bool damaged = step[2] % 2 == 0;
+  rig_.Finish(id, damaged ? absl::DataLossError("damaged")
+                          : absl::UnavailableError("not now"));
+}
+
+void Life::Do(const Step& step) {
+  const auto [op, a, b, c] = step;
+  const std::string name = Pick(names_, b);
+  const GroupKey key = Group(b);
+  const ModelPtr model = ModelAt(a);
+  switch (static_cast<Op>(op % kOps)) {
+    case kOpen:
+      if (sessions_.size() < 4) {
+        sessions_.push_back(rig_.Open(a % 3, b % 2 == 0 ? 0 : 3 + b % 5));
+      }
+      return;
+    case kClose:
+      if (sessions_.empty()) return;
+      rig_.Close(Session(a));
+      std::erase(sessions_, Session(a));
+      return;
+    case kRegister:
+      // It may be there with other groups.
+      rig_.TryAddModel(Session(a), name, {1 + b % 3, c % 3, 1, 2 + c % 2})
+          .status()
+          .IgnoreError();
+      return;
+    case kStage:
+    case kStage2:
+    case kStage3:
+      rig_.Stage(Session(a), key, absl::Seconds(c % 4) * 5,
+                 c % static_cast<uint32_t>(options_.device_pages.size()),
+                 options_.ipc && c % 5 == 0);
+      return;
+    case kRelease:
+    case kRelease2: {
+      if (rig_.leases().empty()) return;
+      auto it = rig_.leases().begin();
+      std::advance(it, a % rig_.leases().size());
+      const LeaseId lease = it->first;
+      EXPECT_OK(rig_.Release(it->second.first, lease));
+      return;
+    }
+    case kPrefetch:
+      // Refused where the session may not read the model.
+      rig_.Prefetch(Session(a), key.model, {key.group.number(), 0}, To(c))
+          .IgnoreError();
+      return;
+    case kFinish:
+    case kFinish2:
+    case kFinish3:
+    case kFinish4:
+      return Finish(step, /*fails=*/false);
+    case kFail:
+      return Finish(step, /*fails=*/true);
+    case kPublish:
+    case kPublish2:
+      rig_.Publish(Session(a), absl::StrCat("p", b % 2),
+                   absl::StrCat("g", c % 4), 1 + c % 3,
+                   static_cast<uint8_t>(b % 7 == 0));
+      return;
+    case kEvict:
+      if (model == nullptr) return;
+      rig_.Evict(AdminName(*model),
+                 c % 2 == 0 ? std::optional<TierAt>(To(b)) : std::nullopt);
+      return;
+    case kForget:
+      // Refused where it is in use.
+      if (model != nullptr && c % 3 == 0) rig_.Forget(model->id).IgnoreError();
+      return;
+    case kTick:
+      return rig_.Advance(absl::Milliseconds(a % 40'000));
+    case kSetOrder:
+      // Refused where the session may not read the model.
+      rig_.SetOrder(Session(a), key.model, {0, key.group.number()})
+          .IgnoreError();
+      return;
+    case kPin:
+      rig_.Bring(key, To(c), /*pin=*/true);
+      return;
+    case kUnpin:
+      if (model != nullptr) rig_.Unpin(AdminName(*model));
+      return;
+    case kLoad:
+      if (model == nullptr) return;
+      for (uint32_t g = 0; g < model->spec->groups.size(); ++g) {
+        rig_.Bring({model->id, GroupIndex(g)}, To(c), /*pin=*/false,
+                   -absl::InfiniteDuration(), model->id);
+      }
+      return;
+    case kGrow:
+      return rig_.GrowHost(a % (options_.host_pages + 1));
+    case kOps:
+      return;
+  }
+}
+
+void Life::GiveEverythingBack() {
+  rig_.GrowHost(options_.host_pages);
+  for (int round = 0; round < 20; ++round) {
+    rig_.FinishAll();
+    rig_.Advance(absl::Seconds(61));
+  }
+  // Whoever asked has been answered by now.
+  EXPECT_EQ(rig_.open_requests(), 0u);
+  EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
+  for (const SessionId session : sessions_) rig_.Close(session);
+  std::vector<std::string> models;
+  for (uint32_t m = 0; m < rig_.Snapshot().models.size(); ++m) {
+    models.push_back(AdminName(*ModelAt(m)));
+  }
+  for (const std::string& name : models) {
+    rig_.Unpin(name);
+    rig_.Evict(name);
+  }
+  rig_.FinishAll();  // Spills.
+  for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+    EXPECT_EQ(tier.leased_bytes, 0u);
+    EXPECT_EQ(tier.pinned_bytes, 0u);
+  }
+  // What has no other place stays until its model is forgotten: published
+  // groups without a spill store, and what is lost and still good on a device.
+  if (options_.can_spill && !AnythingLost()) {
+    for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+      if (tier.at.tier == Tier::kDisk) continue;
+      EXPECT_EQ(tier.used_bytes, 0u) << ToString(tier.at);
+    }
+  }
+  for (const ModelSnapshot& model : rig_.Snapshot().models) {
+    EXPECT_OK(rig_.Forget(model.id));
+  }
+  for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+    EXPECT_EQ(tier.used_bytes, 0u) << ToString(tier.at);
+  }
+  EXPECT_TRUE(rig_.spills().empty());
+  EXPECT_TRUE(rig_.Moving().empty());
+}
+
+void RunScenario(const Scenario& scenario) {
+  running = AsCode(scenario);
+  Life life(scenario.at(0));
+  for (size_t i = 1; i < scenario.size(); ++i) {
+    life.Do(scenario[i]);
+    if (::testing::Test::HasFailure()) {
+      ADD_FAILURE() << "after step " << i << " of\n" << running;
+      return;
+    }
+  }
+  life.GiveEverythingBack();
+  if (::testing::Test::HasFailure()) ADD_FAILURE() << "in\n" << running;
+}
+
+Scenario RandomScenario(uint32_t seed) {
+  std::mt19937 random(seed);
+  Scenario scenario;
+  const size_t steps = 20 + random() % 60;
+  for (size_t i = 0; i <= steps; ++i) {
+    Step step;
+    for (uint32_t& number : step) {
+      number = static_cast<uint32_t>(random()) % 10'000;
+    }
+    if (i > 0) step[0] %= kOps;
+    scenario.push_back(step);
+  }
+  return scenario;
+}
+
+TEST(NodeSim, TheBooksAddUpWhateverHappens) {
+  // HOIST_SIM_SEED runs another stretch of seeds.
+  const char* base = getenv("HOIST_SIM_SEED");
+  const uint32_t first =
+      base == nullptr ? 1 : static_cast<uint32_t>(strtoul(base, nullptr, 10));
+  signal(SIGABRT, PrintRunning);
+  for (uint32_t seed = first; seed < first + 2000 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    RunScenario(RandomScenario(seed));
+  }
+  signal(SIGABRT, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace hoistd
