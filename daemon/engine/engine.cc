@@ -38,13 +38,9 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       notes_(parts_.notes),
       started_(parts_.clock->Now()),
-      node_(parts_.node, DevicesOf(parts_)) {
-  for (auto& opener : openers_) opener = std::make_unique<Worker>();
-}
+      node_(parts_.node, DevicesOf(parts_)) {}
 
 Engine::~Engine() {
-  // What they open comes back as an event, so they end before the loop does.
-  for (auto& opener : openers_) opener.reset();
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -92,6 +88,7 @@ void Engine::Run() {
   while (true) {
     const absl::Time deadline = node_.NextDeadline();
     absl::AnyInvocable<void(Effects&)> event;
+    bool over = false;
     {
       absl::MutexLock lock(&mu_);
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -102,8 +99,8 @@ void Engine::Run() {
       if (!events_.empty()) {
         event = std::move(events_.front());
         events_.pop_front();
-      } else if (stopping_ && moving_ == 0) {
-        break;
+      } else if (stopping_ && moving_ == 0 && opening_ == 0) {
+        over = true;
       } else if (stopping_) {
         const auto arrived = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
           return !events_.empty();
@@ -112,13 +109,23 @@ void Engine::Run() {
         continue;
       }
     }
+    if (over && pending_.empty()) return;
+    if (over) {
+      RefusePending();  // Those who are told may ask for something else.
+      continue;
+    }
     if (event == nullptr) {
       event = [this](Effects& effects) { node_.Tick(Now(), effects); };
     }
     Handle(event);
   }
-  for (auto& [id, pending] : pending_) {
-    pending.on_reply({id, absl::UnavailableError("hoistd is stopping")});
+}
+
+void Engine::RefusePending() {
+  std::map<RequestId, Pending> pending;
+  pending.swap(pending_);
+  for (auto& [id, request] : pending) {
+    request.on_reply({id, absl::UnavailableError("hoistd is stopping")});
   }
 }
 

@@ -40,7 +40,8 @@ struct EngineParts {
 class Engine final : public EngineApi {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineParts parts);
-  // Answers what is open with Unavailable, waits for transfers, joins.
+  // Answers what is open with Unavailable, waits for transfers and for files
+  // that are being opened, joins. Callbacks may call the engine to the last.
   ~Engine() override;
 
   // More of the host pool may be used.
@@ -92,6 +93,7 @@ class Engine final : public EngineApi {
   // Runs `event` on the engine's thread, then does what came of it.
   void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void RefusePending();
   void Handle(absl::AnyInvocable<void(Effects&)>& event);
   void Carry(Effects effects);
   RequestId Await(SessionId session, OnReply on_reply);
@@ -116,11 +118,12 @@ class Engine final : public EngineApi {
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;  // Transfers under way.
 
-  std::unique_ptr<Worker> openers_[2];
   mutable absl::Mutex mu_;
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t next_opener_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t opening_ ABSL_GUARDED_BY(mu_) = 0;  // Models with the openers.
+  Worker openers_[2];                          // They post: gone before mu_.
   std::thread thread_;
 };
 

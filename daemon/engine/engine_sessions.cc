@@ -24,6 +24,8 @@ void Engine::OpenSession(OpenSessionArgs args, Done<SessionId> done) {
 
 void Engine::CloseSession(SessionId session) {
   Post([this, session](Effects& effects) {
+    // What admins wait for belongs to no session.
+    if (node_.PeerOf(session) == nullptr) return;
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.session != session) {
@@ -44,14 +46,19 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
   {
     absl::MutexLock lock(&mu_);
     opener = next_opener_++ % std::size(openers_);
+    ++opening_;
   }
-  openers_[opener]->Post([this, session, args = std::move(args),
-                          done = std::move(done)]() mutable {
+  openers_[opener].Post([this, session, args = std::move(args),
+                         done = std::move(done)]() mutable {
     const std::optional<Readers> readers = args.readers;
     absl::StatusOr<OpenedModel> opened =
         OpenModel(std::move(args), parts_.files);
     Post([this, session, readers, opened = std::move(opened),
           done = std::move(done)](Effects& effects) mutable {
+      {
+        absl::MutexLock lock(&mu_);
+        --opening_;
+      }
       if (!opened.ok()) return done(opened.status());
       absl::StatusOr<ModelPtr> model =
           node_.AddModel(session, opened->spec, readers, effects);

@@ -1,0 +1,266 @@
+// An Engine over an emulated device, real files and a real spill store, all of
+// which can be told to fail.
+#ifndef HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
+#define HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "daemon/base/check.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/status.h"
+#include "daemon/core/device_space.h"
+#include "daemon/device/emulated_device.h"
+#include "daemon/engine/engine.h"
+#include "daemon/io/aligned_buffer.h"
+#include "daemon/io/create_io_engine.h"
+#include "daemon/store/spill_store.h"
+#include "gtest/gtest.h"
+#include "hoist/shared/unique_fd.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/faulty_io.h"
+#include "tests/support/io_wait.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace hoistd::testing {
+
+// Time that passes when a test says so. Thread-safe.
+class ManualClock final : public Clock {
+ public:
+  absl::Time Now() const override {
+    return absl::UnixEpoch() + absl::Seconds(seconds_.load());
+  }
+  void Advance(int64_t seconds) { seconds_ += seconds; }
+
+ private:
+  std::atomic<int64_t> seconds_ = 1'000'000;
+};
+
+struct EngineRigOptions {
+  uint64_t host_bytes = uint64_t{8} << 20;
+  uint64_t device_bytes = uint64_t{8} << 20;
+  bool spills = true;
+};
+
+class EngineRig {
+ public:
+  static constexpr uint64_t kSeed = 11;
+
+  explicit EngineRig(EngineRigOptions options = {}) : options_(options) {
+    host_ = *AlignedBuffer::Create(options_.host_bytes);
+    io_ = *CreateIoEngine({.choice = IoChoice::kThreads, .threads = 2});
+    faulty_io.emplace(*io_);
+    EmulatedDeviceOptions device;
+    device.total_bytes = options_.device_bytes;
+    device.span_bytes = DeviceSpace::SpanFor(options_.device_bytes,
+                                             EmulatedDevice::kGranularity);
+    device_ = *EmulatedDevice::Create(device);
+    faulty_device.emplace(*device_);
+  }
+  ~EngineRig() { Stop(); }
+
+  absl::Status Start() {
+    EngineParts parts;
+    if (options_.spills) {
+      HOIST_ASSIGN_OR_RETURN(
+          store_,
+          SpillStore::Open({.dir = dir / "spill", .capacity_bytes = 1 << 30},
+                           *faulty_io));
+    }
+    parts.node.host_capacity_bytes = options_.host_bytes;
+    parts.node.slab_bytes = EmulatedDevice::kGranularity;
+    parts.node.device_capacity_bytes = {options_.device_bytes};
+    parts.node.can_spill = options_.spills;
+    parts.device_views.push_back({faulty_device->info(), options_.device_bytes,
+                                  EmulatedDevice::kGranularity});
+    parts.mover.host = host_.span();
+    parts.mover.io = &*faulty_io;
+    parts.mover.store = store_.get();
+    parts.mover.devices = {&*faulty_device};
+    parts.clock = &clock;
+    parts.version = "test";
+    HOIST_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(parts)));
+    engine_->GrowHost(options_.host_bytes);
+    return absl::OkStatus();
+  }
+  void Stop() {
+    engine_.reset();
+    store_.reset();
+  }
+  Engine& engine() { return *engine_; }
+
+  // --- The verbs, waited for ------------------------------------------------
+
+  SessionId Open(uint32_t uid = 1) {
+    OpenSessionArgs args;
+    args.client_name = "test";
+    args.peer.uid = Uid(uid);
+    Answer<absl::StatusOr<SessionId>> answer;
+    engine_->OpenSession(args, answer.done());
+    return answer.Wait().value_or(SessionId());
+  }
+  // A small transformer on disk, written once a name.
+  RegisterModelArgs Files(const std::string& name, int layers = 3,
+                          size_t shards = 2) {
+    const std::string folder = dir / name;
+    const auto tensors = SmallTransformer(layers, 128);
+    if (!std::filesystem::exists(folder)) {
+      std::filesystem::create_directory(folder);
+      HOIST_CHECK(WriteModel(folder, tensors, shards, kSeed).ok());
+    }
+    RegisterModelArgs args;
+    args.name = name;
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      OpenFile opened = {
+          file.path().filename(),
+          hoist::UniqueFd(open(file.path().c_str(), O_RDONLY | O_CLOEXEC))};
+      HOIST_CHECK(opened.fd.valid());
+      if (file.path().extension() == ".json") {
+        args.index = std::move(opened);
+      } else {
+        args.shards.push_back(std::move(opened));
+      }
+    }
+    return args;
+  }
+  absl::StatusOr<ModelPtr> Register(SessionId session,
+                                    const std::string& name) {
+    Answer<absl::StatusOr<ModelPtr>> answer;
+    engine_->RegisterModel(session, Files(name), answer.done());
+    return answer.Wait();
+  }
+  static std::string PublishedBytes(const std::string& group, size_t bytes) {
+    return TensorBytes(kSeed, group, bytes);
+  }
+  static PublishArgs Image(const std::string& model, const std::string& group,
+                           size_t bytes = 64 * 4096) {
+    PublishArgs args;
+    args.model = model;
+    args.group.name = group;
+    args.group.image_bytes = bytes;
+    args.group.tensors = {{.name = group,
+                           .dtype = hoist::DType::kU8,
+                           .shape = {static_cast<int64_t>(bytes)},
+                           .bytes = bytes}};
+    args.image =
+        hoist::UniqueFd(memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    const std::string image = PublishedBytes(group, bytes);
+    HOIST_CHECK(write(args.image.get(), image.data(), bytes) ==
+                static_cast<ssize_t>(bytes));
+    HOIST_CHECK(fcntl(args.image.get(), F_ADD_SEALS,
+                      F_SEAL_WRITE | F_SEAL_SHRINK) == 0);
+    return args;
+  }
+  absl::StatusOr<ModelPtr> Publish(SessionId session, const std::string& model,
+                                   const std::string& group) {
+    Answer<absl::StatusOr<ModelPtr>> answer;
+    engine_->Publish(session, Image(model, group), answer.done());
+    return answer.Wait();
+  }
+  // Waits for the bytes, and not for space: the clock stands still.
+  absl::StatusOr<LeaseGrant> Stage(SessionId session, GroupKey key) {
+    Answer<absl::StatusOr<LeaseGrant>> answer;
+    engine_->Stage(session, {key, DeviceIndex(0), absl::ZeroDuration()},
+                   answer.done());
+    return answer.Wait();
+  }
+  absl::Status Release(SessionId session, LeaseId lease) {
+    Answer<absl::Status> answer;
+    engine_->Release(session, {lease}, answer.done());
+    return answer.Wait();
+  }
+  NodeSnapshot Snapshot() {
+    Answer<absl::StatusOr<NodeSnapshot>> answer;
+    engine_->Snapshot(answer.done());
+    return *answer.Wait();
+  }
+  absl::StatusOr<CopyTotals> Evict(const std::string& model,
+                                   bool forget = false) {
+    Answer<absl::StatusOr<CopyTotals>> answer;
+    engine_->Evict({model, "", {}}, forget, answer.done());
+    return answer.Wait();
+  }
+  absl::StatusOr<LoadProgress> Load(ModelId model, TierAt to) {
+    Answer<absl::StatusOr<LoadProgress>> answer;
+    engine_->Load(
+        model, to, [](const LoadProgress&) {}, answer.done());
+    return answer.Wait();
+  }
+  // Waits until nothing of the tier is used: spills end on their own. The
+  // state is asked for over and over, and each time the engine has moved on.
+  bool Empties(TierAt at) {
+    for (int i = 0; i < 100'000; ++i) {
+      if (UsedOf(at) == 0) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+  uint64_t UsedOf(TierAt at) {
+    for (const TierSnapshot& tier : Snapshot().tiers) {
+      if (tier.at == at) return tier.used_bytes;
+    }
+    return 0;
+  }
+
+  // --- The bytes
+  // --------------------------------------------------------------
+
+  // What the device has where the lease says.
+  std::string BytesOf(const LeaseGrant& lease) {
+    std::string bytes(lease.bytes, '?');
+    auto stream = *device_->CreateStream();
+    EXPECT_OK(stream->CopyOut(
+        std::as_writable_bytes(std::span(bytes.data(), bytes.size())),
+        lease.offset));
+    Answer<absl::Status> answer;
+    stream->Then(answer.done());
+    EXPECT_OK(answer.Wait());
+    return bytes;
+  }
+  // Every tensor's bytes are those that were written to the files, and what is
+  // between them is zero.
+  void ExpectRight(const Model& model, const LeaseGrant& lease) {
+    const Group& group = *model.spec->groups[lease.key.group.number()];
+    std::string want(group.image_bytes, '\0');
+    for (const Tensor& tensor : group.tensors) {
+      want.replace(tensor.offset, tensor.bytes,
+                   TensorBytes(kSeed, tensor.name, tensor.bytes));
+    }
+    EXPECT_EQ(lease.bytes, group.image_bytes);
+    EXPECT_TRUE(BytesOf(lease) == want) << "wrong bytes in " << group.name;
+  }
+
+  TempDir dir;
+  ManualClock clock;
+
+ private:
+  const EngineRigOptions options_;
+  AlignedBuffer host_;
+  std::unique_ptr<IoEngine> io_;
+  std::unique_ptr<EmulatedDevice> device_;
+
+ public:
+  std::optional<FaultyIo> faulty_io;
+  std::optional<FaultyDevice> faulty_device;
+
+ private:
+  std::unique_ptr<SpillStore> store_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
