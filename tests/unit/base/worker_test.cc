@@ -1,0 +1,60 @@
+#include "daemon/base/worker.h"
+
+#include <future>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hoistd {
+namespace {
+
+TEST(Worker, RunsEverythingInOrderBeforeItEnds) {
+  std::vector<int> ran;
+  {
+    Worker worker;
+    for (int i = 0; i < 100; ++i) {
+      worker.Post([&ran, i] { ran.push_back(i); });
+    }
+  }
+  ASSERT_EQ(ran.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
+}
+
+TEST(Worker, RunsOnOneThreadOfItsOwn) {
+  std::thread::id first, second;
+  {
+    Worker worker;
+    worker.Post([&] { first = std::this_thread::get_id(); });
+    worker.Post([&] { second = std::this_thread::get_id(); });
+  }
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first, std::this_thread::get_id());
+}
+
+TEST(Worker, ATaskMayPostAnother) {
+  std::promise<int> done;
+  Worker worker;
+  worker.Post([&] { worker.Post([&] { done.set_value(7); }); });
+  EXPECT_EQ(done.get_future().get(), 7);
+}
+
+TEST(Worker, TakesFromManyThreads) {
+  int ran = 0;  // The worker's.
+  {
+    Worker worker;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 250; ++i) worker.Post([&ran] { ++ran; });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(ran, 1000);
+}
+
+}  // namespace
+}  // namespace hoistd
