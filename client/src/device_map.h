@@ -41,8 +41,7 @@ class DeviceMap {
 };
 
 // `span_bytes` of address space are reserved; memory comes with the slabs.
-Result<std::unique_ptr<DeviceMap>> CreateEmulatedDeviceMap(
-    uint64_t span_bytes);
+Result<std::unique_ptr<DeviceMap>> CreateEmulatedDeviceMap(uint64_t span_bytes);
 
 // `uuid` picks this process's CUDA device. Uses the driver API of the
 // libcuda.so.1 found at run time, in the device's primary context.
