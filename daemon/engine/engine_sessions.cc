@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/core/model_name.h"
 #include "daemon/core/published_group.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/model_opener.h"
@@ -74,6 +75,9 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
 void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
   Post([this, session, args = std::move(args),
         done = std::move(done)](Effects& effects) mutable {
+    if (absl::Status named = ValidateModelName(args.model); !named.ok()) {
+      return done(std::move(named));
+    }
     absl::StatusOr<std::shared_ptr<const Group>> group =
         CheckPublishedGroup(std::move(args.group));
     if (!group.ok()) return done(group.status());
