@@ -1,0 +1,182 @@
+// Every call to the disk and to the device of a small life fails once, in turn.
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/engine_rig.h"
+
+namespace hoistd {
+namespace {
+
+using testing::Damage;
+using testing::DeviceCall;
+using testing::EngineRig;
+using testing::IsOk;
+
+const TierAt kDevice = OnDevice(DeviceIndex(0));
+
+// Asks until nothing is being spilled; a spill ends, well or not.
+void AwaitSpills(EngineRig& rig) {
+  bool spilling = true;
+  while (spilling) {
+    std::this_thread::yield();
+    spilling = false;
+    for (const ModelSnapshot& model : rig.Snapshot().models) {
+      for (const GroupSnapshot& group : model.groups) {
+        for (const CopySnapshot& copy : group.copies) {
+          spilling = spilling || copy.residency == Residency::kSpilling;
+        }
+      }
+    }
+  }
+}
+
+// One worker's life: two groups from files, one published, spilled and read
+// again. Returns the first error; what failed is not gone on with.
+absl::Status Live(EngineRig& rig, SessionId session) {
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, rig.Register(session, "m"));
+  for (uint32_t g = 0; g < 2; ++g) {
+    HOIST_ASSIGN_OR_RETURN(const LeaseGrant lease,
+                           rig.Stage(session, {model->id, GroupIndex(g)}));
+    rig.ExpectRight(*model, lease);
+    HOIST_RETURN_IF_ERROR(rig.Release(session, lease.id));
+  }
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr published,
+                         rig.Publish(session, "p", "a"));
+  HOIST_RETURN_IF_ERROR(rig.Evict("p").status());
+  AwaitSpills(rig);  // One that failed leaves the host copy to serve.
+  HOIST_ASSIGN_OR_RETURN(const LeaseGrant lease,
+                         rig.Stage(session, {published->id, GroupIndex(0)}));
+  rig.ExpectRight(*published, lease);
+  HOIST_RETURN_IF_ERROR(rig.Release(session, lease.id));
+  return rig.Evict("m").status();
+}
+
+// The codes that callers know what to do about.
+bool Typed(const absl::Status& status) {
+  return !absl::IsUnknown(status) && !status.message().empty();
+}
+
+// Everything is given back: to the byte.
+void ExpectNothingLeaks(EngineRig& rig, SessionId session) {
+  rig.engine().CloseSession(session);
+  rig.clock.Advance(20);  // A failed spill may be tried again.
+  for (int round = 0; round < 2; ++round) {
+    // Not there if it could not be published or registered.
+    rig.Evict("p").IgnoreError();
+    rig.Evict("m").IgnoreError();
+    AwaitSpills(rig);
+  }
+  const NodeSnapshot snapshot = rig.Snapshot();
+  EXPECT_THAT(snapshot.sessions, ::testing::IsEmpty());
+  for (const TierSnapshot& tier : snapshot.tiers) {
+    EXPECT_EQ(tier.leased_bytes, 0u) << ToString(tier.at);
+    if (tier.at.tier == Tier::kDisk) continue;
+    EXPECT_EQ(tier.used_bytes, 0u) << ToString(tier.at);
+  }
+}
+
+// `arm` makes one call fail; false: the life has fewer calls than that.
+bool LiveWithFault(const std::function<void(EngineRig&)>& arm,
+                   const std::function<bool(EngineRig&)>& reached) {
+  EngineRig rig;
+  const absl::Status started = rig.Start();
+  EXPECT_OK(started);
+  if (!started.ok()) return false;
+  arm(rig);
+  const SessionId session = rig.Open();
+  const absl::Status lived = Live(rig, session);
+  EXPECT_TRUE(Typed(lived) || lived.ok()) << lived;
+  const bool failed = reached(rig);
+  rig.faulty_io->FailCall(0, absl::OkStatus());
+  for (const DeviceCall call :
+       {DeviceCall::kCreateSlab, DeviceCall::kCopyIn, DeviceCall::kThen}) {
+    rig.faulty_device->FailNth(call, 0, absl::OkStatus());
+  }
+  // The fault is over, and so is its effect.
+  rig.clock.Advance(20);
+  EXPECT_OK(Live(rig, session));
+  ExpectNothingLeaks(rig, session);
+  return failed;
+}
+
+class EngineIoFault : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(EngineIoFault, EachFailureIsToldAndARetrySucceeds) {
+  uint64_t n = 1;
+  bool reached = true;
+  while (reached && !HasFailure()) {
+    SCOPED_TRACE(absl::StrCat("call ", n));
+    uint64_t before = 0;
+    reached = LiveWithFault(
+        [&](EngineRig& rig) {
+          before = rig.faulty_io->calls();
+          rig.faulty_io->FailCall(
+              before + n, absl::UnavailableError("injected"), GetParam());
+        },
+        [&](EngineRig& rig) { return rig.faulty_io->calls() >= before + n; });
+    ++n;
+  }
+  EXPECT_GE(n, 5u);  // It did read, write and read again.
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineIoFault,
+                         ::testing::Values(Damage::kNothing, Damage::kHalf));
+
+class EngineDeviceFault : public ::testing::TestWithParam<DeviceCall> {};
+
+TEST_P(EngineDeviceFault, EachFailureIsToldAndARetrySucceeds) {
+  int n = 1;
+  bool reached = true;
+  while (reached && !HasFailure()) {
+    SCOPED_TRACE(absl::StrCat("call ", n));
+    int before = 0;
+    reached = LiveWithFault(
+        [&](EngineRig& rig) {
+          before = rig.faulty_device->calls(GetParam());
+          rig.faulty_device->FailNth(GetParam(), n,
+                                     absl::ResourceExhaustedError("injected"));
+        },
+        [&](EngineRig& rig) {
+          return rig.faulty_device->calls(GetParam()) >= before + n;
+        });
+    ++n;
+  }
+  EXPECT_GE(n, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineDeviceFault,
+                         ::testing::Values(DeviceCall::kCreateSlab,
+                                           DeviceCall::kCopyIn,
+                                           DeviceCall::kThen));
+
+// Stopped with copies on their way, again and again, at ever other moments.
+TEST(EngineStop, EndsCleanlyWithWorkUnderWay) {
+  for (int held = 0; held < 4; ++held) {
+    SCOPED_TRACE(held);
+    EngineRig rig;
+    ASSERT_OK(rig.Start());
+    const SessionId session = rig.Open();
+    ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig.Register(session, "m"));
+    rig.faulty_device->Hold();
+    std::atomic<size_t> answered = 0;
+    const size_t groups = model->spec->groups.size();
+    for (uint32_t g = 0; g < groups; ++g) {
+      rig.engine().Stage(
+          session,
+          {{model->id, GroupIndex(g)}, DeviceIndex(0), absl::Seconds(100)},
+          [&](absl::StatusOr<LeaseGrant>) { ++answered; });
+    }
+    rig.faulty_device->WaitUntilHeld(static_cast<size_t>(held));
+    std::thread stop([&] { rig.Stop(); });
+    rig.faulty_device->Unhold();
+    stop.join();
+    EXPECT_EQ(answered, groups);
+  }
+}
+
+}  // namespace
+}  // namespace hoistd
