@@ -337,7 +337,9 @@ TEST_F(SessionFixture, TenThousandRandomPacketsDoNoHarm) {
     if (!sent || below(100) == 0) client.reset();
   }
   client.reset();
-  EXPECT_GT(connections, 100u);
+  // One packet in a hundred ends its connection from this side alone; how many
+  // more hoistd ends before they are all sent is a matter of timing.
+  EXPECT_GT(connections, 50u);
   Settle();
   server_->Shutdown();
   EXPECT_EQ(engine().open_sessions(), 0u);
