@@ -181,10 +181,12 @@ absl::Status Node::WaitingFor(const Need& need) const {
 // Refuses those whose deadline is over; true: nobody waits any more.
 bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
   const absl::Status waiting = WaitingFor(need);
-  const bool growing = host_.bytes() < options_.host_capacity_bytes;
+  // A load is in no hurry: what moves now may make room when it has arrived.
+  const bool settled = host_.bytes() == options_.host_capacity_bytes &&
+                       (need.urgent || transfers_.empty());
   std::vector<Waiter> left;
   for (Waiter& waiter : need.waiters) {
-    if (waiter.no_wait && !waiting.ok() && !growing &&
+    if (waiter.no_wait && !waiting.ok() && settled &&
         !absl::IsUnavailable(waiting)) {
       Refuse(waiter, need.copy, waiting, effects);
     } else if (waiter.deadline > now) {

@@ -168,7 +168,11 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
   }
   // It has just arrived, and who waits for it is about to be told.
   if (need_of_.contains(*ref)) return std::nullopt;
-  if (need.spare == ref->key.model) return std::nullopt;
+  // Where the model is to be brought up; below, its copies only pass through.
+  if (need.spare == ref->key.model &&
+      ref->place.at.tier == need.copy.place.at.tier) {
+    return std::nullopt;
+  }
   const bool clean = Clean(*ref);
   if (!clean && !spilling && (ref->place != kHost || !MaySpill(now))) {
     return std::nullopt;

@@ -7,12 +7,7 @@
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
-namespace {
-
-// How long a load waits for one group, the disk's time included.
-constexpr absl::Duration kLoadPatience = absl::Hours(1);
-
-}  // namespace
+namespace {}  // namespace
 
 void Engine::Snapshot(Done<NodeSnapshot> done) {
   Post([this, done = std::move(done)](Effects&) mutable {

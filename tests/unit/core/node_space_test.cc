@@ -234,6 +234,23 @@ TEST(NodeSpace, ALoadEvictsOthersAndNoneOfItsOwn) {
   EXPECT_THAT(rig.AnswerTo(requests[4])->status, StatusIs(kExhausted));
 }
 
+TEST(NodeSpace, ALoadToTheDevicePassesThroughASmallerHostPool) {
+  NodeRig rig({.host_pages = 4, .device_pages = {16}});
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2, 2, 2, 2, 2, 2, 2, 2});
+  std::vector<RequestId> requests;
+  for (uint32_t g = 0; g < 8; ++g) {
+    requests.push_back(rig.Bring(Key(model, g), kDevice, /*pin=*/false,
+                                 absl::ZeroDuration(), model));
+  }
+  rig.FinishAll();
+  for (const RequestId request : requests) {
+    ASSERT_NE(rig.AnswerTo(request), nullptr);
+    EXPECT_OK(rig.AnswerTo(request)->status);
+  }
+  for (uint32_t g = 0; g < 8; ++g) EXPECT_TRUE(rig.Has(Key(model, g), kDevice));
+}
+
 TEST(NodeSpace, PinnedCopiesStayUntilTheyAreUnpinned) {
   NodeRig rig({.host_pages = 16, .device_pages = {2}});
   const SessionId session = rig.Open();
