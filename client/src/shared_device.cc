@@ -16,6 +16,8 @@ using Key =
     std::tuple<std::array<uint8_t, 16>, std::array<uint8_t, 16>, uint32_t>;
 
 struct Table {
+  explicit Table(uint64_t fork_generation) : generation(fork_generation) {}
+
   const uint64_t generation;
   std::mutex mu;
   std::map<Key, std::weak_ptr<SharedDevice>> devices;  // Guarded by mu.
