@@ -151,7 +151,9 @@ TEST_F(SessionFixture, OutOfDescriptorsClientsAreToldAndLaterServed) {
     const auto reply = unlucky.Receive();
     ASSERT_TRUE(reply.has_value());
     EXPECT_EQ(reply->message.code(), kExhausted);
-    EXPECT_THAT(reply->message.message(), HasSubstr("LimitNOFILE"));
+    // No matcher: UBSan looks at its vptr through a pipe, for which there is no
+    // descriptor.
+    EXPECT_NE(reply->message.message().find("LimitNOFILE"), std::string::npos);
     EXPECT_EQ(served.Call(ClientMessage()).message.code(), 3);
   }
   RawSession lucky(path());
