@@ -82,7 +82,7 @@ run_pytest() {  # PRESET
 }
 
 # What --ci builds under asan: all that parses, counts or holds memory. What
-# includes gRPC's headers takes over a minute a file there, and is left to
+# includes gRPC's headers compiles slowest by far there, and is left to
 # `--preset asan`.
 asan_targets=(
   base_unit_test client_hostile_daemon_test client_model_files_test
