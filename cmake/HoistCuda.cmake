@@ -1,8 +1,8 @@
 # Finds the CUDA toolkit, if HOIST_CUDA allows it, and sets HOIST_HAVE_CUDA.
 #
-# cudart is linked statically and libcuda.so.1 is found at run time, so the one
-# binary also starts where there is no driver. No CUDA language is needed: the
-# daemon runs no kernels (shared/design.md, "Ordering on the GPU").
+# The CUDA device is always built: libcuda.so.1 is found at run time, so the one
+# binary also starts where there is no driver, and no kernels are run. The toolkit
+# serves one test, which holds our declarations of the driver API to cuda.h.
 set(HOIST_HAVE_CUDA OFF)
 if(NOT HOIST_CUDA STREQUAL "OFF")
   if(NOT DEFINED CUDAToolkit_ROOT AND EXISTS /usr/local/cuda)
@@ -16,4 +16,4 @@ if(NOT HOIST_CUDA STREQUAL "OFF")
       "set CUDAToolkit_ROOT or use HOIST_CUDA=OFF")
   endif()
 endif()
-message(STATUS "hoist: CUDA device: ${HOIST_HAVE_CUDA}")
+message(STATUS "hoist: CUDA toolkit to check against: ${HOIST_HAVE_CUDA}")
