@@ -114,10 +114,10 @@ absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
   if (config.spill_dir.empty()) return nullptr;
   SpillOptions options;
   options.dir = config.spill_dir;
-  // First without a bound, since the folder may have to be made.
   if (config.spill_capacity_bytes.has_value()) {
     options.capacity_bytes = *config.spill_capacity_bytes;
   } else {
+    // Of the nearest folder above that is there: the store makes the rest.
     struct statvfs disk;
     std::string probe = config.spill_dir;
     while (statvfs(probe.c_str(), &disk) != 0) {
