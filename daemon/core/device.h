@@ -3,6 +3,7 @@
 #define HOIST_DAEMON_CORE_DEVICE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,6 +56,12 @@ struct SlabShare {
   std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
 };
 
+// A word in memory that was given to RegisterHost, and what it is to become.
+struct WordWrite {
+  std::atomic<uint32_t>* word = nullptr;
+  uint32_t value = 0;
+};
+
 // Copies in order, without blocking the caller. One owner thread.
 class CopyStream {
  public:
@@ -72,6 +79,12 @@ class CopyStream {
                                uint64_t from_offset) = 0;
   // Writes zeros; used before memory changes readers.
   virtual absl::Status Scrub(uint64_t offset, uint64_t bytes) = 0;
+  // Writes words behind everything queued before: who sees a word, on a CPU or
+  // on a GPU, sees the bytes. Emulated: also wakes those who wait for them with
+  // FUTEX_WAIT. After an error of the stream they may stay as they are.
+  virtual absl::Status WriteWords(std::span<const WordWrite> words) = 0;
+  // What something queued here is known to have failed with. Does not block.
+  virtual absl::Status Health() = 0;
   // Calls `done` once, from a thread of the device, when everything queued
   // before has finished or failed. `done` must not block.
   virtual void Then(Done done) = 0;
@@ -95,7 +108,8 @@ class Device {
   virtual absl::Status DestroySlab(SlabId id) = 0;
   virtual absl::StatusOr<SlabShare> Share(SlabId id) const = 0;
 
-  // Makes copies from and to this host memory run at the link's rate. Takes
+  // Makes copies from and to this host memory run at the link's rate, and lets
+  // streams write words in it. Takes
   // driver locks: call it in pieces, off the hot path. A no-op where emulated.
   virtual absl::Status RegisterHost(std::span<std::byte> memory) = 0;
   virtual absl::Status UnregisterHost(std::span<std::byte> memory) = 0;

@@ -72,10 +72,13 @@ void FindDevices(Symbols& symbols, Driver& driver) {
   symbols.Find("cuDeviceGetName", driver.device_name);
   symbols.Find("cuDeviceGetUuid_v2", driver.device_uuid);
   symbols.Find("cuDeviceTotalMem_v2", driver.device_total);
+  symbols.Find("cuDeviceGetAttribute", driver.device_attribute);
   symbols.Find("cuDevicePrimaryCtxRetain", driver.primary_retain);
   symbols.Find("cuDevicePrimaryCtxRelease_v2", driver.primary_release);
   symbols.Find("cuCtxPushCurrent_v2", driver.push_context);
   symbols.Find("cuCtxPopCurrent_v2", driver.pop_context);
+  symbols.Find("cuCtxGetCurrent", driver.current_context);
+  symbols.Find("cuCtxSynchronize", driver.sync_context);
 }
 
 void FindMemory(Symbols& symbols, Driver& driver) {
@@ -109,6 +112,11 @@ void FindStreams(Symbols& symbols, Driver& driver) {
   symbols.Find("cuStreamCreate", driver.stream_create);
   symbols.Find("cuStreamDestroy_v2", driver.stream_destroy);
   symbols.Find("cuStreamSynchronize", driver.stream_sync);
+  symbols.Find("cuStreamQuery", driver.stream_query);
+  symbols.Find("cuStreamWaitEvent", driver.stream_wait_event);
+  symbols.Find("cuStreamIsCapturing", driver.stream_is_capturing);
+  symbols.Find("cuStreamBatchMemOp_v2", driver.stream_mem_ops);
+  symbols.Find("cuLaunchHostFunc", driver.launch_host_function);
   symbols.Find("cuEventCreate", driver.event_create);
   symbols.Find("cuEventDestroy_v2", driver.event_destroy);
   symbols.Find("cuEventRecord", driver.event_record);

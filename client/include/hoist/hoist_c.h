@@ -309,6 +309,130 @@ HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
                               const uint32_t* groups, size_t group_count,
                               hoist_error** error);
 
+/* --- Plans: layer after layer at the speed of the link. ---
+ *
+ * A plan is a pass over a model's groups, in order, and a budget of device
+ * memory. Some of the groups stay resident; the others are streamed through a
+ * ring, loaded ahead of their use by hoistd. Each group has one address for as
+ * long as the plan stands.
+ *
+ *   hoist_plan_stage(plan, group, stream, &data, &error);
+ *   ... kernels on `stream` that read `data` ...
+ *   hoist_plan_done(plan, group, stream, &error);
+ *
+ * Neither call waits for the GPU, takes part in system calls, or sends messages
+ * in steady state: the stream itself waits for the bytes, and tells hoistd when
+ * it is done with them. Both may be captured into a CUDA graph.
+ *
+ * A group that is skipped, repeated or not in the order is right, slower, and
+ * counted.
+ *
+ * If hoistd or the plan dies, waits of streams are released rather than left to
+ * hang, and what was computed since is void: calls return the reason. Look at
+ * hoist_plan_check after synchronizing, before results are used. */
+
+typedef struct hoist_plan hoist_plan;
+
+typedef struct hoist_plan_options {
+  size_t struct_size;
+  uint32_t device;
+  /* Of device memory, residents and ring together; 0: what hoistd can promise. */
+  uint64_t budget_bytes;
+  /* Of one pass; a group may come several times. Empty: the order is learned.
+   * The model's own order serves until hoist_plan_end_pass, or until the first
+   * group of the pass comes again. */
+  const uint32_t* order;
+  size_t order_length;
+  uint64_t deadline_ms;       /* To wait for space; 0: refuse at once. */
+  uint64_t stage_deadline_ms; /* For a group's bytes to come; 0: 60 s. */
+  /* How the link is shared with other plans of the device. */
+  uint32_t weight;               /* 1 to 1,000; 0: 1. */
+  int32_t priority;              /* -10 to 10; higher goes first. */
+  uint64_t max_bytes_per_second; /* 0: no cap. */
+} hoist_plan_options;
+
+/* RESOURCE_EXHAUSTED: the budget is too small, and says what would do; or that
+ * much cannot be promised beside what others were promised. */
+HOIST_API int hoist_set_plan(hoist_session* session, const hoist_model* model,
+                             const hoist_plan_options* options,
+                             hoist_plan** plan, hoist_error** error);
+
+/* Makes the group's image usable by what is put on `stream` from now on. `stream`
+ * is a CUstream of the device's primary context (NULL: the default stream); on an
+ * emulated device it is ignored, and the call returns when the bytes are there.
+ * `data`, unless NULL, gets the image's address.
+ * FAILED_PRECONDITION: a group that shares its place is staged and not done.
+ * Staging a group again before it is done counts: as many dones end it. */
+HOIST_API int hoist_plan_stage(hoist_plan* plan, uint32_t group, void* stream,
+                               const void** data, hoist_error** error);
+/* What is on `stream` by now is the last that reads the group's image.
+ * FAILED_PRECONDITION: it is not staged. */
+HOIST_API int hoist_plan_done(hoist_plan* plan, uint32_t group, void* stream,
+                              hoist_error** error);
+/* HOIST_OK while what is computed under the plan may be trusted. */
+HOIST_API int hoist_plan_check(hoist_plan* plan, hoist_error** error);
+
+/* The end of a pass. If the order is being learned and the pass differed, the
+ * plan is made anew with what was seen (waits for the GPU; addresses change, and
+ * `changed`, unless NULL, gets 1). Nothing may be staged. */
+HOIST_API int hoist_plan_end_pass(hoist_plan* plan, int* changed,
+                                  hoist_error** error);
+/* Makes the plan anew with another budget, between passes: nothing may be
+ * staged. Waits for the GPU; addresses change. On RESOURCE_EXHAUSTED for a budget
+ * that is too small the plan stands as before. */
+HOIST_API int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
+                                    hoist_error** error);
+/* Waits for the GPU and gives everything back. NULL is allowed. */
+HOIST_API void hoist_plan_free(hoist_plan* plan);
+
+typedef struct hoist_plan_info {
+  size_t struct_size;
+  uint64_t id;
+  uint32_t device;
+  uint64_t budget_bytes;
+  uint64_t resident_bytes;
+  uint64_t ring_bytes;
+  uint64_t streamed_bytes; /* Copied in each pass that keeps to the order. */
+  uint32_t group_count;
+  uint32_t streamed_count;
+  uint32_t lead; /* Steps ahead that a copy can start; 1: not hidden. */
+  int learning;  /* 1: the order is not known yet. */
+} hoist_plan_info;
+
+HOIST_API int hoist_plan_describe(const hoist_plan* plan, hoist_plan_info* info,
+                                  hoist_error** error);
+
+enum {
+  HOIST_PLANNED_RESIDENT = 1,
+  HOIST_PLANNED_STREAMED = 2,
+  HOIST_PLANNED_NOT = 3 /* Not in the order: staged by message. */
+};
+
+/* HOIST_PLANNED_*. OUT_OF_RANGE: the model has no such group. */
+HOIST_API int hoist_plan_group_kind(const hoist_plan* plan, uint32_t group,
+                                    int* kind, hoist_error** error);
+/* A tensor of a planned group, with the address that it has whenever the group
+ * is staged. Waits for a resident that is still on its way.
+ * FAILED_PRECONDITION: the group is not in the plan. */
+HOIST_API int hoist_plan_tensor(hoist_plan* plan, uint32_t group,
+                                uint32_t tensor, hoist_tensor_info* info,
+                                hoist_error** error);
+
+typedef struct hoist_plan_stats {
+  size_t struct_size;
+  uint64_t stages;          /* Of planned groups. */
+  uint64_t resident_stages; /* Of those, of residents. */
+  uint64_t ready_stages;    /* Streamed, and seen ready at once. */
+  uint64_t skipped;         /* Positions of the order that were passed over. */
+  uint64_t unplanned;       /* Stages of groups that are not in the plan. */
+  uint64_t host_waits;      /* Times a call waited on the CPU. */
+  uint64_t wake_ups;        /* System calls to wake hoistd. */
+} hoist_plan_stats;
+
+HOIST_API int hoist_plan_get_stats(const hoist_plan* plan,
+                                   hoist_plan_stats* stats,
+                                   hoist_error** error);
+
 #ifdef __cplusplus
 }
 #endif

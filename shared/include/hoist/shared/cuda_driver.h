@@ -23,11 +23,13 @@ using Allocation = uint64_t;  // CUmemGenericAllocationHandle.
 using Context = struct ContextTag*;
 using Stream = struct StreamTag*;
 using Event = struct EventTag*;
+using HostFunction = void (*)(void*);  // CUhostFn.
 
 inline constexpr Error kSuccess = 0;
 inline constexpr Error kOutOfMemory = 2;
 inline constexpr Error kStubLibrary = 34;
 inline constexpr Error kNoDevice = 100;
+inline constexpr Error kNotReady = 600;
 
 inline constexpr int kHandlePosixFd = 1;     // CUmemAllocationHandleType.
 inline constexpr int kAllocationPinned = 1;  // CUmemAllocationType.
@@ -39,6 +41,17 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
+inline constexpr unsigned kHostRegisterDeviceMap = 2;
+// CUdevice_attribute.
+inline constexpr int kHostPointerIsDevicePointer = 91;
+inline constexpr int kCanUseStreamMemOps = 122;  // 64-bit ones; 32-bit too.
+// CUstreamCaptureStatus.
+inline constexpr int kCaptureNone = 0;
+// CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags.
+inline constexpr int kMemOpWait32 = 1;
+inline constexpr int kMemOpWrite32 = 2;
+inline constexpr unsigned kWaitGreaterOrEqual = 0;  // As a wrapping counter.
+inline constexpr unsigned kWriteBehindAll = 0;      // With a memory barrier.
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 
 struct Location {  // CUmemLocation.
@@ -66,6 +79,15 @@ struct IpcHandle {  // CUipcMemHandle, passed by value.
 };
 static_assert(sizeof(IpcHandle) == 64);
 
+struct MemOp {  // CUstreamBatchMemOpParams, a union whose members agree so far.
+  int operation = 0;
+  Address address = 0;
+  uint64_t value = 0;
+  unsigned flags = 0;
+  std::array<uint64_t, 2> rest = {};
+};
+static_assert(sizeof(MemOp) == 48);
+
 struct Uuid {  // CUuuid.
   std::array<uint8_t, 16> bytes;
 };
@@ -79,10 +101,13 @@ struct Driver {
   Error (*device_name)(char*, int size, DeviceId);
   Error (*device_uuid)(Uuid*, DeviceId);
   Error (*device_total)(size_t*, DeviceId);
+  Error (*device_attribute)(int*, int attribute, DeviceId);
   Error (*primary_retain)(Context*, DeviceId);
   Error (*primary_release)(DeviceId);
   Error (*push_context)(Context);
   Error (*pop_context)(Context*);
+  Error (*current_context)(Context*);
+  Error (*sync_context)();
   Error (*memory_info)(size_t* free, size_t* total);
   Error (*alloc)(Address*, size_t);
   Error (*free)(Address);
@@ -113,6 +138,11 @@ struct Driver {
   Error (*stream_create)(Stream*, unsigned flags);
   Error (*stream_destroy)(Stream);
   Error (*stream_sync)(Stream);
+  Error (*stream_query)(Stream);
+  Error (*stream_wait_event)(Stream, Event, unsigned flags);
+  Error (*stream_is_capturing)(Stream, int* status);
+  Error (*stream_mem_ops)(Stream, unsigned count, MemOp*, unsigned flags);
+  Error (*launch_host_function)(Stream, HostFunction, void* argument);
   Error (*event_create)(Event*, unsigned flags);
   Error (*event_destroy)(Event);
   Error (*event_record)(Event, Stream);

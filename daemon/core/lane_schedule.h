@@ -1,0 +1,105 @@
+// What one plan's ring is to be filled with next: who is in which slot, who may
+// be overwritten, which positions are served.
+//
+// Positions and words are those of hoist/shared/lane_layout.h. Loads are
+// started in the order of positions and ahead of the client as far as slots are
+// free, round the end of the pass into the next one. A slot is free when every
+// group that lies in its place is done with its last position, or that position
+// was skipped. A group that is still in its slot serves its next position
+// without a copy, once it is done with the one before.
+//
+// Pure: no clock, memory or thread. Whoever owns it feeds it what it saw in the
+// lane, starts the loads that it asks for and says when they ended.
+#ifndef HOIST_DAEMON_CORE_LANE_SCHEDULE_H_
+#define HOIST_DAEMON_CORE_LANE_SCHEDULE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/planner.h"
+
+namespace hoistd {
+
+// Index of a streamed group in its lane.
+using LaneGroup = uint32_t;
+
+// Threads: one at a time.
+// Bounds:  memory grows with groups, order and pairs of overlapping slots; a
+//          call costs at most one pass over a group's neighbours, Skip one over
+//          the groups.
+class LaneSchedule {
+ public:
+  // A copy to start: the group's image to its slot; behind the copy the ready
+  // word for `position` is to be written.
+  struct Load {
+    LaneGroup group = 0;
+    uint64_t position = 0;
+  };
+  // A position that needs no copy: its ready word can be written at once, by
+  // the CPU. No copy into the slot is under way.
+  using Serve = Load;
+
+  // `slots` of the streamed groups; `order` of one pass names each at least
+  // once.
+  LaneSchedule(std::vector<Slot> slots, std::vector<uint32_t> order);
+
+  // The image can be read on the host from now on; until then no load of it is
+  // started. False: it no longer can.
+  void SetHostReady(LaneGroup group, bool ready);
+
+  // What the client's words say: `word` is the group's done word. Any value is
+  // harmless to other lanes.
+  void SawDone(LaneGroup group, uint32_t word);
+  // Captured form: the group's last position is done.
+  void SawDoneFlag(LaneGroup group);
+  // The client will not stage positions [from, to). InvalidArgument: from is
+  // below an earlier `to`, to < from, or they are further apart than a pass.
+  absl::Status Skip(uint64_t from, uint64_t to);
+
+  // The next copy that can start now, booked as started. While it returns
+  // nullopt, blocked_on_host() says whether only the host is missing.
+  // `served` gets the positions that were reached without a copy, in order.
+  std::optional<Load> NextLoad(std::vector<Serve>& served);
+  std::optional<LaneGroup> blocked_on_host() const;
+
+  // The copy that `load` began is complete; its ready word has been written.
+  void Loaded(const Load& load);
+
+  // Every position below was served or skipped; the one at it is next.
+  uint64_t head() const { return head_; }
+  uint64_t order_length() const { return order_.size(); }
+  LaneGroup GroupAt(uint64_t position) const {
+    return order_[position % order_.size()];
+  }
+  // Whether the group lies in its slot or is on its way there.
+  bool present(LaneGroup group) const;
+  bool loading(LaneGroup group) const;
+  // Served, and neither done nor skipped.
+  bool in_use(LaneGroup group) const;
+  uint64_t last_position(LaneGroup group) const;
+  // The groups of the next `count` positions from the head on that are not in
+  // their slots, in order, each once: what the host will be asked for.
+  std::vector<LaneGroup> Upcoming(size_t count) const;
+
+ private:
+  enum class State { kAbsent, kLoading, kLoaded };
+  struct Entry {
+    State state = State::kAbsent;
+    bool host_ready = false;
+    bool in_use = false;
+    uint64_t position = 0;  // The last that it was loaded for or served.
+    std::vector<LaneGroup> neighbours;  // Whose slots overlap this one's.
+  };
+
+  std::vector<Entry> groups_;
+  const std::vector<uint32_t> order_;
+  uint64_t head_ = 0;
+  uint64_t skipped_to_ = 0;
+  std::optional<LaneGroup> blocked_on_host_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_LANE_SCHEDULE_H_
