@@ -49,6 +49,20 @@ absl::StatusOr<DeviceInfo> Describe(const hoist::cuda::Driver& driver,
   return info;
 }
 
+// A GPU that does not know the question has not got what it asks for.
+bool HasStreamWords(const hoist::cuda::Driver& driver,
+                    hoist::cuda::DeviceId device) {
+  for (const int attribute : {hoist::cuda::kCanUseStreamMemOps,
+                              hoist::cuda::kHostPointerIsDevicePointer}) {
+    int value = 0;
+    if (driver.device_attribute(&value, attribute, device) != kSuccess ||
+        value == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 hoist::cuda::AllocationProp PropOf(hoist::cuda::DeviceId device) {
   hoist::cuda::AllocationProp prop;
   prop.location.id = device;
@@ -119,8 +133,9 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
       base = 0;
     }
   }
-  auto device = absl::WrapUnique(new CudaDevice(
-      driver, id, context, std::move(info), base, std::move(host)));
+  auto device = absl::WrapUnique(
+      new CudaDevice(driver, id, context, std::move(info), base,
+                     HasStreamWords(driver, id), std::move(host)));
   HOIST_RETURN_IF_ERROR(device->Probe());
   return device;
 }
@@ -128,13 +143,14 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
 CudaDevice::CudaDevice(const hoist::cuda::Driver& driver,
                        hoist::cuda::DeviceId device,
                        hoist::cuda::Context context, DeviceInfo info,
-                       hoist::cuda::Address base,
+                       hoist::cuda::Address base, bool stream_words,
                        std::shared_ptr<CudaHostRanges> host)
     : driver_(driver),
       device_(device),
       context_(context),
       info_(std::move(info)),
       base_(base),
+      stream_words_(stream_words),
       host_(std::move(host)),
       slabs_(info_.granularity, info_.span_bytes) {}
 

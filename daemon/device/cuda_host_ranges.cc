@@ -28,7 +28,8 @@ absl::Status CudaHostRanges::Register(std::span<std::byte> memory) {
   }
   const absl::Status status = ToAbsl(driver_.Check(
       driver_.host_register(memory.data(), memory.size(),
-                            hoist::cuda::kHostRegisterPortable),
+                            hoist::cuda::kHostRegisterPortable |
+                                hoist::cuda::kHostRegisterDeviceMap),
       absl::StrCat("register ", memory.size(), " bytes of host memory")));
   if (status.ok()) return status;
   const absl::MutexLock lock(&mu_);

@@ -1,5 +1,8 @@
 #include "daemon/device/cuda_stream.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "daemon/base/status.h"
@@ -7,6 +10,13 @@
 namespace hoistd {
 
 using hoist::cuda::ScopedContext;
+
+namespace {
+
+// Below the 256 that the driver takes at once; on our stack.
+constexpr size_t kWordsACall = 32;
+
+}  // namespace
 
 CudaStream::CudaStream(CudaDevice& device, hoist::cuda::Stream stream)
     : device_(device),
@@ -73,6 +83,58 @@ absl::Status CudaStream::Scrub(uint64_t offset, uint64_t bytes) {
   return device_.Check(driver_.set_bytes_async(to, 0, bytes, stream_), "scrub");
 }
 
+absl::Status CudaStream::WriteWords(std::span<const WordWrite> words) {
+  if (words.empty()) return absl::OkStatus();
+  if (!device_.stream_words_) {
+    Waiter waiter;
+    HOIST_ASSIGN_OR_RETURN(waiter.event, Record());
+    waiter.done = [this,
+                   copy = std::vector<WordWrite>(words.begin(), words.end())](
+                      const absl::Status& status) {
+      if (!status.ok()) {
+        const absl::MutexLock lock(&mu_);
+        words_.Update(status);
+        return;
+      }
+      for (const WordWrite& write : copy) {
+        write.word->store(write.value, std::memory_order_release);
+      }
+    };
+    Push(std::move(waiter));
+    return absl::OkStatus();
+  }
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  while (!words.empty()) {
+    const size_t count = std::min(words.size(), kWordsACall);
+    std::array<hoist::cuda::MemOp, kWordsACall> ops;
+    for (size_t i = 0; i < count; ++i) {
+      ops[i].operation = hoist::cuda::kMemOpWrite32;
+      ops[i].address = reinterpret_cast<uintptr_t>(words[i].word);
+      ops[i].value = words[i].value;
+      ops[i].flags = hoist::cuda::kWriteBehindAll;
+    }
+    HOIST_RETURN_IF_ERROR(
+        device_.Check(driver_.stream_mem_ops(
+                          stream_, static_cast<unsigned>(count), ops.data(), 0),
+                      "write words"));
+    words = words.subspan(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaStream::Health() {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!words_.ok()) return words_;
+  }
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  const hoist::cuda::Error error = driver_.stream_query(stream_);
+  if (error == hoist::cuda::kNotReady) return absl::OkStatus();
+  return device_.Check(error, "copy");
+}
+
 void CudaStream::Then(Done done) {
   Waiter waiter;
   if (absl::StatusOr<hoist::cuda::Event> event = Record(); event.ok()) {
@@ -81,6 +143,10 @@ void CudaStream::Then(Done done) {
     waiter.error = event.status();
   }
   waiter.done = std::move(done);
+  Push(std::move(waiter));
+}
+
+void CudaStream::Push(Waiter waiter) {
   const absl::MutexLock lock(&mu_);
   waiters_.push_back(std::move(waiter));
   changed_.Signal();

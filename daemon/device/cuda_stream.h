@@ -34,6 +34,11 @@ class CudaStream final : public CopyStream {
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
   absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
+  // Where streams cannot write words, the stream's thread does, a thread's
+  // wake-up later.
+  absl::Status WriteWords(std::span<const WordWrite> words) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Health() override ABSL_LOCKS_EXCLUDED(mu_);
   void Then(Done done) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -45,6 +50,7 @@ class CudaStream final : public CopyStream {
 
   // Records an event behind what is queued.
   absl::StatusOr<hoist::cuda::Event> Record() ABSL_LOCKS_EXCLUDED(mu_);
+  void Push(Waiter waiter) ABSL_LOCKS_EXCLUDED(mu_);
   void Complete() ABSL_LOCKS_EXCLUDED(mu_);
 
   CudaDevice& device_;
@@ -54,6 +60,8 @@ class CudaStream final : public CopyStream {
   absl::CondVar changed_;
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
   std::vector<hoist::cuda::Event> idle_events_ ABSL_GUARDED_BY(mu_);
+  // Why words that our thread was to write stayed as they are.
+  absl::Status words_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

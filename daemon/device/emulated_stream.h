@@ -7,6 +7,7 @@
 #include <deque>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -28,6 +29,8 @@ class EmulatedStream final : public CopyStream {
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
   absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
+  absl::Status WriteWords(std::span<const WordWrite> words) override;
+  absl::Status Health() override { return absl::OkStatus(); }
   void Then(Done done) override;
 
  private:
@@ -38,6 +41,7 @@ class EmulatedStream final : public CopyStream {
     uint64_t bytes = 0;
     absl::Time queued;
     Done done;  // Set: the job is to call it, and nothing else.
+    std::vector<WordWrite> words;  // Not empty: to write them, nothing else.
   };
 
   void Push(Job job) ABSL_LOCKS_EXCLUDED(mu_);

@@ -14,6 +14,7 @@ class FaultyStream final : public CopyStream {
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override {
     HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kCopyIn));
+    device_.GateCopies(*stream_);
     return stream_->CopyIn(to_offset, from);
   }
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override {
@@ -23,6 +24,14 @@ class FaultyStream final : public CopyStream {
   absl::Status Scrub(uint64_t offset, uint64_t bytes) override {
     HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kScrub));
     return stream_->Scrub(offset, bytes);
+  }
+  absl::Status WriteWords(std::span<const WordWrite> words) override {
+    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kWriteWords));
+    return stream_->WriteWords(words);
+  }
+  absl::Status Health() override {
+    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kHealth));
+    return stream_->Health();
   }
   void Then(Done done) override {
     absl::Status fault = device_.Count(DeviceCall::kThen);
@@ -103,6 +112,39 @@ void FaultyDevice::Unhold() {
     all.swap(held_);
   }
   for (Held& held : all) std::move(held.done)(std::move(held.status));
+}
+
+void FaultyDevice::HoldCopies() {
+  const absl::MutexLock lock(&mu_);
+  gated_ = true;
+}
+
+void FaultyDevice::LetCopiesGo() {
+  const absl::MutexLock lock(&mu_);
+  gated_ = false;
+}
+
+void FaultyDevice::WaitForCopies(int count) const {
+  const absl::MutexLock lock(&mu_);
+  const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return faults_[DeviceCall::kCopyIn].calls >= count;
+  };
+  mu_.Await(absl::Condition(&enough));
+}
+
+void FaultyDevice::GateCopies(CopyStream& stream) {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (!gated_) return;
+  }
+  // Blocks the stream's own thread, which only the emulated device's bears.
+  stream.Then([this](const absl::Status&) {
+    const absl::MutexLock lock(&mu_);
+    const auto open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return !gated_;
+    };
+    mu_.Await(absl::Condition(&open));
+  });
 }
 
 void FaultyDevice::Complete(CopyStream::Done done, absl::Status status) {

@@ -27,6 +27,8 @@ enum class DeviceCall {
   kCopyOut,
   kScrub,
   kThen,  // Its callback gets the error; everything else goes on.
+  kWriteWords,
+  kHealth,
 };
 
 // Wraps any device. Faults count each kind of call by itself, over all streams.
@@ -57,6 +59,13 @@ class FaultyDevice final : public Device {
   // Calls all that are held, and holds no more.
   void Unhold() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // From now on copies to the device that are queued stay under way, and all
+  // that is queued behind them waits. Over an EmulatedDevice only.
+  void HoldCopies() ABSL_LOCKS_EXCLUDED(mu_);
+  void LetCopiesGo() ABSL_LOCKS_EXCLUDED(mu_);
+  // Until CopyIn was called `count` times in all.
+  void WaitForCopies(int count) const ABSL_LOCKS_EXCLUDED(mu_);
+
   const DeviceInfo& info() const override { return device_.info(); }
   absl::Status CreateSlab(const SlabSpec& spec) override;
   absl::Status DestroySlab(SlabId id) override;
@@ -80,6 +89,7 @@ class FaultyDevice final : public Device {
 
   // Counts the call; the error it is to fail with, or Ok.
   absl::Status Count(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
+  void GateCopies(CopyStream& stream) ABSL_LOCKS_EXCLUDED(mu_);
   void Complete(CopyStream::Done done, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -87,6 +97,7 @@ class FaultyDevice final : public Device {
   mutable absl::Mutex mu_;
   mutable std::map<DeviceCall, Fault> faults_ ABSL_GUARDED_BY(mu_);
   bool holding_ ABSL_GUARDED_BY(mu_) = false;
+  bool gated_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Held> held_ ABSL_GUARDED_BY(mu_);
 };
 

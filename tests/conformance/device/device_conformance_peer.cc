@@ -9,14 +9,20 @@
 //   address OFFSET                       share ID
 //   read OFFSET BYTES
 //   write|writable OFFSET BYTES
+//   words BYTES (with a descriptor)
+//   await INDEX VALUE futex|poll OFFSET BYTES SEED
 //   reopen (with a descriptor)
 //   rounds COUNT SLAB
 //   resources
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -34,6 +40,7 @@
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
 #include "hoist/shared/cuda_driver.h"
+#include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
 #include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/resources.h"
@@ -60,6 +67,8 @@ class PeerProcess {
   absl::StatusOr<Answer> Read(std::istream& in);
   absl::Status Write(std::istream& in);
   absl::Status Writable(std::istream& in);
+  absl::Status MapWords(std::istream& in, const hoist::Packet& packet);
+  absl::Status Await(std::istream& in);
   absl::Status Reopen(const hoist::Packet& packet);
   absl::StatusOr<Answer> Count();
 
@@ -73,6 +82,7 @@ class PeerProcess {
   }
 
   std::unique_ptr<hoist::DeviceMap> map_;
+  hoist::Mapping words_;
   std::optional<hoist::cuda::Driver> driver_;  // If the map is CUDA's.
   hoist::cuda::Context context_ = nullptr;
   std::unique_ptr<Device> device_;
@@ -104,6 +114,10 @@ absl::StatusOr<Answer> PeerProcess::Do(hoist::Packet packet) {
     done = Write(in);
   } else if (verb == "writable") {
     done = Writable(in);
+  } else if (verb == "words") {
+    done = MapWords(in, packet);
+  } else if (verb == "await") {
+    done = Await(in);
   } else if (verb == "reopen") {
     done = Reopen(packet);
   } else if (verb == "resources") {
@@ -239,6 +253,53 @@ absl::Status PeerProcess::Writable(std::istream& in) {
                PROT_READ | PROT_WRITE) != 0) {
     return ErrnoToStatus(errno, "mprotect");
   }
+  return absl::OkStatus();
+}
+
+absl::Status PeerProcess::MapWords(std::istream& in,
+                                   const hoist::Packet& packet) {
+  size_t bytes = 0;
+  in >> bytes;
+  HOIST_ASSIGN_OR_RETURN(
+      words_, ToAbsl(hoist::Mapping::OfFd(packet.fds.at(0).get(), bytes,
+                                          hoist::Mapping::Access::kReadWrite)));
+  return absl::OkStatus();
+}
+
+// Waits until the word reaches the value, and compares the bytes at once.
+absl::Status PeerProcess::Await(std::istream& in) {
+  size_t index = 0;
+  uint32_t value = 0;
+  uint64_t offset = 0, bytes = 0, seed = 0;
+  std::string how;
+  in >> index >> value >> how >> offset >> bytes >> seed;
+  const std::vector<std::byte> expected = Pattern(bytes, seed);
+  std::vector<std::byte> seen(bytes);
+  const auto* from = static_cast<const std::byte*>(map_->Address(offset));
+  auto* const word =
+      reinterpret_cast<std::atomic<uint32_t>*>(words_.span().data()) + index;
+  while (true) {
+    const uint32_t now = word->load(std::memory_order_acquire);
+    if (static_cast<int32_t>(now - value) >= 0) break;
+    if (how == "poll") {
+      sched_yield();
+      continue;
+    }
+    const timespec limit = {20, 0};  // A wake-up that never comes is an error.
+    if (syscall(SYS_futex, word, FUTEX_WAIT, now, &limit, nullptr, 0) != 0 &&
+        errno == ETIMEDOUT) {
+      return absl::DeadlineExceededError("nobody woke the word's waiter");
+    }
+  }
+  if (driver_) {
+    HOIST_RETURN_IF_ERROR(
+        Cuda(driver_->copy_out(seen.data(), reinterpret_cast<uintptr_t>(from),
+                               bytes),
+             "read"));
+  } else {
+    std::memcpy(seen.data(), from, bytes);
+  }
+  if (seen != expected) return absl::DataLossError("the word came too early");
   return absl::OkStatus();
 }
 

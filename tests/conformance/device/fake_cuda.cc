@@ -8,20 +8,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "hoist/shared/cuda_driver.h"
+#include "tests/conformance/device/fake_cuda_streams.h"
 
 using hoist::cuda::AccessDesc;
 using hoist::cuda::Address;
 using hoist::cuda::AllocationProp;
 using hoist::cuda::IpcHandle;
+using hoist::cuda::MemOp;
 using hoist::cuda::Uuid;
 
 namespace {
@@ -68,10 +74,13 @@ struct State {
   std::map<Address, Range> ranges;
   std::map<uintptr_t, size_t> registered;
   std::set<void*> objects;  // Streams and events.
+  fake_cuda::Streams streams{mu};
+  bool stream_mem_ops = true;
 };
 
 State& Fake() {
-  static State state;
+  // Never destroyed: the streams' thread runs until the process ends.
+  static State& state = *new State;
   return state;
 }
 
@@ -84,9 +93,9 @@ int Enter(State& state, bool needs_context) {
   return needs_context && contexts == 0 ? kInvalidContext : 0;
 }
 
-#define ENTER(needs_context)                        \
-  State& state = Fake();                            \
-  const std::lock_guard<std::mutex> lock(state.mu); \
+#define ENTER(needs_context)                   \
+  State& state = Fake();                       \
+  std::unique_lock<std::mutex> lock(state.mu); \
   if (const int error = Enter(state, needs_context); error != 0) return error
 
 void* At(Address address) { return reinterpret_cast<void*>(address); }
@@ -148,8 +157,45 @@ int DeleteObject(void* object) {
   State& state = Fake();
   const std::lock_guard<std::mutex> lock(state.mu);
   if (state.objects.erase(object) == 0) return kInvalidHandle;
+  state.streams.Forget(object);
+  state.streams.ForgetEvent(object);
   delete static_cast<char*>(object);
   return 0;
+}
+
+// In the stream's turn. What can be told at the call is told there.
+int Queue(State& state, void* stream, int error, std::function<int()> run) {
+  if (error != 0) return error;
+  return state.streams.Add(stream, {.run = std::move(run)});
+}
+
+using Word = std::atomic<uint32_t>;
+
+int QueueMemOp(State& state, void* stream, const MemOp& op) {
+  // Words lie in registered host memory, at the addresses of the CPU.
+  const auto after = state.registered.upper_bound(op.address);
+  if (op.address % sizeof(Word) != 0 || after == state.registered.begin()) {
+    return kInvalidValue;
+  }
+  const auto& [start, bytes] = *std::prev(after);
+  if (op.address + sizeof(Word) > start + bytes) return kInvalidValue;
+  auto* const word = static_cast<Word*>(At(op.address));
+  const auto value = static_cast<uint32_t>(op.value);
+  if (op.operation == hoist::cuda::kMemOpWrite32) {
+    return Queue(state, stream, 0, [word, value] {
+      word->store(value, std::memory_order_release);
+      return 0;
+    });
+  }
+  if (op.operation != hoist::cuda::kMemOpWait32 ||
+      op.flags != hoist::cuda::kWaitGreaterOrEqual) {
+    return kInvalidValue;
+  }
+  return state.streams.Add(stream, {.ready = [word, value] {
+                             const uint32_t seen =
+                                 word->load(std::memory_order_acquire);
+                             return static_cast<int32_t>(seen - value) >= 0;
+                           }});
 }
 
 }  // namespace
@@ -161,6 +207,8 @@ void fake_cuda_fail_at(int n) {
   Fake().calls = 0;
   Fake().fail_at = n;
 }
+// For tests: whether streams can write and wait for words.
+void fake_cuda_set_stream_mem_ops(bool can) { Fake().stream_mem_ops = can; }
 int fake_cuda_calls() { return Fake().calls; }
 // For tests: what is held, in words; empty if nothing.
 const char* fake_cuda_held() {
@@ -212,6 +260,19 @@ int cuDeviceTotalMem_v2(size_t* total, int) {
   *total = kTotal;
   return 0;
 }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  ENTER(false);
+  switch (attribute) {
+    case hoist::cuda::kHostPointerIsDevicePointer:
+      *value = 1;
+      return 0;
+    case hoist::cuda::kCanUseStreamMemOps:
+      *value = state.stream_mem_ops ? 1 : 0;
+      return 0;
+    default:
+      return kInvalidValue;
+  }
+}
 int cuDevicePrimaryCtxRetain(void** context, int) {
   ENTER(false);
   ++state.retains;
@@ -230,6 +291,15 @@ int cuCtxPushCurrent_v2(void* context) {
 }
 int cuCtxPopCurrent_v2(void**) {
   --contexts;
+  return 0;
+}
+int cuCtxGetCurrent(void** context) {
+  *context = contexts > 0 ? &the_context : nullptr;
+  return 0;
+}
+int cuCtxSynchronize() {
+  ENTER(true);
+  state.streams.SyncAll(lock);
   return 0;
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
@@ -413,8 +483,13 @@ int cuMemImportFromShareableHandle(uint64_t* handle, void* os_handle, int) {
   state.allocations[*handle] = {fd, static_cast<size_t>(bytes), true};
   return 0;
 }
-int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
   ENTER(true);
+  // Words in it could not be written by streams, nor by every GPU's.
+  if (flags != (hoist::cuda::kHostRegisterPortable |
+                hoist::cuda::kHostRegisterDeviceMap)) {
+    return kInvalidValue;
+  }
   const auto start = reinterpret_cast<uintptr_t>(memory);
   for (const auto& [at, size] : state.registered) {
     if (start < at + size && at < start + bytes) return kAlreadyRegistered;
@@ -442,36 +517,82 @@ int cuMemsetD8_v2(Address to, unsigned char value, size_t bytes) {
   ENTER(true);
   return SetBytes(state, to, value, bytes);
 }
-int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, void*) {
+int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes,
+                         void* stream) {
   ENTER(true);
-  return CopyIn(state, to, from, bytes);
+  int error = CheckHost(state, from, bytes);
+  if (error == 0) error = CheckAccess(state, to, bytes, 3);
+  return Queue(state, stream, error, [&state, to, from, bytes] {
+    return CopyIn(state, to, from, bytes);
+  });
 }
-int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void*) {
+int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
   ENTER(true);
-  return CopyOut(state, to, from, bytes);
+  int error = CheckHost(state, to, bytes);
+  if (error == 0) error = CheckAccess(state, from, bytes, 1);
+  return Queue(state, stream, error, [&state, to, from, bytes] {
+    return CopyOut(state, to, from, bytes);
+  });
 }
-int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void*) {
+int cuMemsetD8Async(Address to, unsigned char value, size_t bytes,
+                    void* stream) {
   ENTER(true);
-  return SetBytes(state, to, value, bytes);
+  const int error = CheckAccess(state, to, bytes, 3);
+  return Queue(
+      state, stream, error != 0 ? kInvalidValue : 0,
+      [&state, to, value, bytes] { return SetBytes(state, to, value, bytes); });
 }
 int cuStreamCreate(void** stream, unsigned) {
   ENTER(true);
   return NewObject(state, stream);
 }
 int cuStreamDestroy_v2(void* stream) { return DeleteObject(stream); }
-int cuStreamSynchronize(void*) { return 0; }
+int cuStreamSynchronize(void* stream) {
+  State& state = Fake();
+  std::unique_lock<std::mutex> lock(state.mu);
+  return state.streams.Sync(lock, stream);
+}
+int cuStreamQuery(void* stream) {
+  ENTER(true);
+  return state.streams.Query(stream);
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  ENTER(true);
+  state.streams.WaitEvent(stream, event);
+  return 0;
+}
+int cuStreamIsCapturing(void*, int* status) {
+  *status = hoist::cuda::kCaptureNone;
+  return 0;
+}
+int cuStreamBatchMemOp_v2(void* stream, unsigned count, MemOp* ops, unsigned) {
+  ENTER(true);
+  if (count >= 256) return kInvalidValue;
+  for (unsigned i = 0; i < count; ++i) {
+    if (const int error = QueueMemOp(state, stream, ops[i]); error != 0) {
+      return error;
+    }
+  }
+  return 0;
+}
+int cuLaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
+  ENTER(true);
+  return state.streams.Add(
+      stream, {.host = [function, argument] { function(argument); }});
+}
 int cuEventCreate(void** event, unsigned) {
   ENTER(true);
   return NewObject(state, event);
 }
 int cuEventDestroy_v2(void* event) { return DeleteObject(event); }
-int cuEventRecord(void*, void*) {
+int cuEventRecord(void* event, void* stream) {
   ENTER(true);
+  state.streams.Record(event, stream);
   return 0;
 }
-int cuEventSynchronize(void*) {
+int cuEventSynchronize(void* event) {
   ENTER(true);
-  return 0;
+  return state.streams.SyncEvent(lock, event);
 }
 
 }  // extern "C"

@@ -53,7 +53,9 @@ SlabId NextId() {
   return SlabId(++last);
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Backing>& info) {
+}  // namespace
+
+std::string BackingName(const ::testing::TestParamInfo<Backing>& info) {
   switch (info.param) {
     case Backing::kMemfd:
       return "emulated";
@@ -64,8 +66,6 @@ std::string NameOf(const ::testing::TestParamInfo<Backing>& info) {
   }
   return "";
 }
-
-}  // namespace
 
 void DeviceConformance::SetUp() {
   absl::StatusOr<Device*> found = devices->Get(GetParam());
@@ -160,6 +160,6 @@ uint64_t DeviceConformance::FreeDeviceBytes() const {
 INSTANTIATE_TEST_SUITE_P(, DeviceConformance,
                          ::testing::Values(Backing::kMemfd, Backing::kVmm,
                                            Backing::kIpc),
-                         NameOf);
+                         BackingName);
 
 }  // namespace hoistd::testing

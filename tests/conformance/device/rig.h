@@ -52,6 +52,8 @@ class DeviceConformance : public ::testing::TestWithParam<Backing> {
   std::vector<SlabId> made_;
 };
 
+std::string BackingName(const ::testing::TestParamInfo<Backing>& info);
+
 }  // namespace hoistd::testing
 
 #endif  // HOIST_TESTS_CONFORMANCE_DEVICE_RIG_H_

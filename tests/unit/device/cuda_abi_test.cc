@@ -24,6 +24,17 @@ static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kEventBlockingSync == CU_EVENT_BLOCKING_SYNC);
 static_assert(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
+static_assert(kNotReady == CUDA_ERROR_NOT_READY);
+static_assert(kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+static_assert(kHostPointerIsDevicePointer ==
+              CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
+static_assert(kCanUseStreamMemOps ==
+              CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+static_assert(kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(kMemOpWait32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
+static_assert(kMemOpWrite32 == CU_STREAM_MEM_OP_WRITE_VALUE_32);
+static_assert(kWaitGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ);
+static_assert(kWriteBehindAll == CU_STREAM_WRITE_VALUE_DEFAULT);
 static_assert(kIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 
 static_assert(sizeof(Address) == sizeof(CUdeviceptr));
@@ -42,6 +53,19 @@ static_assert(offsetof(AllocationProp, location) ==
               offsetof(CUmemAllocationProp, location));
 static_assert(offsetof(AllocationProp, win32) ==
               offsetof(CUmemAllocationProp, win32HandleMetaData));
+
+using WaitOp = decltype(CUstreamBatchMemOpParams::waitValue);
+using WriteOp = decltype(CUstreamBatchMemOpParams::writeValue);
+static_assert(sizeof(MemOp) == sizeof(CUstreamBatchMemOpParams));
+static_assert(alignof(MemOp) == alignof(CUstreamBatchMemOpParams));
+static_assert(offsetof(MemOp, operation) == offsetof(WaitOp, operation));
+static_assert(offsetof(MemOp, address) == offsetof(WaitOp, address));
+static_assert(offsetof(MemOp, value) == offsetof(WaitOp, value));
+static_assert(offsetof(MemOp, flags) == offsetof(WaitOp, flags));
+static_assert(offsetof(MemOp, operation) == offsetof(WriteOp, operation));
+static_assert(offsetof(MemOp, address) == offsetof(WriteOp, address));
+static_assert(offsetof(MemOp, value) == offsetof(WriteOp, value));
+static_assert(offsetof(MemOp, flags) == offsetof(WriteOp, flags));
 
 // How many arguments a function takes, and how many bytes each has.
 template <typename Function>
@@ -71,10 +95,13 @@ TEST(CudaAbi, OurFunctionsHaveTheArgumentsOfCudaH) {
   EXPECT_SAME(device_name, cuDeviceGetName);
   EXPECT_SAME(device_uuid, cuDeviceGetUuid);
   EXPECT_SAME(device_total, cuDeviceTotalMem);
+  EXPECT_SAME(device_attribute, cuDeviceGetAttribute);
   EXPECT_SAME(primary_retain, cuDevicePrimaryCtxRetain);
   EXPECT_SAME(primary_release, cuDevicePrimaryCtxRelease);
   EXPECT_SAME(push_context, cuCtxPushCurrent);
   EXPECT_SAME(pop_context, cuCtxPopCurrent);
+  EXPECT_SAME(current_context, cuCtxGetCurrent);
+  EXPECT_SAME(sync_context, cuCtxSynchronize);
   EXPECT_SAME(memory_info, cuMemGetInfo);
   EXPECT_SAME(alloc, cuMemAlloc);
   EXPECT_SAME(free, cuMemFree);
@@ -102,6 +129,11 @@ TEST(CudaAbi, OurFunctionsHaveTheArgumentsOfCudaH) {
   EXPECT_SAME(stream_create, cuStreamCreate);
   EXPECT_SAME(stream_destroy, cuStreamDestroy);
   EXPECT_SAME(stream_sync, cuStreamSynchronize);
+  EXPECT_SAME(stream_query, cuStreamQuery);
+  EXPECT_SAME(stream_wait_event, cuStreamWaitEvent);
+  EXPECT_SAME(stream_is_capturing, cuStreamIsCapturing);
+  EXPECT_SAME(stream_mem_ops, cuStreamBatchMemOp);
+  EXPECT_SAME(launch_host_function, cuLaunchHostFunc);
   EXPECT_SAME(event_create, cuEventCreate);
   EXPECT_SAME(event_destroy, cuEventDestroy);
   EXPECT_SAME(event_record, cuEventRecord);

@@ -2,6 +2,7 @@
 // several devices share. Copies and processes are the conformance suite's.
 #include "daemon/device/cuda_device.h"
 
+#include <atomic>
 #include <future>
 
 #include "client/src/device_map.h"
@@ -85,6 +86,70 @@ TEST_F(CudaDeviceTest, WhicheverCallFailsNothingIsLeftBehind) {
         << "after a failure of call " << n << ": " << status.ToString();
   }
   EXPECT_GT(failures, 30);
+}
+
+// A word behind a copy, on a GPU that lets streams write words or does not.
+absl::Status WriteOneWord(std::atomic<uint32_t>& word) {
+  HOIST_ASSIGN_OR_RETURN(auto devices, FindCudaDevices({}));
+  Device& device = *devices[0];
+  HOIST_RETURN_IF_ERROR(
+      device.CreateSlab({SlabId(1), 0, 2 * kMiB, Backing::kVmm}));
+  const std::span<std::byte> memory = {reinterpret_cast<std::byte*>(&word),
+                                       sizeof(word)};
+  HOIST_RETURN_IF_ERROR(device.RegisterHost(memory));
+  const std::vector<std::byte> host(kMiB, std::byte{5});
+  absl::Status status;
+  {
+    HOIST_ASSIGN_OR_RETURN(const auto stream, device.CreateStream());
+    const WordWrite write = {&word, 7};
+    status.Update(stream->CopyIn(0, host));
+    status.Update(stream->WriteWords({&write, 1}));
+    status.Update(Wait(*stream));
+    status.Update(stream->Health());
+  }
+  status.Update(device.UnregisterHost(memory));
+  status.Update(device.DestroySlab(SlabId(1)));
+  return status;
+}
+
+TEST_F(CudaDeviceTest, AGpuWhoseStreamsWriteNoWordsHasThemWritten) {
+  for (const bool can : {true, false}) {
+    fake_->set_stream_mem_ops(can);
+    std::atomic<uint32_t> word = 0;
+    const absl::Status status = WriteOneWord(word);
+    fake_->set_stream_mem_ops(true);
+    EXPECT_OK(status);
+    EXPECT_EQ(word, 7u);
+  }
+}
+
+TEST_F(CudaDeviceTest, WordsAreWrittenOrTheErrorIsTold) {
+  for (const bool can : {true, false}) {
+    fake_->set_stream_mem_ops(can);
+    int failures = 0;
+    for (int n = 1; n < kMaxCalls; ++n) {
+      fake_->fail_at(n);
+      std::atomic<uint32_t> word = 0;
+      const absl::Status status = WriteOneWord(word);
+      const bool reached = fake_->calls() >= n;
+      fake_->fail_at(0);
+      if (!reached) break;
+      failures += status.ok() ? 0 : 1;
+      EXPECT_EQ(status.ok() ? word.load() : 7u, 7u) << "call " << n;
+      ASSERT_STREQ(fake_->held(), "") << "after a failure of call " << n;
+    }
+    EXPECT_GT(failures, 15);
+  }
+  fake_->set_stream_mem_ops(true);
+}
+
+TEST_F(CudaDeviceTest, WordsOutsideRegisteredMemoryAreRefused) {
+  ASSERT_OK_AND_ASSIGN(auto devices, FindCudaDevices({}));
+  ASSERT_OK_AND_ASSIGN(const auto stream, devices[0]->CreateStream());
+  std::atomic<uint32_t> word = 0;
+  const WordWrite write = {&word, 7};
+  EXPECT_THAT(stream->WriteWords({&write, 1}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_F(CudaDeviceTest, TheErrorSaysWhatTheDriverSaid) {

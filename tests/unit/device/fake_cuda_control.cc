@@ -13,8 +13,10 @@ std::optional<FakeCuda> FindFakeCuda() {
   fake.calls = reinterpret_cast<int (*)()>(dlsym(library, "fake_cuda_calls"));
   fake.held =
       reinterpret_cast<const char* (*)()>(dlsym(library, "fake_cuda_held"));
+  fake.set_stream_mem_ops = reinterpret_cast<void (*)(bool)>(
+      dlsym(library, "fake_cuda_set_stream_mem_ops"));
   if (fake.fail_at == nullptr || fake.calls == nullptr ||
-      fake.held == nullptr) {
+      fake.held == nullptr || fake.set_stream_mem_ops == nullptr) {
     return std::nullopt;
   }
   return fake;

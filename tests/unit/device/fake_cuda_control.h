@@ -10,6 +10,7 @@ struct FakeCuda {
   void (*fail_at)(int n);  // The n-th call from now on fails; 0: none.
   int (*calls)();          // Since then.
   const char* (*held)();   // Empty if the fake holds nothing.
+  void (*set_stream_mem_ops)(bool can);  // Whether streams write words.
 };
 
 // nullopt: the libcuda.so.1 that is found is a real one.

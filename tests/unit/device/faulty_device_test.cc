@@ -1,6 +1,7 @@
 // The suite's own tool: a fault that is not injected shows nothing.
 #include "tests/support/faulty_device.h"
 
+#include <atomic>
 #include <future>
 
 #include "daemon/device/emulated_device.h"
@@ -48,6 +49,35 @@ TEST_F(FaultyDeviceTest, AFailingThenTellsItsCallback) {
   stream->Then([&](absl::Status s) { second.set_value(std::move(s)); });
   EXPECT_EQ(first.get_future().get(), error_);
   EXPECT_OK(second.get_future().get());
+}
+
+TEST_F(FaultyDeviceTest, CopiesThatAreHeldKeepBackTheWordsBehindThem) {
+  ASSERT_OK(inner_->CreateSlab({SlabId(1), 0, 2 * kMiB}));
+  ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
+  const std::vector<std::byte> from(64);
+  std::atomic<uint32_t> word = 0;
+  const WordWrite write = {&word, 1};
+  faulty_->HoldCopies();
+  ASSERT_OK(stream->CopyIn(0, from));
+  ASSERT_OK(stream->WriteWords({&write, 1}));
+  std::promise<uint32_t> seen;
+  stream->Then([&](const absl::Status&) { seen.set_value(word); });
+  faulty_->WaitForCopies(1);
+  EXPECT_EQ(word, 0u);
+  faulty_->LetCopiesGo();
+  EXPECT_EQ(seen.get_future().get(), 1u);
+}
+
+TEST_F(FaultyDeviceTest, WordsAndHealthFailWhenTold) {
+  ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
+  std::atomic<uint32_t> word = 0;
+  const WordWrite write = {&word, 1};
+  EXPECT_OK(stream->Health());
+  faulty_->FailAll(DeviceCall::kHealth, error_);
+  faulty_->FailNth(DeviceCall::kWriteWords, 1, error_);
+  EXPECT_EQ(stream->Health(), error_);
+  EXPECT_EQ(stream->WriteWords({&write, 1}), error_);
+  EXPECT_OK(stream->WriteWords({&write, 1}));
 }
 
 TEST_F(FaultyDeviceTest, HeldCallbacksComeWhenToldAndInOrder) {
