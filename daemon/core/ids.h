@@ -34,6 +34,7 @@ using TransferId = Id<struct TransferTag>;
 using SlabId = Id<struct SlabTag>;
 using SpillId = Id<struct SpillTag>;
 using OwnerId = Id<struct OwnerTag>;
+using PlanId = Id<struct PlanTag>;
 using GroupIndex = Id<struct GroupTag, uint32_t>;
 using DeviceIndex = Id<struct DeviceTag, uint32_t>;
 using Uid = Id<struct UidTag, uint32_t>;
