@@ -6,9 +6,11 @@
 // wildly, and no slot is as large as the largest group unless it must be.
 //
 // While one group computes the next one arrives, so the ring must hold the two
-// largest streamed groups at once; `slack_bytes` more keep the link busy when
-// groups are small. The rest of the budget keeps groups resident, as many bytes
-// as fit, since a resident byte costs nothing in any pass.
+// largest streamed groups at once. Small groups need more on their way than one
+// at a time, lest the link idles between them: beside the largest group the
+// ring holds `slack_bytes` if the next one is smaller than that. The rest of
+// the budget keeps groups resident, as many bytes as fit, since a resident byte
+// costs nothing in any pass.
 #ifndef HOIST_DAEMON_CORE_PLANNER_H_
 #define HOIST_DAEMON_CORE_PLANNER_H_
 
@@ -25,6 +27,8 @@ struct PlanProblem {
   // One pass: indices into `bytes`. Each occurs, perhaps several times.
   std::vector<uint32_t> order;
   uint64_t budget_bytes = 0;
+  // Less is taken where the budget is small: at most an eighth of what the two
+  // largest groups leave of it.
   uint64_t slack_bytes = uint64_t{32} << 20;
 };
 
@@ -53,12 +57,16 @@ struct Plan {
 // copies are not hidden behind compute.
 uint64_t MinimumBudget(const PlanProblem& problem);
 
-// Pure. The resident bytes are the most that any choice allows whose ring holds
-// the two largest streamed groups and the slack (exactly so where the budget
-// has at most 2^17 units of 4 KiB; else sizes are rounded up to a 2^17th of
-// it). Residents are spread evenly through the order, since copies then overlap
-// more compute. ResourceExhausted: the budget is below the minimum; the message
-// names both. InvalidArgument: an empty or inconsistent problem.
+// Pure. The resident bytes are the most that any choice allows whose ring is as
+// said above, and never fewer with a larger budget: exactly so where the budget
+// is at most 2^17 times the largest common divisor of all sizes; else sizes are
+// counted in units of at most a 2^17th of it, rounded up. Of equal groups those
+// stay that a pass visits most often, and of these every so many-th of the
+// order, since copies then overlap more compute. What is left over goes to the
+// ring only if that hides a copy. Below the two largest nothing is resident and
+// the ring is the whole budget.
+// ResourceExhausted: the budget is below the minimum; the message names both.
+// InvalidArgument: an empty or inconsistent problem.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem);
 
 }  // namespace hoistd
