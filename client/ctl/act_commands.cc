@@ -121,6 +121,21 @@ int Evict(Connection& daemon, const v1::EvictRequest& request,
   return kExitOk;
 }
 
+int Share(Connection& daemon, const v1::SetShareRequest& request,
+          const Output& output) {
+  grpc::ClientContext context;
+  v1::SetShareResponse response;
+  const grpc::Status got =
+      daemon.admin().SetShare(&context, request, &response);
+  if (!got.ok()) return daemon.Fail(got, output);
+  if (output.json) {
+    PrintJson(response, JsonStyle::kPretty, output);
+  } else {
+    output.out << "plan " << request.plan_id() << " shares the link as asked\n";
+  }
+  return kExitOk;
+}
+
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output) {
   grpc::ClientContext context;

@@ -35,6 +35,7 @@ struct Parsed {
   bool forget = false;
   bool resume = false;
   std::string shell;
+  v1::SetShareRequest share;
 };
 
 v1::Tier TierOf(const std::string& tier) {
@@ -125,6 +126,8 @@ class CommandLine {
         ->add_option("MODEL", parsed_.model, "its name, or UID:NAME")
         ->required();
     Add("sessions", "who is connected and what they hold", ShowSessions);
+    Add("plans", "who streams what, and who gets how much of the link",
+        ShowPlans);
     Add("watch", "what happens, as it happens", Watch);
   }
 
@@ -174,6 +177,38 @@ class CommandLine {
                    "forget the model altogether, what was spilled included");
   }
 
+  void AddShare(CLI::App* share) {
+    share
+        ->add_option_function<uint64_t>(
+            "PLAN", [this](uint64_t id) { parsed_.share.set_plan_id(id); },
+            "its number, as `hoistctl plans` shows it")
+        ->required();
+    share
+        ->add_option_function<uint32_t>(
+            "--weight",
+            [this](uint32_t weight) {
+              parsed_.share.mutable_share()->set_weight(weight);
+            },
+            "bytes are shared in proportion (default: 1)")
+        ->check(CLI::Range(1, 1000));
+    share
+        ->add_option_function<int32_t>(
+            "--priority",
+            [this](int32_t priority) {
+              parsed_.share.mutable_share()->set_priority(priority);
+            },
+            "-10 to 10; higher goes first (default: 0)")
+        ->check(CLI::Range(-10, 10));
+    share
+        ->add_option_function<uint64_t>(
+            "--max-rate",
+            [this](uint64_t rate) {
+              parsed_.share.mutable_share()->set_max_bytes_per_second(rate);
+            },
+            "bytes a second, such as 10GB (default: no cap)")
+        ->transform(CLI::AsSizeValue(true));
+  }
+
   void AddRest() {
     CLI::App* load = Add("load", "register a model by path and bring it up",
                          [this](Connection& daemon, const Output& output) {
@@ -192,6 +227,12 @@ class CommandLine {
     load->add_option("--readers", parsed_.readers,
                      "owner or everyone (default: as hoistd.toml says)")
         ->check(CLI::IsMember({"owner", "everyone"}));
+    CLI::App* share =
+        Add("share", "how a plan shares its device's link with others",
+            [this](Connection& daemon, const Output& output) {
+              return Share(daemon, parsed_.share, output);
+            });
+    AddShare(share);
     CLI::App* drain =
         Add("drain", "refuse new work and wait for leases to end",
             [this](Connection& daemon, const Output& output) {

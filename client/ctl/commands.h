@@ -14,6 +14,7 @@ int ShowModels(Connection& daemon, const Output& output);
 int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output);
 int ShowSessions(Connection& daemon, const Output& output);
+int ShowPlans(Connection& daemon, const Output& output);
 
 int Load(Connection& daemon, const v1::LoadRequest& request,
          const Output& output);
@@ -22,6 +23,8 @@ int Pin(Connection& daemon, const v1::PinRequest& request,
 int Unpin(Connection& daemon, const v1::UnpinRequest& request,
           const Output& output);
 int Evict(Connection& daemon, const v1::EvictRequest& request,
+          const Output& output);
+int Share(Connection& daemon, const v1::SetShareRequest& request,
           const Output& output);
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output);

@@ -185,17 +185,59 @@ int ShowSessions(Connection& daemon, const Output& output) {
                {"LEASES", Align::kRight},
                {"LEASED", Align::kRight},
                {"BUDGET", Align::kRight},
-               {"WAITING", Align::kRight}});
+               {"WAITING", Align::kRight},
+               {"PLANS", Align::kRight}});
   for (const v1::SessionStatus& session : response.sessions()) {
-    table.Add({std::to_string(session.id()), Shown(session.client_name()),
-               Shown(session.via()), std::to_string(session.pid()),
-               std::to_string(session.uid()), HumanTime(session.age_ms()),
-               std::to_string(session.leases()),
-               HumanBytes(session.leased_bytes()),
-               session.device_budget_bytes() == 0
+    table.Add(
+        {std::to_string(session.id()), Shown(session.client_name()),
+         Shown(session.via()), std::to_string(session.pid()),
+         std::to_string(session.uid()), HumanTime(session.age_ms()),
+         std::to_string(session.leases()), HumanBytes(session.leased_bytes()),
+         session.device_budget_bytes() == 0
+             ? "-"
+             : HumanBytes(session.device_budget_bytes()),
+         std::to_string(session.waiting()), std::to_string(session.plans())});
+  }
+  table.Print(output.out);
+  return kExitOk;
+}
+
+int ShowPlans(Connection& daemon, const Output& output) {
+  grpc::ClientContext context;
+  v1::ListPlansResponse response;
+  const grpc::Status got = daemon.admin().ListPlans(&context, {}, &response);
+  if (!got.ok()) return daemon.Fail(got, output);
+  if (output.json) {
+    PrintJson(response, JsonStyle::kPretty, output);
+    return kExitOk;
+  }
+  Table table({{"PLAN", Align::kRight},
+               {"SESSION", Align::kRight},
+               {"CLIENT"},
+               {"MODEL"},
+               {"DEVICE", Align::kRight},
+               {"RESIDENT", Align::kRight},
+               {"RING", Align::kRight},
+               {"A PASS", Align::kRight},
+               {"COPIED", Align::kRight},
+               {"NOW", Align::kRight},
+               {"WEIGHT", Align::kRight},
+               {"PRIORITY", Align::kRight},
+               {"CAP", Align::kRight},
+               {"SKIPPED", Align::kRight}});
+  for (const v1::PlanStatus& plan : response.plans()) {
+    const v1::Share& share = plan.share();
+    table.Add({std::to_string(plan.id()), std::to_string(plan.session_id()),
+               Shown(plan.client_name()), Shown(plan.model()),
+               std::to_string(plan.device()), HumanBytes(plan.resident_bytes()),
+               HumanBytes(plan.ring_bytes()), HumanBytes(plan.streamed_bytes()),
+               HumanBytes(plan.copied_bytes()),
+               HumanBytes(plan.bytes_per_second()) + "/s",
+               std::to_string(share.weight()), std::to_string(share.priority()),
+               share.max_bytes_per_second() == 0
                    ? "-"
-                   : HumanBytes(session.device_budget_bytes()),
-               std::to_string(session.waiting())});
+                   : HumanBytes(share.max_bytes_per_second()) + "/s",
+               std::to_string(plan.skipped())});
   }
   table.Print(output.out);
   return kExitOk;

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -12,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
 
 namespace hoist {
@@ -35,23 +35,6 @@ timeval ToTimeval(milliseconds time) {
   out.tv_usec = static_cast<suseconds_t>(time.count() % 1000 * 1000);
   return out;
 }
-
-// No signal is meant for the reading thread: a handler of the program's must
-// not run on a stack that it knows nothing of.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 bool NobodyListens(int error) {
   return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
@@ -228,45 +211,67 @@ Status Connection::Deliver(Reply reply) {
     }
     pending = it->second;
   }
-  LeaseGrant* lease = std::get_if<LeaseGrant>(&reply.body);
-  const uint64_t lease_id = lease == nullptr ? 0 : lease->id;
-  Status admitted;
-  if (lease != nullptr) admitted = admit_(lease);
+  const Status admitted = admit_(&reply);
   bool give_back = !admitted.ok();
   {
     const std::lock_guard<std::mutex> lock(mu_);
     // Fail() may have answered meanwhile; it took the request off the table.
     pending_.erase(reply.request_id);
     if (pending->abandoned || pending->done) {
-      give_back = lease != nullptr;
+      give_back = true;
     } else {
       pending->done = true;
       if (admitted.ok()) {
         pending->reply = std::move(reply);
       } else {
-        pending->reply = std::move(admitted);
+        pending->reply = admitted;
       }
       pending->arrived.notify_all();
     }
   }
-  if (give_back) {
-    Post([lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
-  }
+  if (give_back) GiveBack(reply);
   return Status();
 }
 
-void Connection::Fail(Status why) {
-  const std::lock_guard<std::mutex> lock(mu_);
-  if (!failed_.ok()) return;
-  failed_ = std::move(why);
-  for (auto& [id, pending] : pending_) {
-    pending->done = true;
-    pending->reply = failed_;
-    pending->arrived.notify_all();
+void Connection::GiveBack(const Reply& reply) {
+  if (const auto* lease = std::get_if<LeaseGrant>(&reply.body)) {
+    Post([lease](uint64_t id) {
+      return EncodeRelease(id, std::span(&lease->id, 1));
+    });
+  } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
+    Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
   }
-  pending_.clear();
-  // Wakes the reader and any sender, and tells hoistd that all is given back.
-  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+void Connection::Fail(Status why) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!failed_.ok()) return;
+    failed_ = why;
+    for (auto& [id, pending] : pending_) {
+      pending->done = true;
+      pending->reply = failed_;
+      pending->arrived.notify_all();
+    }
+    pending_.clear();
+    // Wakes the reader and any sender, and tells hoistd that all is given back.
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
+  const std::lock_guard<std::mutex> lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->SessionEnded(why);
+}
+
+Status Connection::AddListener(Listener* listener) {
+  {
+    const std::lock_guard<std::mutex> lock(listeners_mu_);
+    listeners_.push_back(listener);
+  }
+  return Check();
+}
+
+void Connection::RemoveListener(Listener* listener) {
+  const std::lock_guard<std::mutex> lock(listeners_mu_);
+  std::erase(listeners_, listener);
 }
 
 }  // namespace hoist

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "client/src/fork_guard.h"
 #include "client/src/messages.h"
@@ -33,10 +34,19 @@ Result<UniqueFd> ConnectSocket(const std::string& path,
 // Bounds:   as many requests in flight as callers wait.
 class Connection {
  public:
-  // Called on the reading thread for each lease, before its caller wakes: maps
-  // the slabs, which later leases rely on. An error goes to the caller.
-  using Admit = std::function<Status(LeaseGrant*)>;
+  // Called on the reading thread for each lease and plan, before its caller
+  // wakes: maps the slabs, which later ones rely on. An error goes to the
+  // caller, and what was granted goes back.
+  using Admit = std::function<Status(Reply*)>;
   using Encode = std::function<std::string(uint64_t request_id)>;
+
+  // Who must know at once that the session has ended.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // Once, on any thread; must neither block nor call the connection.
+    virtual void SessionEnded(const Status& why) = 0;
+  };
 
   Connection(UniqueFd socket, Admit admit);
   Connection(const Connection&) = delete;
@@ -55,6 +65,12 @@ class Connection {
   Status Check() const;
   void Close();
 
+  // Not ok: the session has ended already, for this reason; `listener` may have
+  // been told so too.
+  Status AddListener(Listener* listener);
+  // When this returns, `listener` is not called any more.
+  void RemoveListener(Listener* listener);
+
  private:
   struct Pending {
     std::condition_variable arrived;
@@ -68,6 +84,7 @@ class Connection {
   void ReadUntilEnd();
   Status ReadOne();
   Status Deliver(Reply reply);
+  void GiveBack(const Reply& reply);
   void Fail(Status why);
 
   const UniqueFd socket_;
@@ -78,6 +95,8 @@ class Connection {
   Status failed_;
   uint64_t next_request_id_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<Pending>> pending_;
+  std::mutex listeners_mu_;           // Held while they are called.
+  std::vector<Listener*> listeners_;  // Guarded by listeners_mu_.
   std::once_flag closed_;
   std::thread reader_;
 };

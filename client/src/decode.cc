@@ -170,6 +170,54 @@ Result<LeaseGrant> DecodeLease(const Hoist__V1__Lease& in,
   return out;
 }
 
+Result<PlanGrant> DecodePlan(const Hoist__V1__Plan& in,
+                             std::vector<UniqueFd>* fds) {
+  PlanGrant out;
+  out.id = in.id;
+  out.budget_bytes = in.budget_bytes;
+  out.resident_bytes = in.resident_bytes;
+  out.ring_bytes = in.ring_bytes;
+  out.streamed_bytes = in.streamed_bytes;
+  out.lead = in.lead;
+  out.groups.reserve(in.n_groups);
+  for (size_t i = 0; i < in.n_groups; ++i) {
+    const Hoist__V1__Plan__PlannedGroup& from = *in.groups[i];
+    if (from.slot_bytes > kMaxImageBytes ||
+        from.offset_bytes >
+            std::numeric_limits<uint64_t>::max() - from.slot_bytes) {
+      return Malformed("a slot of more bytes than an image may have");
+    }
+    PlannedGroup group;
+    group.group = from.group;
+    group.resident = from.resident != 0;
+    group.offset_bytes = from.offset_bytes;
+    group.slot_bytes = from.slot_bytes;
+    out.groups.push_back(group);
+  }
+  for (size_t i = 0; i < in.n_slabs; ++i) {
+    if (in.slabs[i]->device != in.slabs[0]->device) {
+      return Malformed("a ring's slabs on two devices");
+    }
+    Result<SlabImport> slab = DecodeSlab(*in.slabs[i], fds);
+    if (!slab.ok()) return slab.status();
+    out.slabs.push_back(std::move(slab).value());
+    out.slab_device = in.slabs[0]->device;
+  }
+  if (std::all_of(out.groups.begin(), out.groups.end(),
+                  [](const PlannedGroup& group) { return group.resident; })) {
+    return out;
+  }
+  for (const uint32_t index : {in.lane_fd_index, in.wake_fd_index}) {
+    if (index >= fds->size() || !(*fds)[index].valid() ||
+        in.lane_fd_index == in.wake_fd_index) {
+      return Malformed("a lane's descriptor is missing");
+    }
+  }
+  out.lane = std::move((*fds)[in.lane_fd_index]);
+  out.wake = std::move((*fds)[in.wake_fd_index]);
+  return out;
+}
+
 // One of gRPC's codes; others, from a newer daemon, are kUnknown.
 Code CodeOf(int32_t number) {
   return number < 0 || number > static_cast<int32_t>(Code::kUnauthenticated)
@@ -208,6 +256,12 @@ Result<Reply> DecodeReply(Packet packet) {
       Result<LeaseGrant> lease = DecodeLease(*in->lease, &packet.fds);
       if (!lease.ok()) return lease.status();
       reply.body = std::move(lease).value();
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_PLAN: {
+      Result<PlanGrant> plan = DecodePlan(*in->plan, &packet.fds);
+      if (!plan.ok()) return plan.status();
+      reply.body = std::move(plan).value();
       break;
     }
     default:

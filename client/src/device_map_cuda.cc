@@ -1,11 +1,10 @@
 // A CUDA device's memory: VMM slabs mapped for reading, and legacy IPC slabs.
-#include <unistd.h>
-
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "client/src/cuda_context.h"
 #include "client/src/device_map.h"
 #include "client/src/slab_ranges.h"
 #include "hoist/shared/cuda_driver.h"
@@ -18,14 +17,12 @@ constexpr uint64_t kSlabAlignment = uint64_t{2} << 20;
 
 class CudaDeviceMap final : public DeviceMap {
  public:
-  // Takes over one reference to the device's primary context.
-  CudaDeviceMap(const cuda::Driver& driver, cuda::DeviceId device,
-                cuda::Context context, uint64_t span_bytes)
-      : driver_(driver),
-        device_(device),
-        context_(context),
+  CudaDeviceMap(std::unique_ptr<CudaContext> context, uint64_t span_bytes)
+      : opened_(std::move(context)),
+        driver_(opened_->driver()),
+        device_(opened_->device()),
+        context_(opened_->context()),
         span_bytes_(span_bytes),
-        pid_(getpid()),
         slabs_(span_bytes) {}
   CudaDeviceMap(const CudaDeviceMap&) = delete;
   CudaDeviceMap& operator=(const CudaDeviceMap&) = delete;
@@ -42,11 +39,11 @@ class CudaDeviceMap final : public DeviceMap {
   Result<cuda::Address> OpenIpc(const SlabImport& slab);
   Status Close(const SlabRange& slab);
 
-  const cuda::Driver driver_;
+  const std::unique_ptr<CudaContext> opened_;
+  const cuda::Driver& driver_;
   const cuda::DeviceId device_;
   const cuda::Context context_;
   const uint64_t span_bytes_;
-  const pid_t pid_;
   mutable std::mutex mu_;
   cuda::Address base_ = 0;  // Guarded by mu_. 0: no VMM slab came yet.
   SlabRanges slabs_;        // Guarded by mu_.
@@ -54,15 +51,12 @@ class CudaDeviceMap final : public DeviceMap {
 
 CudaDeviceMap::~CudaDeviceMap() {
   // After a fork the child has the object but not the context.
-  if (getpid() != pid_) return;
-  {
-    const cuda::ScopedContext current(driver_, context_);
-    // At exit the driver may be gone already; the memory then is, too, and
-    // nothing is left to be told about an error.
-    for (const auto& [offset, slab] : slabs_.by_offset()) (void)Close(slab);
-    if (base_ != 0) driver_.unreserve(base_, span_bytes_);
-  }
-  driver_.primary_release(device_);
+  if (opened_->forked()) return;
+  const cuda::ScopedContext current(driver_, context_);
+  // At exit the driver may be gone already; the memory then is, too, and
+  // nothing is left to be told about an error.
+  for (const auto& [offset, slab] : slabs_.by_offset()) (void)Close(slab);
+  if (base_ != 0) driver_.unreserve(base_, span_bytes_);
 }
 
 // With the first VMM slab: a GPU of IPC slabs alone may have no such thing.
@@ -74,7 +68,7 @@ Status CudaDeviceMap::ReserveSpan() {
 }
 
 Status CudaDeviceMap::CheckProcess() const {
-  if (getpid() == pid_) return Status();
+  if (!opened_->forked()) return Status();
   return Status(Code::kFailedPrecondition,
                 "CUDA cannot be used after a fork; connect anew in the child "
                 "after an exec");
@@ -182,56 +176,14 @@ const void* CudaDeviceMap::Address(uint64_t offset) const {
   return reinterpret_cast<const void*>(slab->address + (offset - slab->offset));
 }
 
-std::string UuidText(const std::array<uint8_t, 16>& uuid) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "GPU-";
-  for (size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kDigits[uuid[i] >> 4];
-    text += kDigits[uuid[i] & 15];
-  }
-  return text;
-}
-
-Result<cuda::DeviceId> FindDevice(const cuda::Driver& driver,
-                                  const std::array<uint8_t, 16>& uuid) {
-  int count = 0;
-  if (const cuda::Error error = driver.device_count(&count);
-      error != cuda::kSuccess) {
-    return driver.Check(error, "count the GPUs");
-  }
-  for (int i = 0; i < count; ++i) {
-    cuda::DeviceId device = 0;
-    cuda::Uuid found = {};
-    if (driver.device_get(&device, i) == cuda::kSuccess &&
-        driver.device_uuid(&found, device) == cuda::kSuccess &&
-        found.bytes == uuid) {
-      return device;
-    }
-  }
-  return Status(Code::kNotFound,
-                "none of the " + std::to_string(count) +
-                    " GPUs that this process sees is the daemon's " +
-                    UuidText(uuid) +
-                    "; see that CUDA_VISIBLE_DEVICES (or the "
-                    "container) shows it");
-}
-
 }  // namespace
 
 Result<std::unique_ptr<DeviceMap>> CreateCudaDeviceMap(
     const std::array<uint8_t, 16>& uuid, uint64_t span_bytes) {
-  Result<cuda::Driver> driver = cuda::Driver::Load();
-  if (!driver.ok()) return driver.status();
-  Result<cuda::DeviceId> device = FindDevice(*driver, uuid);
-  if (!device.ok()) return device.status();
-  cuda::Context context = nullptr;
-  if (const cuda::Error error = driver->primary_retain(&context, *device);
-      error != cuda::kSuccess) {
-    return driver->Check(error, "open the GPU's primary context");
-  }
+  Result<std::unique_ptr<CudaContext>> context = CudaContext::Open(uuid);
+  if (!context.ok()) return context.status();
   return std::unique_ptr<DeviceMap>(
-      std::make_unique<CudaDeviceMap>(*driver, *device, context, span_bytes));
+      std::make_unique<CudaDeviceMap>(std::move(context).value(), span_bytes));
 }
 
 }  // namespace hoist

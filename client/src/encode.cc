@@ -198,13 +198,44 @@ std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
   return Pack(message);
 }
 
-std::string EncodeRelease(uint64_t request_id, uint64_t lease_id) {
+std::string EncodeRelease(uint64_t request_id,
+                          std::span<const uint64_t> lease_ids) {
   Hoist__V1__ReleaseRequest body = HOIST__V1__RELEASE_REQUEST__INIT;
-  body.n_lease_ids = 1;
-  body.lease_ids = &lease_id;
+  body.n_lease_ids = lease_ids.size();
+  body.lease_ids = const_cast<uint64_t*>(lease_ids.data());
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_RELEASE);
   message.release = &body;
+  return Pack(message);
+}
+
+std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request) {
+  Hoist__V1__Share share = HOIST__V1__SHARE__INIT;
+  share.weight = request.weight;
+  share.priority = request.priority;
+  share.max_bytes_per_second = request.max_bytes_per_second;
+  Hoist__V1__SetPlanRequest body = HOIST__V1__SET_PLAN_REQUEST__INIT;
+  body.model_id = request.model_id;
+  body.device = request.device;
+  body.budget_bytes = request.budget_bytes;
+  body.n_order = request.order.size();
+  body.order = const_cast<uint32_t*>(request.order.data());
+  body.deadline_ms = request.deadline_ms;
+  body.replaces = request.replaces;
+  body.stage_deadline_ms = request.stage_deadline_ms;
+  body.share = &share;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_SET_PLAN);
+  message.set_plan = &body;
+  return Pack(message);
+}
+
+std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id) {
+  Hoist__V1__ClearPlanRequest body = HOIST__V1__CLEAR_PLAN_REQUEST__INIT;
+  body.plan_id = plan_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLEAR_PLAN);
+  message.clear_plan = &body;
   return Pack(message);
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -57,6 +58,19 @@ struct StageRequest {
   uint64_t deadline_ms = 0;
 };
 
+struct SetPlanRequest {
+  uint64_t model_id = 0;
+  uint32_t device = 0;
+  uint64_t budget_bytes = 0;
+  std::vector<uint32_t> order;
+  uint64_t deadline_ms = 0;
+  uint64_t replaces = 0;
+  uint64_t stage_deadline_ms = 0;
+  uint32_t weight = 0;
+  int32_t priority = 0;
+  uint64_t max_bytes_per_second = 0;
+};
+
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
 // which they are to be attached: shards, then the index; the image.
 std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
@@ -70,7 +84,10 @@ std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
                            uint32_t device);
 std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups);
-std::string EncodeRelease(uint64_t request_id, uint64_t lease_id);
+std::string EncodeRelease(uint64_t request_id,
+                          std::span<const uint64_t> lease_ids);
+std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request);
+std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
 
 // --- Replies. ---
 
@@ -105,11 +122,36 @@ struct LeaseGrant {
   const void* address = nullptr;
 };
 
+struct PlannedGroup {
+  uint32_t group = 0;
+  bool resident = false;
+  uint64_t offset_bytes = 0;  // Streamed: of its slot, in the device's span.
+  uint64_t slot_bytes = 0;
+  // Of the slot; set by the session, once the slabs are mapped.
+  const void* address = nullptr;
+};
+
+struct PlanGrant {
+  uint64_t id = 0;
+  uint64_t budget_bytes = 0;
+  std::vector<PlannedGroup> groups;  // In order of first use.
+  uint64_t resident_bytes = 0;
+  uint64_t ring_bytes = 0;
+  uint64_t streamed_bytes = 0;
+  uint32_t lead = 0;
+  UniqueFd lane;
+  UniqueFd wake;
+  std::vector<SlabImport> slabs;  // All on `slab_device`.
+  std::optional<uint32_t> slab_device;
+  // Why the plan stands at hoistd and cannot be used here.
+  Status admitted;
+};
+
 struct Reply {
   uint64_t request_id = 0;
   Status status;  // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant>
+               LeaseGrant, PlanGrant>
       body;
 };
 

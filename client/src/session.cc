@@ -41,8 +41,7 @@ Status Session::Open(const ConnectOptions& options) {
       options.socket_path, options.connect_deadline, options.call_deadline);
   if (!socket.ok()) return socket.status();
   connection_ = std::make_unique<Connection>(
-      std::move(socket).value(),
-      [this](LeaseGrant* lease) { return Admit(lease); });
+      std::move(socket).value(), [this](Reply* reply) { return Admit(reply); });
   Result<Reply> reply = connection_->Call(
       [&options](uint64_t id) {
         return EncodeOpenSession(id, options.client_name,
@@ -78,7 +77,19 @@ const DeviceFacts* Session::FindDevice(uint32_t index) const {
 
 // On the reading thread. No lease is asked for before Open() has filled
 // `shared_devices_`, and the lock of the request's table orders the two.
-Status Session::Admit(LeaseGrant* lease) {
+Status Session::Admit(Reply* reply) {
+  if (auto* lease = std::get_if<LeaseGrant>(&reply->body)) {
+    return AdmitLease(lease);
+  }
+  // hoistd has set the plan, and perhaps ended another for it, whatever becomes
+  // of it here: its caller must learn both.
+  if (auto* plan = std::get_if<PlanGrant>(&reply->body)) {
+    plan->admitted = ImportRing(plan);
+  }
+  return Status();
+}
+
+Status Session::AdmitLease(LeaseGrant* lease) {
   const auto it = shared_devices_.find(lease->device);
   if (it == shared_devices_.end()) {
     return Status(Code::kInternal, "hoistd leased on a device it did not name");
@@ -87,6 +98,31 @@ Status Session::Admit(LeaseGrant* lease) {
       std::exchange(lease->slabs, {}), lease->offset_bytes, lease->image_bytes);
   if (!address.ok()) return address.status();
   lease->address = *address;
+  return Status();
+}
+
+Status Session::ImportRing(PlanGrant* plan) {
+  if (plan->slabs.empty()) return Status();
+  const auto it = shared_devices_.find(*plan->slab_device);
+  if (it == shared_devices_.end()) {
+    return Status(Code::kInternal,
+                  "hoistd planned on a device it did not name");
+  }
+  return it->second->Admit(std::exchange(plan->slabs, {}), 0, 0).status();
+}
+
+Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
+  if (plan->slab_device.value_or(device) != device) {
+    return Status(Code::kInternal, "hoistd planned on another device");
+  }
+  SharedDevice& shared = *shared_devices_.at(device);
+  for (PlannedGroup& group : plan->groups) {
+    if (group.resident) continue;
+    Result<const void*> address =
+        shared.Admit({}, group.offset_bytes, group.slot_bytes);
+    if (!address.ok()) return address.status();
+    group.address = *address;
+  }
   return Status();
 }
 
@@ -160,14 +196,33 @@ Status Session::SetOrder(const ModelTable& model,
 }
 
 Status Session::Release(uint64_t lease_id) {
-  return CallForNothing(
-      [lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
+  return CallForNothing([&lease_id](uint64_t id) {
+    return EncodeRelease(id, {&lease_id, 1});
+  });
 }
 
-void Session::PostRelease(uint64_t lease_id) {
+void Session::PostReleases(std::span<const uint64_t> lease_ids) {
+  if (forked() || lease_ids.empty()) return;
+  connection_->Post(
+      [lease_ids](uint64_t id) { return EncodeRelease(id, lease_ids); });
+}
+
+Result<PlanGrant> Session::SetPlan(const SetPlanRequest& request) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(
+      [&request](uint64_t id) { return EncodeSetPlan(id, request); }, {},
+      std::chrono::milliseconds(request.deadline_ms) + call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* plan = std::get_if<PlanGrant>(&reply->body);
+  if (plan == nullptr) return WrongAnswer();
+  if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
+  return std::move(*plan);
+}
+
+void Session::PostClearPlan(uint64_t plan_id) {
   if (forked()) return;
   connection_->Post(
-      [lease_id](uint64_t id) { return EncodeRelease(id, lease_id); });
+      [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });
 }
 
 Lease::~Lease() {

@@ -59,7 +59,21 @@ class Session {
   Status SetOrder(const ModelTable& model, std::span<const uint32_t> groups);
   Status Release(uint64_t lease_id);
   // Without waiting for the answer.
-  void PostRelease(uint64_t lease_id);
+  void PostRelease(uint64_t lease_id) { PostReleases({&lease_id, 1}); }
+  void PostReleases(std::span<const uint64_t> lease_ids);
+
+  // An error is hoistd's answer or the connection's; where hoistd granted what
+  // cannot be used here, the grant's `admitted` says why.
+  Result<PlanGrant> SetPlan(const SetPlanRequest& request);
+  void PostClearPlan(uint64_t plan_id);
+
+  // See Connection.
+  Status AddListener(Connection::Listener* listener) {
+    return connection_->AddListener(listener);
+  }
+  void RemoveListener(Connection::Listener* listener) {
+    connection_->RemoveListener(listener);
+  }
 
  private:
   explicit Session(std::chrono::milliseconds call_deadline);
@@ -69,7 +83,10 @@ class Session {
                                 std::span<const int> fds = {});
   Status CallForNothing(const Connection::Encode& encode);
   Status Open(const ConnectOptions& options);
-  Status Admit(LeaseGrant* lease);
+  Status Admit(Reply* reply);
+  Status AdmitLease(LeaseGrant* lease);
+  Status ImportRing(PlanGrant* plan);
+  Status FindSlots(uint32_t device, PlanGrant* plan);
 
   const uint64_t fork_generation_;
   const std::chrono::milliseconds call_deadline_;

@@ -1,0 +1,324 @@
+#include "client/src/plan.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "client/src/fork_guard.h"
+
+namespace hoist {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Beyond a stage's deadline, which hoistd keeps itself.
+constexpr milliseconds kSlack{10'000};
+
+milliseconds StageDeadline(const PlanOptions& options) {
+  return options.stage_deadline.count() > 0 ? options.stage_deadline
+                                            : Plan::kStageDeadline;
+}
+
+}  // namespace
+
+Plan::Plan(std::shared_ptr<Session> session, ModelPtr model,
+           PlanOptions options)
+    : session_(std::move(session)),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      wanted_budget_(options_.budget_bytes) {}
+
+Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
+                                           ModelPtr model,
+                                           PlanOptions options) {
+  std::unique_ptr<Plan> plan(
+      new Plan(std::move(session), std::move(model), std::move(options)));
+  if (Status s = plan->MakeOrder(); !s.ok()) return s;
+  if (Status s = plan->session_->AddListener(&plan->life_); !s.ok()) return s;
+  const Lock lock(plan->mu_);
+  plan->info_.learning = plan->options_.order.empty();
+  const std::vector<uint32_t> order = plan->OwnOrder();
+  if (order.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "no group of the order has any bytes; nothing to plan");
+  }
+  if (Status s = plan->Set(order, plan->wanted_budget_, 0); !s.ok()) return s;
+  return plan;
+}
+
+Plan::~Plan() {
+  // The session's end still lets waits through meanwhile. A GPU that fails has
+  // nothing under way any more.
+  if (order_ != nullptr) (void)order_->SynchronizeAll();
+  session_->RemoveListener(&life_);
+  life_.Watch(nullptr);
+  lane_.reset();
+  residents_.reset();
+  std::vector<uint64_t> leases;
+  for (const auto& [group, held] : unplanned_) leases.push_back(held.lease);
+  session_->PostReleases(leases);
+  if (info_.id != 0) session_->PostClearPlan(info_.id);
+}
+
+Status Plan::MakeOrder() {
+  const DeviceFacts* device = session_->FindDevice(options_.device);
+  if (device->kind == DeviceKind::kEmulated) {
+    order_ = CreateEmulatedOrder(StageDeadline(options_) + kSlack);
+    return Status();
+  }
+  Result<std::unique_ptr<StreamOrder>> order = CreateCudaOrder(device->uuid);
+  if (!order.ok()) return order.status();
+  order_ = std::move(order).value();
+  return Status();
+}
+
+// Empty groups need no staging, and hoistd plans none.
+std::vector<uint32_t> Plan::OwnOrder() const {
+  std::vector<uint32_t> order = options_.order;
+  const std::vector<GroupEntry>& groups = model_->groups();
+  if (order.empty()) {
+    for (uint32_t g = 0; g < groups.size(); ++g) order.push_back(g);
+  }
+  std::erase_if(order, [&](uint32_t g) { return groups[g].image_bytes == 0; });
+  return order;
+}
+
+Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
+                 uint64_t replaces) {
+  SetPlanRequest request;
+  request.model_id = model_->facts().id;
+  request.device = options_.device;
+  request.budget_bytes = budget_bytes;
+  request.order = order;
+  request.deadline_ms = static_cast<uint64_t>(options_.deadline.count());
+  request.replaces = replaces;
+  request.stage_deadline_ms =
+      static_cast<uint64_t>(options_.stage_deadline.count());
+  request.weight = options_.weight;
+  request.priority = options_.priority;
+  request.max_bytes_per_second = options_.max_bytes_per_second;
+  Result<PlanGrant> grant = session_->SetPlan(request);
+  if (!grant.ok()) {
+    const Code code = grant.status().code();
+    const bool stands =
+        (code == Code::kResourceExhausted || code == Code::kInvalidArgument) &&
+        session_->Check().ok();
+    if (!stands) life_.End(grant.status());
+    return grant.status();
+  }
+  // From here on this is the plan that hoistd has.
+  info_.id = grant->id;
+  Status installed = grant->admitted;
+  if (installed.ok()) {
+    try {
+      installed = Install(std::move(grant).value(), order);
+    } catch (const std::bad_alloc&) {
+      installed = Status(Code::kResourceExhausted, "out of memory for a plan");
+    }
+  }
+  if (!installed.ok()) life_.End(installed);
+  return installed;
+}
+
+Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
+  Result<PlanLayout> layout = CheckPlan(grant, *model_, order);
+  if (!layout.ok()) return layout.status();
+  std::unique_ptr<PlanLane> lane;
+  if (!layout->streamed.empty()) {
+    PlanLane::Options options;
+    options.groups = static_cast<uint32_t>(layout->streamed.size());
+    options.order = layout->order;
+    options.ring_limit = StageDeadline(options_);
+    Result<std::unique_ptr<PlanLane>> made = PlanLane::Create(
+        grant.lane, std::move(grant.wake), std::move(options), order_.get());
+    if (!made.ok()) return made.status();
+    lane = std::move(made).value();
+  }
+  if (lane_ != nullptr) {
+    stats_.skipped += lane_->stats().skipped;
+    stats_.host_waits += lane_->stats().host_waits;
+    stats_.wake_ups += lane_->stats().wake_ups;
+  }
+  life_.Watch(lane.get());
+  lane_ = std::move(lane);
+  layout_ = std::move(layout).value();
+  in_force_ = order;
+
+  PlanResidents::Leases held;
+  if (residents_ != nullptr) held = residents_->Take();
+  residents_ = std::make_shared<PlanResidents>(
+      PlanResidents::Options{session_, model_, options_.device,
+                             StageDeadline(options_)},
+      layout_.residents, std::move(held));
+  groups_.assign(model_->groups().size(), Group());
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    if (model_->groups()[g].image_bytes == 0) {
+      groups_[g].kind = GroupKind::kEmpty;
+    }
+  }
+  for (size_t i = 0; i < layout_.residents.size(); ++i) {
+    Group& group = groups_[layout_.residents[i]];
+    group.kind = GroupKind::kResident;
+    group.resident = residents_->slot(i);
+  }
+  for (uint32_t i = 0; i < layout_.streamed.size(); ++i) {
+    Group& group = groups_[layout_.streamed[i].group];
+    group.kind = GroupKind::kStreamed;
+    group.lane = i;
+    group.address = layout_.streamed[i].address;
+  }
+  held_.reserve(layout_.streamed.size());
+  info_.device = options_.device;
+  info_.budget_bytes = grant.budget_bytes;
+  info_.resident_bytes = grant.resident_bytes;
+  info_.ring_bytes = grant.ring_bytes;
+  info_.streamed_bytes = grant.streamed_bytes;
+  info_.groups = static_cast<uint32_t>(grant.groups.size());
+  info_.streamed = static_cast<uint32_t>(layout_.streamed.size());
+  info_.lead = grant.lead;
+  residents_->Start();
+  return Status();
+}
+
+Status Plan::Replace(const std::vector<uint32_t>& order,
+                     uint64_t budget_bytes) {
+  if (staged_ != 0) {
+    return Status(Code::kFailedPrecondition,
+                  std::to_string(staged_) +
+                      " groups of the plan are staged; end them first "
+                      "(hoist_plan_done)");
+  }
+  if (Status s = order_->SynchronizeAll(); !s.ok()) return s;
+  return Set(order, budget_bytes, info_.id);
+}
+
+Status Plan::CheckGroup(uint32_t group) const {
+  if (group < model_->groups().size()) return Status();
+  return Status(Code::kOutOfRange,
+                "model \"" + model_->facts().name + "\" has " +
+                    std::to_string(model_->groups().size()) +
+                    " groups, none is number " + std::to_string(group));
+}
+
+Status Plan::CheckAlive() {
+  if (!MayHaveEnded()) return Status();
+  if (lane_ != nullptr && lane_->faulted()) life_.End(lane_->Fault());
+  return life_.why();
+}
+
+Status Plan::Check() {
+  if (forked()) return ForkedStatus();
+  const Lock lock(mu_);
+  if (Status s = CheckAlive(); !s.ok()) return s;
+  if (Status s = session_->Check(); !s.ok()) {
+    life_.End(s);
+    return life_.why();
+  }
+  return Status();
+}
+
+Status Plan::EndPass(bool* changed) {
+  *changed = false;
+  if (forked()) return ForkedStatus();
+  const Lock lock(mu_);
+  if (Status s = CheckAlive(); !s.ok()) return s;
+  if (staged_ != 0) {
+    return Status(Code::kFailedPrecondition,
+                  std::to_string(staged_) +
+                      " groups are still staged at the end of the pass; end "
+                      "them first (hoist_plan_done)");
+  }
+  return TakeLearned(changed);
+}
+
+Status Plan::SetBudget(uint64_t budget_bytes) {
+  if (forked()) return ForkedStatus();
+  const Lock lock(mu_);
+  if (Status s = CheckAlive(); !s.ok()) return s;
+  if (Status s = Replace(std::vector<uint32_t>(in_force_), budget_bytes);
+      !s.ok()) {
+    return s;
+  }
+  wanted_budget_ = budget_bytes;
+  return Status();
+}
+
+void Plan::Record(uint32_t number, cuda::Stream stream) {
+  if (!info_.learning || groups_[number].count > 0) return;
+  if (recorded_.size() >= 2 && number == recorded_.front()) {
+    bool changed = false;
+    // A refusal leaves the plan as it was; any other reason ends it, which the
+    // caller sees.
+    if (staged_ == 0 && RefuseCapture(stream, "").ok()) {
+      (void)TakeLearned(&changed);
+      if (!info_.learning) return;
+    }
+    recorded_.clear();
+  }
+  // A pass that goes on and on has no order worth learning.
+  if (recorded_.size() >= std::max<size_t>(1024, 64 * groups_.size())) {
+    info_.learning = false;
+    recorded_.clear();
+    return;
+  }
+  recorded_.push_back(number);
+}
+
+Status Plan::TakeLearned(bool* changed) {
+  std::vector<uint32_t> order = std::exchange(recorded_, {});
+  std::erase_if(order, [this](uint32_t g) {
+    return groups_[g].kind == GroupKind::kEmpty;
+  });
+  if (!info_.learning || order.empty()) return Status();
+  info_.learning = false;
+  if (order == in_force_) return Status();
+  Status replaced = Replace(order, wanted_budget_);
+  *changed = replaced.ok();
+  return replaced;
+}
+
+Plan::Info Plan::info() const {
+  const Lock lock(mu_);
+  return info_;
+}
+
+Plan::Stats Plan::stats() const {
+  const Lock lock(mu_);
+  Stats stats = stats_;
+  if (lane_ != nullptr) {
+    stats.skipped += lane_->stats().skipped;
+    stats.host_waits += lane_->stats().host_waits;
+    stats.wake_ups += lane_->stats().wake_ups;
+  }
+  return stats;
+}
+
+Result<Plan::GroupKind> Plan::KindOf(uint32_t group) const {
+  if (Status s = CheckGroup(group); !s.ok()) return s;
+  const Lock lock(mu_);
+  return groups_[group].kind;
+}
+
+Result<const void*> Plan::AddressOf(uint32_t number) {
+  if (forked()) return ForkedStatus();
+  if (Status s = CheckGroup(number); !s.ok()) return s;
+  Lock lock(mu_);
+  if (Status s = CheckAlive(); !s.ok()) return s;
+  const Group& group = groups_[number];
+  if (group.kind == GroupKind::kNot) {
+    return Status(Code::kFailedPrecondition,
+                  "group \"" + model_->groups()[number].name +
+                      "\" is not in the plan, so it has no address before it "
+                      "is staged");
+  }
+  if (group.kind != GroupKind::kResident) return group.address;
+  PlanResidents::Slot* slot = group.resident;
+  const std::shared_ptr<PlanResidents> residents = residents_;
+  lock.unlock();
+  if (slot->address() == nullptr) {
+    if (Status s = residents->Await(slot); !s.ok()) return s;
+  }
+  return slot->address();
+}
+
+}  // namespace hoist

@@ -1,0 +1,172 @@
+// A plan: groups staged one after another, without messages.
+#ifndef HOIST_CLIENT_SRC_PLAN_H_
+#define HOIST_CLIENT_SRC_PLAN_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "client/src/plan_lane.h"
+#include "client/src/plan_layout.h"
+#include "client/src/plan_life.h"
+#include "client/src/plan_residents.h"
+#include "client/src/session.h"
+#include "client/src/stream_order.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+struct PlanOptions {
+  uint32_t device = 0;
+  uint64_t budget_bytes = 0;
+  std::vector<uint32_t> order;  // Of the model's groups; empty: learned.
+  std::chrono::milliseconds deadline{0};
+  std::chrono::milliseconds stage_deadline{0};  // 0: kStageDeadline.
+  uint32_t weight = 0;
+  int32_t priority = 0;
+  uint64_t max_bytes_per_second = 0;
+};
+
+// What hoist_plan_* calls promise is in hoist_c.h.
+//
+// Threads:  thread-safe; `mu_` is not held while a call waits on the CPU for
+//           bytes, but while the plan is made anew.
+// Owns:     leases of residents and of unplanned groups, the lane.
+// Bounds:   memory grows with the model's groups and the order.
+class Plan {
+ public:
+  static constexpr std::chrono::milliseconds kStageDeadline{60'000};
+
+  enum class GroupKind {
+    kNot,    // Staged by message.
+    kEmpty,  // Nothing to stage.
+    kResident,
+    kStreamed,
+  };
+  struct Info {
+    uint64_t id = 0;
+    uint32_t device = 0;
+    uint64_t budget_bytes = 0;
+    uint64_t resident_bytes = 0;
+    uint64_t ring_bytes = 0;
+    uint64_t streamed_bytes = 0;
+    uint32_t groups = 0;
+    uint32_t streamed = 0;
+    uint32_t lead = 0;
+    bool learning = false;
+  };
+  struct Stats {
+    uint64_t stages = 0;
+    uint64_t resident_stages = 0;
+    uint64_t ready_stages = 0;
+    uint64_t skipped = 0;
+    uint64_t unplanned = 0;
+    uint64_t host_waits = 0;
+    uint64_t wake_ups = 0;
+  };
+
+  static Result<std::unique_ptr<Plan>> Create(std::shared_ptr<Session> session,
+                                              ModelPtr model,
+                                              PlanOptions options);
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  // Waits for the GPU. Not in the child of a fork.
+  ~Plan();
+
+  Status Stage(uint32_t group, cuda::Stream stream, const void** data);
+  Status Done(uint32_t group, cuda::Stream stream);
+  Status Check();
+  Status EndPass(bool* changed);
+  Status SetBudget(uint64_t budget_bytes);
+
+  bool forked() const { return session_->forked(); }
+  const ModelTable& model() const { return *model_; }
+  Info info() const;
+  Stats stats() const;
+  // OutOfRange: the model has no such group.
+  Result<GroupKind> KindOf(uint32_t group) const;
+  // Waits for a resident. FailedPrecondition: the group is not planned.
+  Result<const void*> AddressOf(uint32_t group);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  struct Group {
+    GroupKind kind = GroupKind::kNot;
+    uint32_t lane = 0;  // kStreamed: its number there.
+    uint32_t count = 0;
+    PlanLane::Turn turn;            // While staged.
+    const void* address = nullptr;  // kStreamed, and residents once seen.
+    PlanResidents::Slot* resident = nullptr;
+    std::vector<cuda::Stream> streams;  // That staged it or are done with it.
+  };
+
+  Plan(std::shared_ptr<Session> session, ModelPtr model, PlanOptions options);
+
+  Status MakeOrder();
+  // Sends the plan, and puts what comes back in the place of what there was.
+  Status Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
+             uint64_t replaces);
+  Status Install(PlanGrant grant, const std::vector<uint32_t>& order);
+  Status Replace(const std::vector<uint32_t>& order, uint64_t budget_bytes);
+  std::vector<uint32_t> OwnOrder() const;
+
+  Status CheckGroup(uint32_t group) const;
+  // Ok while nothing says that the plan has ended.
+  Status CheckAlive();
+  bool MayHaveEnded() const {
+    return life_.ended() || (lane_ != nullptr && lane_->faulted());
+  }
+
+  Status StageResident(Group& group, cuda::Stream stream, Lock& lock);
+  Status StageStreamed(Group& group, cuda::Stream stream, Lock& lock);
+  Status StageUnplanned(uint32_t number, const void** data,
+                        cuda::Stream stream);
+  Status CheckPlaceFree(const Group& group) const;
+  Status TakeTurn(Group& group, cuda::Stream stream);
+  Status DoneStreamed(Group& group, cuda::Stream stream);
+  Status DoneUnplanned(uint32_t number, cuda::Stream stream);
+  Status RefuseCapture(cuda::Stream stream, const char* what);
+  static void NoteStream(Group& group, cuda::Stream stream);
+
+  // Learning.
+  void Record(uint32_t number, cuda::Stream stream);
+  Status TakeLearned(bool* changed);
+
+  const std::shared_ptr<Session> session_;
+  const ModelPtr model_;
+  const PlanOptions options_;
+  PlanLife life_;
+  std::unique_ptr<StreamOrder> order_;
+
+  // Before mu_. What is staged by message, by group; guarded by unplanned_mu_.
+  std::mutex unplanned_mu_;
+  std::unordered_map<uint32_t, PlanResidents::Held> unplanned_;
+
+  mutable std::mutex mu_;
+  // All below is guarded by mu_. A lane and residents stay while a group is
+  // staged.
+  std::vector<Group> groups_;  // By the model's numbers.
+  uint32_t staged_ = 0;        // Groups whose count is not 0.
+  PlanLayout layout_;
+  std::vector<uint32_t>
+      held_;  // Streamed groups that are staged: lane numbers.
+  std::unique_ptr<PlanLane> lane_;  // nullptr: nothing is streamed.
+  // Shared with calls that wait for one of them while the plan is made anew.
+  std::shared_ptr<PlanResidents> residents_;
+  std::vector<uint32_t> in_force_;  // The order that was sent.
+  uint64_t wanted_budget_ = 0;
+  Info info_;
+  Stats stats_;
+  std::vector<uint32_t> recorded_;  // Of this pass, while learning.
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_PLAN_H_

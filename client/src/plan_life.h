@@ -1,0 +1,54 @@
+// Whether a plan still stands, and that nothing waits for one that does not.
+#ifndef HOIST_CLIENT_SRC_PLAN_LIFE_H_
+#define HOIST_CLIENT_SRC_PLAN_LIFE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "client/src/connection.h"
+#include "client/src/plan_lane.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+// Threads:  thread-safe. Takes no lock that is held over a wait, so that the
+//           end of a session always gets through to the GPU.
+class PlanLife final : public Connection::Listener {
+ public:
+  PlanLife() = default;
+  PlanLife(const PlanLife&) = delete;
+  PlanLife& operator=(const PlanLife&) = delete;
+  ~PlanLife() override;
+
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  // Why it ended; ok while it has not.
+  Status why() const;
+  // The first reason holds. All waits in the lane are let through.
+  void End(const Status& why);
+  void SessionEnded(const Status& why) override { End(why); }
+
+  // The lane whose waits are to be let through; nullptr: none. What was set
+  // before is not touched any more.
+  void Watch(PlanLane* lane);
+  // The lane has taken the captured form: graphs that are launched after the
+  // end wait again, so a thread lets them through until this object goes.
+  void WatchGraphs();
+
+ private:
+  void LetGraphsThrough();
+
+  mutable std::mutex mu_;
+  // Guarded by mu_.
+  Status why_;
+  PlanLane* lane_ = nullptr;
+  bool stopping_ = false;
+  std::condition_variable changed_;
+  std::atomic<bool> ended_{false};
+  std::thread graphs_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_PLAN_LIFE_H_

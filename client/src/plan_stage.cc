@@ -1,0 +1,261 @@
+// Staging under a plan: what runs for every group of every pass.
+#include <algorithm>
+#include <utility>
+
+#include "client/src/fork_guard.h"
+#include "client/src/plan.h"
+
+namespace hoist {
+namespace {
+
+Status NotStaged(const GroupEntry& group) {
+  return Status(
+      Code::kFailedPrecondition,
+      "group \"" + group.name + "\" is not staged; each done ends one stage");
+}
+
+}  // namespace
+
+Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data) {
+  if (forked()) return ForkedStatus();
+  if (number >= model_->groups().size()) return CheckGroup(number);
+  Lock lock(mu_);
+  if (MayHaveEnded()) return CheckAlive();
+  if (info_.learning) {
+    Record(number, stream);
+    if (MayHaveEnded()) return CheckAlive();
+  }
+  Group& group = groups_[number];
+  Status staged;
+  switch (group.kind) {
+    case GroupKind::kStreamed:
+      staged = StageStreamed(group, stream, lock);
+      break;
+    case GroupKind::kResident:
+      staged = StageResident(group, stream, lock);
+      break;
+    case GroupKind::kEmpty:
+      if (group.count++ == 0) ++staged_;
+      ++stats_.stages;
+      break;
+    case GroupKind::kNot:
+      lock.unlock();
+      return StageUnplanned(number, data, stream);
+  }
+  if (!staged.ok()) return staged;
+  if (data != nullptr) *data = group.address;
+  return Status();
+}
+
+// Counted before it waits, so that the plan is not made anew meanwhile.
+Status Plan::StageResident(Group& group, cuda::Stream stream, Lock& lock) {
+  if (group.address == nullptr) {
+    group.address = group.resident->address();
+  }
+  if (group.count++ == 0) ++staged_;
+  if (group.address == nullptr) {
+    ++stats_.host_waits;
+    lock.unlock();
+    Status here = RefuseCapture(stream, "a resident group is still on its way");
+    if (here.ok()) here = residents_->Await(group.resident);
+    lock.lock();
+    if (!here.ok()) {
+      if (--group.count == 0) --staged_;
+      return MayHaveEnded() ? CheckAlive() : here;
+    }
+    group.address = group.resident->address();
+  }
+  ++stats_.stages;
+  ++stats_.resident_stages;
+  return Status();
+}
+
+Status Plan::StageStreamed(Group& group, cuda::Stream stream, Lock& lock) {
+  if (group.count == 0) {
+    if (Status s = TakeTurn(group, stream); !s.ok()) {
+      return MayHaveEnded() ? CheckAlive() : s;
+    }
+    ++staged_;
+    held_.push_back(group.lane);
+    if (group.turn.ready) ++stats_.ready_stages;
+  } else if (!order_->on_cpu() &&
+             std::find(group.streams.begin(), group.streams.end(), stream) ==
+                 group.streams.end()) {
+    if (Status s = lane_->Join(group.lane, group.turn, stream); !s.ok()) {
+      return s;
+    }
+  }
+  ++group.count;
+  NoteStream(group, stream);
+  ++stats_.stages;
+  if (order_->on_cpu() && !group.turn.ready) {
+    ++stats_.host_waits;
+    const PlanLane::Turn turn = group.turn;
+    lock.unlock();
+    const Status came = lane_->Await(group.lane, turn);
+    if (!came.ok()) life_.End(came);
+    lock.lock();
+    group.turn.ready = came.ok();
+  }
+  return MayHaveEnded() ? CheckAlive() : Status();
+}
+
+Status Plan::TakeTurn(Group& group, cuda::Stream stream) {
+  if (Status s = lane_->FollowCapture(stream, held_.empty()); !s.ok()) return s;
+  if (lane_->captured()) {
+    // What graphs hold must not move any more.
+    info_.learning = false;
+    life_.WatchGraphs();
+  }
+  if (Status s = CheckPlaceFree(group); !s.ok()) return s;
+  Result<PlanLane::Turn> turn = lane_->Take(group.lane, stream);
+  if (!turn.ok()) return turn.status();
+  group.turn = turn.value();
+  return Status();
+}
+
+Status Plan::CheckPlaceFree(const Group& group) const {
+  const PlanLayout::Streamed& place = layout_.streamed[group.lane];
+  for (const uint32_t other : held_) {
+    const PlanLayout::Streamed& held = layout_.streamed[other];
+    if (!held.Overlaps(place)) continue;
+    const auto name = [this](uint32_t g) {
+      return "\"" + model_->groups()[g].name + "\"";
+    };
+    return Status(Code::kFailedPrecondition,
+                  "group " + name(place.group) + " takes turns with " +
+                      name(held.group) +
+                      " in one place, and that is staged; end it first "
+                      "(hoist_plan_done), or set a larger budget: with " +
+                      std::to_string(layout_.all_bytes) +
+                      " bytes all groups of the plan stay on the device");
+  }
+  return Status();
+}
+
+void Plan::NoteStream(Group& group, cuda::Stream stream) {
+  if (std::find(group.streams.begin(), group.streams.end(), stream) ==
+      group.streams.end()) {
+    group.streams.push_back(stream);
+  }
+}
+
+Status Plan::Done(uint32_t number, cuda::Stream stream) {
+  if (forked()) return ForkedStatus();
+  if (number >= model_->groups().size()) return CheckGroup(number);
+  Lock lock(mu_);
+  if (MayHaveEnded()) return CheckAlive();
+  Group& group = groups_[number];
+  if (group.count == 0) return NotStaged(model_->groups()[number]);
+  switch (group.kind) {
+    case GroupKind::kStreamed:
+      return DoneStreamed(group, stream);
+    case GroupKind::kResident:
+    case GroupKind::kEmpty:
+      if (--group.count == 0) --staged_;
+      return Status();
+    case GroupKind::kNot:
+      break;
+  }
+  lock.unlock();
+  return DoneUnplanned(number, stream);
+}
+
+Status Plan::DoneStreamed(Group& group, cuda::Stream stream) {
+  if (group.count > 1) {
+    --group.count;
+    NoteStream(group, stream);
+    return Status();
+  }
+  // One word says that all streams are done. Those that staged the group may
+  // have read it up to now, too.
+  for (const cuda::Stream other : group.streams) {
+    if (other == stream) continue;
+    if (Status s = order_->After(stream, other); !s.ok()) return s;
+  }
+  if (Status s = lane_->Finish(group.lane, group.turn, stream); !s.ok()) {
+    return s;
+  }
+  group.count = 0;
+  --staged_;
+  group.streams.clear();
+  std::erase(held_, group.lane);
+  return Status();
+}
+
+Status Plan::RefuseCapture(cuda::Stream stream, const char* what) {
+  if (order_->on_cpu()) return Status();
+  const Result<bool> capturing = order_->IsCapturing(stream);
+  if (!capturing.ok()) return capturing.status();
+  if (!capturing.value()) return Status();
+  return Status(Code::kFailedPrecondition,
+                std::string(what) +
+                    ", which a CUDA graph cannot hold; stage it once before "
+                    "the capture, or put it into the plan's order");
+}
+
+Status Plan::StageUnplanned(uint32_t number, const void** data,
+                            cuda::Stream stream) {
+  if (Status s = RefuseCapture(stream,
+                               "a group outside the plan is staged by "
+                               "message");
+      !s.ok()) {
+    return s;
+  }
+  const std::lock_guard<std::mutex> turns(unplanned_mu_);
+  {
+    // From here on the plan is not made anew.
+    const Lock lock(mu_);
+    Group& group = groups_[number];
+    if (group.kind != GroupKind::kNot) {
+      return Status(Code::kAborted,
+                    "the plan was made anew meanwhile; stage again");
+    }
+    if (group.count++ == 0) ++staged_;
+    ++stats_.unplanned;
+  }
+  auto it = unplanned_.find(number);
+  if (it == unplanned_.end()) {
+    Result<LeaseGrant> lease =
+        session_->Stage(*model_, number, options_.device, options_.deadline);
+    const Lock lock(mu_);
+    if (!lease.ok()) {
+      if (--groups_[number].count == 0) --staged_;
+      return MayHaveEnded() ? CheckAlive() : lease.status();
+    }
+    ++stats_.host_waits;
+    it = unplanned_
+             .emplace(number, PlanResidents::Held{lease->id, lease->address})
+             .first;
+  }
+  if (data != nullptr) *data = it->second.address;
+  return Status();
+}
+
+Status Plan::DoneUnplanned(uint32_t number, cuda::Stream stream) {
+  if (Status s = RefuseCapture(stream,
+                               "a group outside the plan is ended by "
+                               "message");
+      !s.ok()) {
+    return s;
+  }
+  // hoistd cannot see a stream's progress with such a group.
+  if (Status s = order_->Synchronize(stream); !s.ok()) return s;
+  const std::lock_guard<std::mutex> turns(unplanned_mu_);
+  {
+    const Lock lock(mu_);
+    Group& group = groups_[number];
+    if (group.kind != GroupKind::kNot || group.count == 0) {
+      return NotStaged(model_->groups()[number]);
+    }
+    if (--group.count > 0) return Status();
+    --staged_;
+  }
+  const auto it = unplanned_.find(number);
+  if (it == unplanned_.end()) return Status();
+  const uint64_t lease = it->second.lease;
+  unplanned_.erase(it);
+  return session_->Release(lease);
+}
+
+}  // namespace hoist
