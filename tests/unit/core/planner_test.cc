@@ -350,6 +350,19 @@ TEST(Planner, ATiedLargeGroupWorksInANarrowBudget) {
   EXPECT_GE(plan.lead, 2u);
 }
 
+TEST(Planner, InANarrowBudgetOnlyWhatCannotHideIsExposed) {
+  // 100 and 60 do not fit together, but the small ones fit beside either.
+  const PlanProblem problem = Problem({100, 5, 60, 5, 5, 5}, 110);
+  const Plan plan = PlanOf(problem);
+  CheckPlan(problem, plan);
+  EXPECT_EQ(plan.ring_bytes, 110u);
+  EXPECT_EQ(plan.resident_bytes, 0u);
+  EXPECT_EQ(WalkBack(problem, plan).exposed, 0u);
+  // As neighbours they wait for one another.
+  const PlanProblem apart = Problem({100, 60, 5, 5, 5, 5}, 110);
+  EXPECT_EQ(PlanOf(apart).lead, 1u);
+}
+
 TEST(Planner, WildlyDifferentSizesDoNotPayForTheLargest) {
   std::vector<uint64_t> bytes;
   for (int i = 0; i < 30; ++i) bytes.push_back(i % 3 == 0 ? 200 : 2);
