@@ -60,6 +60,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
     DropIncoming(entry.second);
     return true;
   });
+  EndPlansOf(id, effects);
   orders_.ForgetSession(id);
   sessions_.erase(id);
   ++space_epoch_;  // Its slabs are no longer open.
@@ -109,6 +110,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
     DropIncoming(incoming);
     incoming_.erase(request);
   }
+  ExpirePlans(now, effects);
   // Space that the expired had reserved may do for others.
   Pump(now, effects);
 }
@@ -125,6 +127,9 @@ absl::Time Node::NextDeadline() const {
     if (!incoming.transfer.has_value()) {
       next = std::min(next, incoming.deadline);
     }
+  }
+  for (const auto& [request, pending] : pending_plans_) {
+    next = std::min(next, pending.deadline);
   }
   if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
     next = std::min(next, spill_retry_at_);

@@ -42,7 +42,20 @@ struct Answer {
   RequestId request;
   absl::Status status;
   std::optional<LeaseGrant> lease;  // Stage.
+  std::optional<PlanGrant> plan;    // SetPlan.
   ModelPtr model;                   // Publish.
+};
+
+// A group that a plan asked to be held on the host, or why it cannot be.
+struct HeldGroup {
+  PlanId plan;
+  GroupIndex group;
+  absl::StatusOr<uint64_t> host_offset;
+};
+
+struct EndedPlan {
+  PlanId plan;
+  DeviceIndex device;
 };
 
 // What is to be done about an event, in order.
@@ -53,6 +66,10 @@ struct Effects {
   std::vector<SpillId> unspill;    // Spilled images to remove.
   std::vector<ModelId> forgotten;  // Their files can be closed.
   std::vector<NodeEvent> events;
+  std::vector<HeldGroup> held;
+  // Plans that are over: when nothing copies into their rings any more,
+  // FreePlan gives these back.
+  std::vector<EndedPlan> ended;
 };
 
 struct NodeOptions {
@@ -82,6 +99,7 @@ class Node {
     bool pin = false;              // and perhaps pinned.
     std::optional<ModelId> spare;  // Evict none of this model.
     bool urgent = true;            // A prefetch is not, and evicts with care.
+    std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
   };
 
   Node(const NodeOptions& options, std::vector<Device*> devices);
@@ -138,6 +156,33 @@ class Node {
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order);
 
+  // --- Plans --------------------------------------------------------------
+
+  // What would refuse the plan whatever else happens: bad numbers, a budget
+  // that is too small or that cannot be promised.
+  absl::Status CheckPlan(SessionId session, const SetPlanArgs& args) const;
+  // Plans, and waits for the ring's space. Replies, now or later. What it
+  // replaces has been ended and freed.
+  void SetPlan(RequestId request, SessionId session, const SetPlanArgs& args,
+               absl::Time now, Effects& effects);
+  // NotFound: no such plan of this session; or it has ended.
+  absl::Status EndPlan(SessionId session, PlanId plan, absl::Time now,
+                       Effects& effects);
+  // Nothing copies into the ring of this ended plan any more.
+  void FreePlan(PlanId plan, absl::Time now, Effects& effects);
+  // nullptr: there is none, or it has ended.
+  const PlanGrant* FindPlan(PlanId plan) const;
+  // Brings groups up to the host and keeps them there until Unhold or the
+  // plan's end; `effects.held` tells, each once. Those that are held or asked
+  // for already are not asked for again.
+  void Hold(PlanId plan, const std::vector<GroupIndex>& groups, bool urgent,
+            absl::Time now, Effects& effects);
+  void Unhold(PlanId plan, GroupIndex group, absl::Time now, Effects& effects);
+  // The session has used the group: eviction knows its order.
+  void PlanUsed(PlanId plan, GroupIndex group, absl::Time now);
+  // Of the host, by all plans.
+  uint64_t held_bytes() const;
+
   // --- Admin --------------------------------------------------------------
 
   // The copies that `which` names and that exist, or all possible ones.
@@ -173,6 +218,7 @@ class Node {
     bool pin = false;
     bool waited = false;   // A transfer was needed.
     bool no_wait = false;  // Refused rather than let wait for space.
+    std::optional<PlanId> hold;
   };
   // Somebody wants a copy that is not there yet.
   struct Need {
@@ -213,6 +259,48 @@ class Node {
     uint64_t tried_at = 0;
     absl::Status blocked;
   };
+
+  // A plan whose ring has no space yet.
+  struct PendingPlan {
+    SessionId session;
+    PlanGrant grant;  // But for the ring's place and the slabs.
+    absl::Time deadline;
+    bool no_wait = false;
+    uint64_t tried_at = 0;
+    absl::Status blocked;
+  };
+  struct PlanEntry {
+    SessionId session;
+    PlanGrant grant;
+    OwnerId ring_owner;          // If it has a ring.
+    std::set<GroupIndex> asked;  // For the host.
+    std::set<GroupIndex> held;   // On the host, with a lease each.
+    bool ended = false;
+  };
+
+  // node_plans.cc
+  absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
+                                      const SetPlanArgs& args) const;
+  absl::StatusOr<uint64_t> Promisable(SessionId session,
+                                      const SetPlanArgs& args) const;
+  absl::Status CheckPromise(SessionId session, const SetPlanArgs& args,
+                            const PlanGrant& grant) const;
+  std::set<CopyRef> PromisedCopies(DeviceIndex device, SessionId session,
+                                   std::optional<PlanId> except) const;
+  uint64_t RingBytes(DeviceIndex device, std::optional<SessionId> session,
+                     std::optional<PlanId> except) const;
+  void AdvancePending(RequestId request, PendingPlan& pending, absl::Time now,
+                      Effects& effects);
+  void AdvancePlans(absl::Time now, Effects& effects);
+  void ExpirePlans(absl::Time now, Effects& effects);
+  void PlanStands(RequestId request, PendingPlan pending, OwnerId ring_owner,
+                  Effects& effects);
+  void HoldArrived(PlanId plan, const CopyRef& ref, Copy& copy,
+                   Effects& effects);
+  void DropHold(PlanEntry& plan, GroupIndex group);
+  void EndPlansOf(SessionId session, Effects& effects);
+  std::vector<SlabUse> NewSlabs(SessionEntry& session, DeviceIndex device,
+                                uint64_t offset, uint64_t bytes);
 
   // node_models.cc
   ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
@@ -292,6 +380,7 @@ class Node {
   void Note(Effects& effects, std::string kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
+  PlanSnapshot SnapshotPlan(PlanId id, const PlanEntry& plan) const;
   std::string NameOf(GroupKey key) const;
 
   const NodeOptions options_;
@@ -307,6 +396,8 @@ class Node {
   std::map<CopyRef, uint64_t> need_of_;                  // Their ages, by copy.
   std::map<uint64_t, Incoming> incoming_;                // By request.
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
+  std::map<RequestId, PendingPlan> pending_plans_;
+  std::map<PlanId, PlanEntry> plans_;
 
   Counters counters_;
   bool draining_ = false;

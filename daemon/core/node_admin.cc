@@ -130,6 +130,14 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
       }
     }
   }
+  for (const auto& [id, plan] : plans_) {
+    if (at != OnDevice(plan.grant.device) || plan.grant.ring_bytes == 0) {
+      continue;
+    }
+    tier.leased_bytes += plan.grant.ring_bytes;
+    tier.holders.push_back(
+        {absl::StrCat("ring of plan ", id.number()), plan.grant.ring_bytes});
+  }
   if (at.tier == Tier::kHost) {
     for (const auto& [request, incoming] : incoming_) {
       if (!incoming.offset.has_value()) continue;
@@ -139,6 +147,33 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     }
   }
   return tier;
+}
+
+PlanSnapshot Node::SnapshotPlan(PlanId id, const PlanEntry& plan) const {
+  const PlanGrant& grant = plan.grant;
+  PlanSnapshot p;
+  p.id = id;
+  p.session = plan.session;
+  if (const auto s = sessions_.find(plan.session); s != sessions_.end()) {
+    p.client_name = s->second.args.client_name;
+  }
+  if (const ModelEntry* model = copies_.FindModel(grant.model)) {
+    p.model = model->model->spec->name;
+  }
+  p.device = grant.device;
+  p.budget_bytes = grant.budget_bytes;
+  p.resident_bytes = grant.resident_bytes;
+  p.ring_bytes = grant.ring_bytes;
+  p.streamed_bytes = grant.streamed_bytes;
+  p.groups = static_cast<uint32_t>(grant.groups.size());
+  p.lead = grant.lead;
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) ++p.streamed_groups;
+  }
+  for (const GroupIndex group : plan.held) {
+    p.held_bytes += SpaceOf(*copies_.FindGroup({grant.model, group})->group);
+  }
+  return p;
 }
 
 NodeSnapshot Node::Snapshot(absl::Time now) const {
@@ -202,7 +237,13 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
     }
     s.device_budget_bytes = session.args.device_budget_bytes;
     s.waiting = session.waiting;
+    for (const auto& [plan_id, plan] : plans_) {
+      if (plan.session == id && !plan.ended) ++s.plans;
+    }
     snapshot.sessions.push_back(std::move(s));
+  }
+  for (const auto& [id, plan] : plans_) {
+    if (!plan.ended) snapshot.plans.push_back(SnapshotPlan(id, plan));
   }
   return snapshot;
 }

@@ -318,6 +318,12 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
   ModelEntry* entry = copies_.FindModel(id);
   if (entry == nullptr) return absl::NotFoundError("no such model");
   const std::string name = entry->model->spec->name;
+  for (const auto& [plan_id, plan] : plans_) {
+    if (plan.grant.model != id) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is streamed by session ", plan.session.number(),
+                     "; `hoistctl plans` shows who has plans"));
+  }
   for (const GroupEntry& group : entry->groups) {
     for (const auto& [place, copy] : group.copies) {
       if (copy.leases == 0 && copy.readers == 0 && !copy.filling.has_value()) {

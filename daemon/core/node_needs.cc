@@ -65,6 +65,7 @@ void Node::Pump(absl::Time now, Effects& effects) {
       for (auto& [request, incoming] : incoming_) {
         AdvanceIncoming(incoming, now, effects);
       }
+      AdvancePlans(now, effects);
     }
   } while (space_epoch_ != epoch);
 }

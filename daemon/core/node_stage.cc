@@ -65,6 +65,13 @@ absl::Status Node::CheckBudget(const SessionEntry& session,
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
   uint64_t held = 0;
+  for (const auto& [id, plan] : plans_) {
+    const auto owner = sessions_.find(plan.session);
+    if (owner != sessions_.end() && &owner->second == &session &&
+        plan.grant.device == copy.place.at.device) {
+      held += plan.grant.ring_bytes;
+    }
+  }
   for (const auto& [ref, count] : session.claims) {
     if (ref.place.at == copy.place.at) {
       held += SpaceOf(*copies_.FindGroup(ref.key)->group);
@@ -93,6 +100,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.session = args.session;
   waiter.lease = args.lease;
   waiter.pin = args.pin;
+  waiter.hold = args.hold;
   waiter.no_wait = args.deadline <= now;
   waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
   if (args.lease) {
@@ -119,6 +127,10 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
 
 void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                    absl::Time now, Effects& effects) {
+  if (waiter.hold.has_value()) {
+    HoldArrived(*waiter.hold, ref, copy, effects);
+    return;
+  }
   if (waiter.pin) copy.pinned = true;
   Answer answer = {waiter.request};
   if (waiter.lease) {
@@ -126,6 +138,20 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
     answer.lease = Grant(waiter, ref, copy, now);
   }
   effects.answers.push_back(std::move(answer));
+}
+
+// The slabs of a range that the session has not been given yet.
+std::vector<SlabUse> Node::NewSlabs(SessionEntry& session, DeviceIndex device,
+                                    uint64_t offset, uint64_t bytes) {
+  std::vector<SlabUse> slabs;
+  for (const SlabSpec& slab :
+       spaces_[device.number()]->SlabsOf(offset, bytes)) {
+    if (!session.slabs.insert({device, slab.id}).second) continue;
+    absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
+    HOIST_CHECK(share.ok());  // The slab is ours and exists.
+    slabs.push_back({slab, *share});
+  }
+  return slabs;
 }
 
 LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
@@ -141,13 +167,7 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   grant.bytes = copies_.FindGroup(ref.key)->group->image_bytes;
   grant.was_resident = !waiter.waited;
   const uint64_t space = SpaceOf(*copies_.FindGroup(ref.key)->group);
-  for (const SlabSpec& slab :
-       spaces_[device.number()]->SlabsOf(copy.offset, space)) {
-    if (!session.slabs.insert({device, slab.id}).second) continue;
-    absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
-    HOIST_CHECK(share.ok());  // The slab is ours and exists.
-    grant.new_slabs.push_back({slab, *share});
-  }
+  grant.new_slabs = NewSlabs(session, device, copy.offset, space);
   leases_[grant.id] = {waiter.session, ref};
   session.leases.insert(grant.id);
   ++copy.leases;
@@ -159,6 +179,12 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
 
 void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
                   Effects& effects) {
+  if (waiter.hold.has_value()) {
+    const auto plan = plans_.find(*waiter.hold);
+    if (plan != plans_.end()) plan->second.asked.erase(ref.key.group);
+    effects.held.push_back({*waiter.hold, ref.key.group, std::move(why)});
+    return;
+  }
   if (waiter.lease) {
     ++counters_.stages_refused;
     if (const auto s = sessions_.find(waiter.session); s != sessions_.end()) {

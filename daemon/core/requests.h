@@ -13,7 +13,9 @@
 #include "daemon/core/device.h"
 #include "daemon/core/grouping.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/link_share.h"
 #include "daemon/core/model.h"
+#include "daemon/core/planner.h"
 #include "daemon/core/tensor.h"
 #include "daemon/core/tier.h"
 #include "hoist/shared/unique_fd.h"
@@ -83,6 +85,48 @@ struct LeaseGrant {
   uint64_t bytes = 0;
   bool was_resident = false;
   std::vector<SlabUse> new_slabs;  // Not given to this session before.
+};
+
+struct SetPlanArgs {
+  ModelId model;
+  DeviceIndex device;
+  uint64_t budget_bytes = 0;      // 0: as much as can be promised.
+  std::vector<GroupIndex> order;  // Of one pass; may repeat groups.
+  absl::Duration deadline;        // To wait for the ring's space.
+  // A plan of the session that ends for this one.
+  std::optional<PlanId> replaces;
+  absl::Duration stage_deadline = absl::Seconds(60);
+  ShareOptions share;
+};
+
+struct PlannedGroup {
+  GroupIndex group;
+  bool resident = false;
+  Slot slot;  // Streamed: in the ring.
+  uint64_t image_bytes = 0;
+};
+
+// A plan that stands. Its residents are not leased yet; they are promised.
+struct PlanGrant {
+  PlanId id;
+  ModelId model;
+  DeviceIndex device;
+  uint64_t budget_bytes = 0;
+  std::vector<PlannedGroup> groups;  // In order of first use.
+  std::vector<uint32_t> lane_order;  // Of the streamed ones, by their rank.
+  uint64_t ring_offset = 0;          // In the device's span.
+  uint64_t ring_bytes = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t streamed_bytes = 0;  // A pass.
+  uint32_t lead = 0;
+  std::vector<SlabUse> new_slabs;  // Of the ring; not given before.
+};
+
+// A plan with the lane that it runs over; no lane if nothing is streamed.
+struct OpenedPlan {
+  PlanGrant grant;
+  hoist::UniqueFd lane;
+  hoist::UniqueFd wake;
 };
 
 // A model as it stands: publishing adds groups, under the same id.

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/link_share.h"
 #include "daemon/core/residency.h"
 #include "daemon/core/tensor.h"
 #include "daemon/core/tier.h"
@@ -70,6 +71,33 @@ struct SessionSnapshot {
   uint64_t leased_bytes = 0;
   uint64_t device_budget_bytes = 0;
   uint32_t waiting = 0;
+  uint32_t plans = 0;
+};
+
+struct PlanSnapshot {
+  PlanId id;
+  SessionId session;
+  std::string client_name;
+  std::string model;
+  DeviceIndex device;
+  uint64_t budget_bytes = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t ring_bytes = 0;
+  uint64_t streamed_bytes = 0;  // A pass.
+  uint64_t held_bytes = 0;      // On the host.
+  uint32_t groups = 0;
+  uint32_t streamed_groups = 0;
+  uint32_t lead = 0;
+  // What the lane did; the engine adds it.
+  ShareOptions share;
+  uint64_t copied_bytes = 0;
+  uint64_t bytes_per_second = 0;
+  uint64_t loads = 0;
+  uint64_t served_in_place = 0;
+  uint64_t skipped = 0;
+  uint64_t wasted_loads = 0;
+  uint64_t host_waits = 0;
+  bool captured = false;
 };
 
 struct Counters {
@@ -90,6 +118,7 @@ struct NodeSnapshot {
   std::vector<TierSnapshot> tiers;
   std::vector<ModelSnapshot> models;
   std::vector<SessionSnapshot> sessions;
+  std::vector<PlanSnapshot> plans;
   Counters counters;
 };
 

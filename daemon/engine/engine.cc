@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
       }));
+  HOIST_RETURN_IF_ERROR(engine->MakeStreamers());
   engine->thread_ = std::thread([e = engine.get()] { e->Run(); });
   return engine;
 }
@@ -46,6 +47,38 @@ Engine::~Engine() {
     stopping_ = true;
   }
   if (thread_.joinable()) thread_.join();
+  // What streams into the node's slabs must be over before they go; what is
+  // still posted meets no thread any more.
+  streamers_.clear();
+}
+
+absl::Status Engine::MakeStreamers() {
+  for (Device* device : parts_.mover.devices) {
+    StreamerParts parts;
+    parts.device = device;
+    parts.host = parts_.mover.host;
+    parts.clock = parts_.clock;
+    StreamerEvents events;
+    events.host_used = [this](PlanId plan, LaneGroup group,
+                              absl::Duration step) {
+      Post([this, plan, group, step](Effects& effects) {
+        HostUsed(plan, group, step, effects);
+      });
+    };
+    events.host_wanted = [this](PlanId plan, LaneGroup group) {
+      Post([this, plan, group](Effects& effects) {
+        HostWanted(plan, group, effects);
+      });
+    };
+    events.faulted = [this](PlanId plan, absl::Status why) {
+      AddNote(absl::StrCat("plan ", plan.number(),
+                           " ended: ", std::string(why.message())));
+    };
+    HOIST_ASSIGN_OR_RETURN(auto streamer,
+                           Streamer::Create(parts, std::move(events)));
+    streamers_.push_back(std::move(streamer));
+  }
+  return absl::OkStatus();
 }
 
 // Published groups that were spilled before this daemon started.
@@ -143,6 +176,8 @@ void Engine::Carry(Effects effects) {
   for (const TransferId id : effects.urgent) mover_->Hurry(id);
   for (const SpillId id : effects.unspill) mover_->Unspill(id);
   for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
+  for (const HeldGroup& held : effects.held) GroupHeld(held);
+  for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
   for (const NodeEvent& event : effects.events) {
     for (auto& [id, watcher] : watchers_) watcher(event);
   }

@@ -16,9 +16,11 @@
 #include "daemon/base/worker.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/engine/read_ahead.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
 #include "daemon/store/spill_store.h"
+#include "daemon/stream/streamer.h"
 
 namespace hoistd {
 
@@ -65,6 +67,10 @@ class Engine final : public EngineApi {
                DoneStatus done) override;
   void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
                 DoneStatus done) override;
+  void SetPlan(SessionId session, SetPlanArgs args,
+               Done<OpenedPlan> done) override;
+  void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
+  void SetShare(PlanId plan, ShareOptions share, DoneStatus done) override;
   void Snapshot(Done<NodeSnapshot> done) override;
   void Load(ModelId model, TierAt to,
             absl::AnyInvocable<void(const LoadProgress&)> progress,
@@ -89,6 +95,21 @@ class Engine final : public EngineApi {
 
   explicit Engine(EngineParts parts);
   absl::Status Restore();
+  absl::Status MakeStreamers();
+
+  // engine_plans.cc
+  void StartPlan(SessionId session, SetPlanArgs args, Done<OpenedPlan> done,
+                 Effects& effects);
+  void OpenLane(SessionId session, const SetPlanArgs& args, PlanGrant grant,
+                Done<OpenedPlan> done);
+  void PlanEnded(const EndedPlan& ended);
+  void GroupHeld(const HeldGroup& held);
+  void HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
+                Effects& effects);
+  void HostWanted(PlanId plan, LaneGroup group, Effects& effects);
+  Streamer& StreamerOf(DeviceIndex device) {
+    return *streamers_[device.number()];
+  }
 
   // Runs `event` on the engine's thread, then does what came of it.
   void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
@@ -113,6 +134,9 @@ class Engine final : public EngineApi {
   // The engine thread's alone.
   Node node_;
   std::unique_ptr<Mover> mover_;
+  std::map<PlanId, ReadAhead> lanes_;
+  // What is to be done once a plan has been freed.
+  std::map<PlanId, absl::AnyInvocable<void(Effects&)>> after_plan_;
   std::map<RequestId, Pending> pending_;
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
@@ -124,6 +148,8 @@ class Engine final : public EngineApi {
   uint64_t next_opener_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t opening_ ABSL_GUARDED_BY(mu_) = 0;  // Models with the openers.
   Worker openers_[2];                          // They post: gone before mu_.
+  // One a device. They copy into the node's slabs and post: gone before both.
+  std::vector<std::unique_ptr<Streamer>> streamers_;
   std::thread thread_;
 };
 

@@ -7,11 +7,34 @@
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
-namespace {}  // namespace
+namespace {
+
+void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
+  plan.share = lane.share;
+  plan.copied_bytes = lane.copied_bytes;
+  plan.bytes_per_second = lane.bytes_per_second;
+  plan.loads = lane.loads;
+  plan.served_in_place = lane.served_in_place;
+  plan.skipped = lane.skipped;
+  plan.wasted_loads = lane.wasted_loads;
+  plan.host_waits = lane.host_waits;
+  plan.captured = lane.captured;
+}
+
+}  // namespace
 
 void Engine::Snapshot(Done<NodeSnapshot> done) {
   Post([this, done = std::move(done)](Effects&) mutable {
-    done(node_.Snapshot(Now()));
+    NodeSnapshot snapshot = node_.Snapshot(Now());
+    for (const std::unique_ptr<Streamer>& streamer : streamers_) {
+      snapshot.counters.host_to_device_bytes += streamer->copied_bytes();
+      for (const LaneStats& lane : streamer->Stats()) {
+        for (PlanSnapshot& plan : snapshot.plans) {
+          if (plan.id == lane.plan) AddLane(lane, plan);
+        }
+      }
+    }
+    done(std::move(snapshot));
   });
 }
 

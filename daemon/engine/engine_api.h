@@ -79,6 +79,12 @@ class EngineApi {
   virtual void SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, DoneStatus done) = 0;
 
+  // Sets a plan and opens its lane. What it replaces ends first, unless the
+  // request itself is refused.
+  virtual void SetPlan(SessionId session, SetPlanArgs args,
+                       Done<OpenedPlan> done) = 0;
+  virtual void ClearPlan(SessionId session, PlanId plan, DoneStatus done) = 0;
+
   // Admin's verbs; the caller has checked that the peer is an admin. Models
   // are found by name among all owners': a name that several owners use is
   // written "uid:name" (InvalidArgument says so).
@@ -93,6 +99,8 @@ class EngineApi {
   virtual void Unpin(CopySelector which, Done<CopyTotals> done) = 0;
   virtual void Evict(CopySelector which, bool forget,
                      Done<CopyTotals> done) = 0;
+  // How a plan shares its link. NotFound: no such plan, or it streams nothing.
+  virtual void SetShare(PlanId plan, ShareOptions share, DoneStatus done) = 0;
   // From now on sessions and stages are refused; false takes that back.
   virtual void SetDraining(bool draining, DoneStatus done) = 0;
   // `on_event` runs on the engine's thread until Unsubscribe has called back.

@@ -112,6 +112,8 @@ class Streamer {
   virtual void Fail(PlanId plan, absl::Status why) = 0;
   virtual void SetShare(PlanId plan, ShareOptions share) = 0;
   virtual std::vector<LaneStats> Stats() const = 0;
+  // Host to device, of all plans that ever were.
+  virtual uint64_t copied_bytes() const = 0;
 };
 
 }  // namespace hoistd

@@ -33,6 +33,10 @@ struct OrderAsked {
   ModelId model;
   std::vector<GroupIndex> order;
 };
+struct ShareAsked {
+  PlanId plan;
+  ShareOptions share;
+};
 struct LoadAsked {
   ModelId model;
   TierAt to;
@@ -123,6 +127,9 @@ class FakeEngine final : public EngineApi {
   VerbScript<PrefetchArgs, DoneStatus> prefetch;
   VerbScript<std::vector<LeaseId>, DoneStatus> release;
   VerbScript<OrderAsked, DoneStatus> set_order;
+  VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
+  VerbScript<PlanId, DoneStatus> clear_plan;
+  VerbScript<ShareAsked, DoneStatus> set_share;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
   VerbScript<LoadAsked, Done<LoadProgress>> load;
   VerbScript<PinAsked, Done<CopyTotals>> pin;
@@ -245,6 +252,16 @@ class FakeEngine final : public EngineApi {
          std::move(done));
   }
 
+  void SetPlan(SessionId session, SetPlanArgs args,
+               Done<OpenedPlan> done) override {
+    Hand(set_plan, session, std::move(args), std::move(done));
+  }
+  void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
+    Hand(clear_plan, session, plan, std::move(done));
+  }
+  void SetShare(PlanId plan, ShareOptions share, DoneStatus done) override {
+    Hand(set_share, SessionId(), ShareAsked{plan, share}, std::move(done));
+  }
   void Snapshot(Done<NodeSnapshot> done) override {
     Hand(snapshot, SessionId(), std::monostate(), std::move(done));
   }

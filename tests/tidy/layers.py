@@ -64,7 +64,8 @@ ZONES = {
         CORE + " daemon/store daemon/host daemon/io/source_file.h",
         "absl spdlog xxhash"),
     "daemon/engine": zone(
-        CORE + " daemon/mover daemon/store daemon/host daemon/io/source_file.h",
+        CORE + " daemon/mover daemon/store daemon/stream daemon/host"
+        " daemon/io/source_file.h",
         "absl spdlog"),
     "daemon/session": zone(CORE + " daemon/engine daemon/convert proto",
                            "absl spdlog protobuf"),

@@ -1,0 +1,450 @@
+// Plans: what they are promised, their rings, and what they hold on the host.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+
+absl::Status NoSuchPlan(PlanId plan) {
+  return absl::NotFoundError(
+      absl::StrCat("this session has no plan ", plan.number(),
+                   "; it may have been cleared or replaced before"));
+}
+
+}  // namespace
+
+// Device copies that others count on: leased, pinned, or promised to a plan.
+// What only `except` needs, which is about to go, is left out.
+std::set<CopyRef> Node::PromisedCopies(DeviceIndex device, SessionId session,
+                                       std::optional<PlanId> except) const {
+  const TierAt at = OnDevice(device);
+  std::set<CopyRef> promised;
+  std::set<CopyRef> leaving;
+  for (const auto& [id, plan] : plans_) {
+    if (plan.grant.device != device || plan.ended) continue;
+    for (const PlannedGroup& group : plan.grant.groups) {
+      if (!group.resident) continue;
+      const CopyRef ref = {{plan.grant.model, group.group}, {at, false}};
+      (id == except ? leaving : promised).insert(ref);
+    }
+  }
+  for (const auto& [id, other] : sessions_) {
+    for (const auto& [ref, count] : other.claims) {
+      if (ref.place.at != at) continue;
+      if (id == session && leaving.contains(ref)) continue;
+      promised.insert(ref);
+    }
+  }
+  for (const auto& [id, model] : copies_.models()) {
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      for (const auto& [place, copy] : model->groups[g].copies) {
+        if (place.at == at && copy.pinned) {
+          promised.insert({{id, GroupIndex(g)}, place});
+        }
+      }
+    }
+  }
+  return promised;
+}
+
+uint64_t Node::RingBytes(DeviceIndex device, std::optional<SessionId> session,
+                         std::optional<PlanId> except) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, plan] : plans_) {
+    if (plan.grant.device != device || id == except) continue;
+    if (session.has_value() && plan.session != *session) continue;
+    bytes += plan.grant.ring_bytes;
+  }
+  for (const auto& [request, pending] : pending_plans_) {
+    if (pending.grant.device != device) continue;
+    if (session.has_value() && pending.session != *session) continue;
+    bytes += pending.grant.ring_bytes;
+  }
+  return bytes;
+}
+
+// What a plan for this model could be granted now: its own groups that are on
+// the device for others count for it.
+absl::StatusOr<uint64_t> Node::Promisable(SessionId session,
+                                          const SetPlanArgs& args) const {
+  const uint64_t capacity = spaces_[args.device.number()]->capacity();
+  uint64_t taken = RingBytes(args.device, std::nullopt, args.replaces);
+  for (const CopyRef& ref :
+       PromisedCopies(args.device, session, args.replaces)) {
+    if (ref.key.model == args.model && !ref.place.shared) continue;
+    taken += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  return taken < capacity ? capacity - taken : 0;
+}
+
+absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
+                                          const SetPlanArgs& args) const {
+  const auto owner = sessions_.find(session);
+  if (owner == sessions_.end()) {
+    return absl::NotFoundError("the session is closed; connect again");
+  }
+  if (draining_) {
+    return absl::UnavailableError("hoistd is draining and stages nothing");
+  }
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  if (args.device.number() >= devices_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no device ", args.device.number(), "; this node has ",
+                     devices_.size()));
+  }
+  if (args.replaces.has_value()) {
+    const auto old = plans_.find(*args.replaces);
+    if (old == plans_.end() || old->second.session != session ||
+        old->second.ended) {
+      return NoSuchPlan(*args.replaces);
+    }
+  }
+  if (args.order.empty()) {
+    return absl::InvalidArgumentError(
+        "the order is empty; name each group that a pass stages");
+  }
+  PlanGrant grant;
+  PlanProblem problem;
+  absl::flat_hash_map<GroupIndex, uint32_t> local;
+  for (const GroupIndex index : args.order) {
+    if (index.number() >= model->spec->groups.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the order names group ", index.number(), "; model ",
+                       model->spec->name, " has ", model->spec->groups.size()));
+    }
+    const auto [it, is_new] =
+        local.try_emplace(index, static_cast<uint32_t>(local.size()));
+    problem.order.push_back(it->second);
+    if (!is_new) continue;
+    const Group& group = *model->spec->groups[index.number()];
+    problem.bytes.push_back(SpaceOf(group));
+    PlannedGroup planned;
+    planned.group = index;
+    planned.image_bytes = group.image_bytes;
+    grant.groups.push_back(planned);
+  }
+  HOIST_ASSIGN_OR_RETURN(problem.budget_bytes, Promisable(session, args));
+  if (args.budget_bytes > 0) problem.budget_bytes = args.budget_bytes;
+  const uint64_t limit = owner->second.args.device_budget_bytes;
+  if (limit > 0 && problem.budget_bytes > limit) {
+    if (args.budget_bytes > 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the plan asks for ", HumanBytes(args.budget_bytes),
+          "; this session may use ", HumanBytes(limit),
+          " of a device: ask for that, or connect with a larger budget"));
+    }
+    problem.budget_bytes = limit;
+  }
+  absl::StatusOr<Plan> plan = MakePlan(problem);
+  if (!plan.ok()) return Annotate(plan.status(), model->spec->name);
+  std::vector<uint32_t> rank(grant.groups.size());
+  uint32_t streamed = 0;
+  for (size_t i = 0; i < grant.groups.size(); ++i) {
+    grant.groups[i].resident = !plan->slots[i].has_value();
+    if (grant.groups[i].resident) continue;
+    grant.groups[i].slot = *plan->slots[i];
+    rank[i] = streamed++;
+  }
+  for (const uint32_t i : problem.order) {
+    if (!grant.groups[i].resident) grant.lane_order.push_back(rank[i]);
+  }
+  grant.model = args.model;
+  grant.device = args.device;
+  grant.budget_bytes = problem.budget_bytes;
+  grant.ring_bytes = plan->ring_bytes;
+  grant.resident_bytes = plan->resident_bytes;
+  grant.streamed_bytes = plan->streamed_bytes;
+  grant.lead = plan->lead;
+  return grant;
+}
+
+// Whether the device can hold the plan beside all that was promised before.
+absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
+                                const PlanGrant& grant) const {
+  const uint64_t capacity = spaces_[args.device.number()]->capacity();
+  std::set<CopyRef> promised =
+      PromisedCopies(args.device, session, args.replaces);
+  uint64_t taken = 0;
+  for (const CopyRef& ref : promised) {
+    taken += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  uint64_t added = grant.ring_bytes;
+  for (const PlannedGroup& group : grant.groups) {
+    const CopyRef ref = {{args.model, group.group},
+                         {OnDevice(args.device), false}};
+    if (!group.resident || !promised.insert(ref).second) continue;
+    added += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  const uint64_t rings = RingBytes(args.device, std::nullopt, args.replaces);
+  if (taken + rings + added <= capacity) return absl::OkStatus();
+  HOIST_ASSIGN_OR_RETURN(const uint64_t would_do, Promisable(session, args));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the plan needs ", HumanBytes(added), " more on ",
+      ToString(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
+      HumanBytes(taken), " is leased, pinned or promised to residents and ",
+      HumanBytes(rings), " is in rings; a budget of ", HumanBytes(would_do),
+      " would do (`hoistctl plans` shows who has what)"));
+}
+
+absl::Status Node::CheckPlan(SessionId session, const SetPlanArgs& args) const {
+  HOIST_ASSIGN_OR_RETURN(const PlanGrant grant, MakeGrant(session, args));
+  return CheckPromise(session, args, grant);
+}
+
+void Node::SetPlan(RequestId request, SessionId session,
+                   const SetPlanArgs& args, absl::Time now, Effects& effects) {
+  absl::StatusOr<PlanGrant> grant = MakeGrant(session, args);
+  absl::Status status = grant.status();
+  if (status.ok()) status = CheckPromise(session, args, *grant);
+  if (!status.ok()) {
+    effects.answers.push_back({request, std::move(status)});
+    return;
+  }
+  PendingPlan pending;
+  pending.session = session;
+  pending.grant = *std::move(grant);
+  pending.no_wait = args.deadline <= absl::ZeroDuration();
+  pending.deadline = now + args.deadline;
+  if (pending.grant.ring_bytes == 0) {
+    PlanStands(request, std::move(pending), OwnerId(), effects);
+    return;
+  }
+  spaces_[args.device.number()]->RetrySlabs();
+  pending_plans_[request] = std::move(pending);
+  Tick(now, effects);
+}
+
+void Node::AdvancePlans(absl::Time now, Effects& effects) {
+  std::vector<RequestId> requests;
+  for (const auto& [request, pending] : pending_plans_) {
+    requests.push_back(request);
+  }
+  for (const RequestId request : requests) {
+    AdvancePending(request, pending_plans_.at(request), now, effects);
+  }
+}
+
+void Node::AdvancePending(RequestId request, PendingPlan& pending,
+                          absl::Time now, Effects& effects) {
+  if (pending.tried_at == space_epoch_) return;
+  // For the values of what could be evicted: an urgent need of the first group.
+  Need need;
+  need.copy = {{pending.grant.model, pending.grant.groups.front().group},
+               {OnDevice(pending.grant.device), false}};
+  need.urgent = true;
+  const OwnerId owner = copies_.NewOwner();
+  const absl::StatusOr<uint64_t> offset = AllocateDevice(
+      need.copy, owner, pending.grant.ring_bytes, need, now, effects);
+  if (!offset.ok()) {
+    copies_.DropOwner(owner);
+    pending.blocked = offset.status();
+    pending.tried_at = space_epoch_;
+    return;
+  }
+  PendingPlan ready = std::move(pending);
+  pending_plans_.erase(request);
+  ready.grant.ring_offset = *offset;
+  PlanStands(request, std::move(ready), owner, effects);
+}
+
+void Node::ExpirePlans(absl::Time now, Effects& effects) {
+  for (auto it = pending_plans_.begin(); it != pending_plans_.end();) {
+    if (it->second.deadline > now) {
+      ++it;
+      continue;
+    }
+    effects.answers.push_back(
+        {it->first, absl::ResourceExhaustedError(absl::StrCat(
+                        "no space for the plan's ring: ",
+                        std::string(it->second.blocked.message())))});
+    it = pending_plans_.erase(it);
+  }
+}
+
+void Node::PlanStands(RequestId request, PendingPlan pending,
+                      OwnerId ring_owner, Effects& effects) {
+  const PlanId id(++last_id_);
+  SessionEntry& session = sessions_.at(pending.session);
+  PlanGrant& grant = pending.grant;
+  grant.id = id;
+  if (grant.ring_bytes > 0) {
+    grant.new_slabs =
+        NewSlabs(session, grant.device, grant.ring_offset, grant.ring_bytes);
+  }
+  std::vector<GroupIndex> order;
+  for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
+  orders_.Set(pending.session, grant.model, std::move(order));
+  NodeEvent event;
+  event.kind = "plan-set";
+  event.session = pending.session;
+  event.at = OnDevice(grant.device);
+  event.bytes = grant.budget_bytes;
+  event.model = copies_.FindModel(grant.model)->model->spec->name;
+  event.detail =
+      absl::StrCat(HumanBytes(grant.resident_bytes), " resident, ",
+                   HumanBytes(grant.streamed_bytes), " streamed a pass");
+  effects.events.push_back(std::move(event));
+  Answer answer = {request};
+  answer.plan = grant;
+  effects.answers.push_back(std::move(answer));
+  PlanEntry& entry = plans_[id];
+  entry.session = pending.session;
+  entry.grant = std::move(grant);
+  entry.grant.new_slabs.clear();  // Borrowed; they were for the answer.
+  entry.ring_owner = ring_owner;
+}
+
+const PlanGrant* Node::FindPlan(PlanId plan) const {
+  const auto found = plans_.find(plan);
+  if (found == plans_.end() || found->second.ended) return nullptr;
+  return &found->second.grant;
+}
+
+absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
+                           Effects& effects) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end() || found->second.session != session ||
+      found->second.ended) {
+    return NoSuchPlan(id);
+  }
+  PlanEntry& plan = found->second;
+  plan.ended = true;
+  effects.ended.push_back({id, plan.grant.device});
+  bool others = false;
+  for (const auto& [other_id, other] : plans_) {
+    others |= other.session == session && !other.ended &&
+              other.grant.model == plan.grant.model;
+  }
+  if (!others) orders_.Set(session, plan.grant.model, {});
+  NodeEvent event;
+  event.kind = "plan-ended";
+  event.session = session;
+  event.at = OnDevice(plan.grant.device);
+  effects.events.push_back(std::move(event));
+  Tick(now, effects);
+  return absl::OkStatus();
+}
+
+void Node::EndPlansOf(SessionId session, Effects& effects) {
+  std::erase_if(pending_plans_,
+                [&](const auto& p) { return p.second.session == session; });
+  for (auto& [id, plan] : plans_) {
+    if (plan.session != session || plan.ended) continue;
+    plan.ended = true;
+    effects.ended.push_back({id, plan.grant.device});
+  }
+}
+
+void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
+  const auto found = plans_.find(id);
+  HOIST_CHECK(found != plans_.end() && found->second.ended);
+  PlanEntry& plan = found->second;
+  while (!plan.held.empty()) DropHold(plan, *plan.held.begin());
+  for (auto& [age, need] : needs_) {
+    std::erase_if(need.waiters, [&](const Waiter& w) { return w.hold == id; });
+  }
+  if (plan.grant.ring_bytes > 0) {
+    spaces_[plan.grant.device.number()]->Free(plan.grant.ring_offset);
+    copies_.DropOwner(plan.ring_owner);
+  }
+  plans_.erase(found);
+  ++space_epoch_;
+  Tick(now, effects);
+}
+
+void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
+                absl::Time now, Effects& effects) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end() || found->second.ended) return;
+  PlanEntry& plan = found->second;
+  for (const GroupIndex group : groups) {
+    const CopyRef ref = {{plan.grant.model, group}, kHost};
+    if (plan.held.contains(group)) continue;
+    if (!plan.asked.insert(group).second) {
+      // It may have been in no hurry before.
+      if (urgent && need_of_.contains(ref)) NeedFor(ref, true, effects);
+      continue;
+    }
+    BringArgs bring;
+    bring.copy = ref;
+    Waiter waiter;
+    waiter.hold = id;
+    waiter.deadline = absl::InfiniteFuture();
+    if (absl::Status s = CheckBring(bring); !s.ok()) {
+      Refuse(waiter, ref, std::move(s), effects);
+      continue;
+    }
+    Copy& copy = copies_.At(ref);
+    if (copy.usable()) {
+      Satisfy(waiter, ref, copy, now, effects);
+      continue;
+    }
+    Need& need = NeedFor(ref, urgent, effects);
+    need.waiters.push_back(waiter);
+    need.tried_at = 0;
+  }
+  Tick(now, effects);
+}
+
+void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
+                       Effects& effects) {
+  const auto found = plans_.find(id);
+  HOIST_CHECK(found != plans_.end());  // FreePlan takes its waiters along.
+  PlanEntry& plan = found->second;
+  plan.asked.erase(ref.key.group);
+  if (plan.ended) return;
+  ++copy.leases;
+  copy.fresh = false;
+  plan.held.insert(ref.key.group);
+  effects.held.push_back({id, ref.key.group, copy.offset});
+}
+
+void Node::DropHold(PlanEntry& plan, GroupIndex group) {
+  Copy& copy = copies_.At({{plan.grant.model, group}, kHost});
+  HOIST_CHECK(copy.leases > 0 && plan.held.erase(group) == 1);
+  if (--copy.leases == 0) ++space_epoch_;
+}
+
+void Node::Unhold(PlanId id, GroupIndex group, absl::Time now,
+                  Effects& effects) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end() || !found->second.held.contains(group)) return;
+  copies_.At({{found->second.grant.model, group}, kHost}).last_use = now;
+  DropHold(found->second, group);
+  Tick(now, effects);
+}
+
+void Node::PlanUsed(PlanId id, GroupIndex group, absl::Time now) {
+  const auto found = plans_.find(id);
+  if (found == plans_.end()) return;
+  orders_.Staged(found->second.session, {found->second.grant.model, group},
+                 now);
+}
+
+uint64_t Node::held_bytes() const {
+  std::set<GroupKey> held;
+  for (const auto& [id, plan] : plans_) {
+    for (const GroupIndex group : plan.held) {
+      held.insert({plan.grant.model, group});
+    }
+    for (const GroupIndex group : plan.asked) {
+      held.insert({plan.grant.model, group});
+    }
+  }
+  uint64_t bytes = 0;
+  for (const GroupKey& key : held) {
+    bytes += SpaceOf(*copies_.FindGroup(key)->group);
+  }
+  return bytes;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,179 @@
+// Plans: the node decides, streamers carry out, the host is read ahead.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/engine/engine.h"
+
+namespace hoistd {
+namespace {
+
+LaneSpec SpecOf(const PlanGrant& grant, const SetPlanArgs& args) {
+  LaneSpec spec;
+  spec.plan = grant.id;
+  spec.share = args.share;
+  spec.stage_deadline = args.stage_deadline;
+  spec.order = grant.lane_order;
+  for (const PlannedGroup& group : grant.groups) {
+    if (group.resident) continue;
+    LaneSpec::Streamed streamed;
+    streamed.slot = group.slot;
+    streamed.device_offset = grant.ring_offset + group.slot.offset;
+    streamed.bytes = group.image_bytes;
+    spec.groups.push_back(streamed);
+  }
+  return spec;
+}
+
+}  // namespace
+
+void Engine::SetPlan(SessionId session, SetPlanArgs args,
+                     Done<OpenedPlan> done) {
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    if (!args.replaces.has_value()) {
+      return StartPlan(session, std::move(args), std::move(done), effects);
+    }
+    // What the request's own numbers cause leaves the old plan as it is.
+    if (absl::Status s = node_.CheckPlan(session, args); !s.ok()) {
+      return done(std::move(s));
+    }
+    const PlanId old = *args.replaces;
+    HOIST_CHECK(node_.EndPlan(session, old, Now(), effects).ok());
+    args.replaces.reset();
+    after_plan_[old] = [this, session, args = std::move(args),
+                        done = std::move(done)](Effects& then) mutable {
+      StartPlan(session, std::move(args), std::move(done), then);
+    };
+  });
+}
+
+void Engine::StartPlan(SessionId session, SetPlanArgs args,
+                       Done<OpenedPlan> done, Effects& effects) {
+  auto shared = std::make_shared<SetPlanArgs>(std::move(args));
+  const RequestId request = Await(
+      session,
+      [this, session, shared, done = std::move(done)](Answer answer) mutable {
+        if (!answer.status.ok()) return done(std::move(answer.status));
+        OpenLane(session, *shared, *std::move(answer.plan), std::move(done));
+      });
+  node_.SetPlan(request, session, *shared, Now(), effects);
+}
+
+void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
+                      PlanGrant grant, Done<OpenedPlan> done) {
+  if (grant.lane_order.empty()) {
+    OpenedPlan opened;
+    opened.grant = std::move(grant);
+    return done(std::move(opened));
+  }
+  const uint64_t host = parts_.node.host_capacity_bytes / 5 * 4;
+  const uint64_t held = node_.held_bytes();
+  Streamer& streamer = StreamerOf(grant.device);
+  LaneSpec spec = SpecOf(grant, args);
+  streamer.Open(std::move(spec), [this, session, grant = std::move(grant),
+                                  done = std::move(done),
+                                  host_bytes = host - std::min(host, held)](
+                                     absl::StatusOr<LaneShare> share) mutable {
+    Post([this, session, grant = std::move(grant), done = std::move(done),
+          host_bytes, share = std::move(share)](Effects& effects) mutable {
+      // The slabs' descriptors are borrowed from a plan that stands.
+      if (node_.FindPlan(grant.id) == nullptr) {
+        return done(absl::CancelledError("the session was closed"));
+      }
+      if (!share.ok()) {
+        node_.EndPlan(session, grant.id, Now(), effects).IgnoreError();
+        return done(share.status());
+      }
+      const PlanId plan = grant.id;
+      ReadAhead& ahead =
+          lanes_.emplace(plan, ReadAhead(grant, host_bytes)).first->second;
+      node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
+      OpenedPlan opened;
+      opened.grant = std::move(grant);
+      opened.lane = std::move(share->memory);
+      opened.wake = std::move(share->wake);
+      done(std::move(opened));
+    });
+  });
+}
+
+void Engine::ClearPlan(SessionId session, PlanId plan, DoneStatus done) {
+  Post([this, session, plan, done = std::move(done)](Effects& effects) mutable {
+    absl::Status status = node_.EndPlan(session, plan, Now(), effects);
+    if (!status.ok()) return done(std::move(status));
+    // The answer says that the memory is back.
+    after_plan_[plan] = [done = std::move(done)](Effects&) mutable {
+      done(absl::OkStatus());
+    };
+  });
+}
+
+// Nothing of the plan may be copied any more before its ring is given back.
+void Engine::PlanEnded(const EndedPlan& ended) {
+  const PlanId plan = ended.plan;
+  lanes_.erase(plan);
+  ++moving_;  // The engine's end waits for it as for any transfer.
+  StreamerOf(ended.device).Close(plan, [this, plan] {
+    Post([this, plan](Effects& effects) {
+      --moving_;
+      node_.FreePlan(plan, Now(), effects);
+      const auto then = after_plan_.find(plan);
+      if (then == after_plan_.end()) return;
+      auto run = std::move(then->second);
+      after_plan_.erase(then);
+      run(effects);
+    });
+  });
+}
+
+void Engine::GroupHeld(const HeldGroup& held) {
+  const auto found = lanes_.find(held.plan);
+  if (found == lanes_.end()) return;
+  ReadAhead& ahead = found->second;
+  Streamer& streamer = StreamerOf(ahead.device());
+  if (!held.host_offset.ok()) {
+    return streamer.Fail(held.plan, held.host_offset.status());
+  }
+  const std::optional<LaneGroup> group = ahead.LaneOf(held.group);
+  HOIST_CHECK(group.has_value());
+  ahead.Arrived(*group, Now());
+  streamer.HostReady(held.plan, *group, *held.host_offset,
+                     /*once=*/!ahead.holds_all());
+}
+
+void Engine::HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
+                      Effects& effects) {
+  const auto found = lanes_.find(plan);
+  if (found == lanes_.end() || found->second.holds_all()) return;
+  ReadAhead& ahead = found->second;
+  ahead.Used(group, step);
+  node_.PlanUsed(plan, ahead.GroupOf(group), Now());
+  node_.Unhold(plan, ahead.GroupOf(group), Now(), effects);
+  node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
+}
+
+void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
+  const auto found = lanes_.find(plan);
+  if (found == lanes_.end()) return;
+  ReadAhead& ahead = found->second;
+  ahead.Missed(group);
+  node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
+  node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
+}
+
+void Engine::SetShare(PlanId plan, ShareOptions share, DoneStatus done) {
+  Post([this, plan, share, done = std::move(done)](Effects&) mutable {
+    const PlanGrant* grant = node_.FindPlan(plan);
+    if (grant == nullptr || grant->lane_order.empty()) {
+      return done(absl::NotFoundError(
+          absl::StrCat("no plan ", plan.number(),
+                       " that streams; `hoistctl plans` lists them")));
+    }
+    StreamerOf(grant->device).SetShare(plan, share);
+    done(absl::OkStatus());
+  });
+}
+
+}  // namespace hoistd

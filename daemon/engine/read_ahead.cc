@@ -1,0 +1,86 @@
+#include "daemon/engine/read_ahead.h"
+
+#include <algorithm>
+
+namespace hoistd {
+namespace {
+
+// Positions ahead at the least: the next one is read while one is copied.
+constexpr size_t kMinDepth = 2;
+// Reads vary; a late one stalls the ring.
+constexpr size_t kSpareDepth = 2;
+
+// An average that forgets: seven parts old, one part new.
+absl::Duration Blend(absl::Duration old, absl::Duration seen) {
+  return (old * 7 + seen) / 8;
+}
+
+}  // namespace
+
+ReadAhead::ReadAhead(const PlanGrant& grant, uint64_t host_bytes)
+    : order_(grant.lane_order), device_(grant.device), host_bytes_(host_bytes) {
+  uint64_t total = 0;
+  for (const PlannedGroup& planned : grant.groups) {
+    if (planned.resident) continue;
+    groups_.push_back({planned.group, planned.image_bytes, false, {}});
+    total += planned.image_bytes;
+  }
+  holds_all_ = total <= host_bytes_;
+}
+
+std::optional<LaneGroup> ReadAhead::LaneOf(GroupIndex group) const {
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].group == group) return i;
+  }
+  return std::nullopt;
+}
+
+size_t ReadAhead::depth() const {
+  if (holds_all_) return order_.size();
+  const double steps =
+      absl::FDivDuration(read_, std::max(step_, absl::Microseconds(1)));
+  const double capped = std::min(steps, static_cast<double>(order_.size()));
+  return std::clamp(static_cast<size_t>(capped) + kSpareDepth, kMinDepth,
+                    order_.size());
+}
+
+std::vector<GroupIndex> ReadAhead::Wanted(absl::Time now) {
+  std::vector<GroupIndex> wanted;
+  const size_t ahead = depth();
+  for (size_t i = 0; i < ahead; ++i) {
+    Group& group = groups_[order_[(cursor_ + i) % order_.size()]];
+    if (group.asked) continue;
+    const bool fits =
+        window_bytes_ == 0 || window_bytes_ + group.bytes <= host_bytes_;
+    if (!fits) break;
+    group.asked = true;
+    group.asked_at = now;
+    window_bytes_ += group.bytes;
+    wanted.push_back(group.group);
+  }
+  return wanted;
+}
+
+void ReadAhead::Arrived(LaneGroup group, absl::Time now) {
+  read_ = Blend(read_, now - groups_[group].asked_at);
+}
+
+void ReadAhead::Used(LaneGroup index, absl::Duration step) {
+  step_ = Blend(step_, step);
+  Group& group = groups_[index];
+  if (group.asked) window_bytes_ -= group.bytes;
+  group.asked = false;
+  Missed(index);
+  cursor_ = (cursor_ + 1) % order_.size();
+}
+
+void ReadAhead::Missed(LaneGroup index) {
+  for (size_t i = 0; i < order_.size(); ++i) {
+    const size_t place = (cursor_ + i) % order_.size();
+    if (order_[place] != index) continue;
+    cursor_ = place;
+    return;
+  }
+}
+
+}  // namespace hoistd
