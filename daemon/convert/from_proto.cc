@@ -232,6 +232,25 @@ absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping) {
   return spec;
 }
 
+absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share) {
+  ShareOptions options;
+  if (share.weight() > 0) options.weight = share.weight();
+  options.priority = share.priority();
+  options.max_bytes_per_second = share.max_bytes_per_second();
+  if (options.weight > ShareOptions::kMaxWeight) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weight is ", share.weight(), "; 1 to ",
+                     ShareOptions::kMaxWeight, " are allowed"));
+  }
+  if (options.priority > ShareOptions::kMaxPriority ||
+      options.priority < -ShareOptions::kMaxPriority) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "priority is ", share.priority(), "; ", -ShareOptions::kMaxPriority,
+        " to ", ShareOptions::kMaxPriority, " are allowed"));
+  }
+  return options;
+}
+
 absl::Duration DeadlineFromProto(uint64_t deadline_ms) {
   const int64_t most = absl::ToInt64Milliseconds(kMaxDeadline);
   if (deadline_ms >= static_cast<uint64_t>(most)) return kMaxDeadline;

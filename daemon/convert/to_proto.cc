@@ -120,6 +120,19 @@ void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {
   }
 }
 
+namespace {
+
+// With its descriptor, numbered by its place in `fds`.
+void AttachSlab(const SlabUse& use, DeviceIndex device, pb::Slab* out,
+                std::vector<int>* fds) {
+  SlabToProto(use, device, out);
+  if (use.share.backing == Backing::kIpc) return;
+  out->set_fd_index(static_cast<uint32_t>(fds->size()));
+  fds->push_back(use.share.fd);
+}
+
+}  // namespace
+
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out) {
   out->set_id(grant.id.number());
   out->set_model_id(grant.key.model.number());
@@ -134,11 +147,33 @@ void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
                   std::vector<int>* fds) {
   LeaseToProto(grant, out);
   for (const SlabUse& use : grant.new_slabs) {
-    pb::Slab* slab = out->add_slabs();
-    SlabToProto(use, grant.device, slab);
-    if (use.share.backing == Backing::kIpc) continue;
-    slab->set_fd_index(static_cast<uint32_t>(fds->size()));
-    fds->push_back(use.share.fd);
+    AttachSlab(use, grant.device, out->add_slabs(), fds);
+  }
+}
+
+void ShareToProto(const ShareOptions& share, pb::Share* out) {
+  out->set_weight(share.weight);
+  out->set_priority(share.priority);
+  out->set_max_bytes_per_second(share.max_bytes_per_second);
+}
+
+void PlanToProto(const PlanGrant& grant, pb::Plan* out, std::vector<int>* fds) {
+  out->set_id(grant.id.number());
+  out->set_budget_bytes(grant.budget_bytes);
+  out->set_resident_bytes(grant.resident_bytes);
+  out->set_ring_bytes(grant.ring_bytes);
+  out->set_streamed_bytes(grant.streamed_bytes);
+  out->set_lead(grant.lead);
+  for (const PlannedGroup& group : grant.groups) {
+    pb::Plan::PlannedGroup* to = out->add_groups();
+    to->set_group(group.group.number());
+    to->set_resident(group.resident);
+    if (group.resident) continue;
+    to->set_offset_bytes(grant.ring_offset + group.slot.offset);
+    to->set_slot_bytes(group.slot.bytes);
+  }
+  for (const SlabUse& use : grant.new_slabs) {
+    AttachSlab(use, grant.device, out->add_slabs(), fds);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "daemon/core/tensor.h"
 #include "daemon/core/tier.h"
 #include "daemon/engine/engine_api.h"
+#include "hoist/v1/session.pb.h"
 #include "hoist/v1/types.pb.h"
 
 namespace hoistd {
@@ -60,7 +61,8 @@ absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping);
 absl::StatusOr<Group> GroupFromProto(const pb::Group& group);
 // Milliseconds from now, at most kMaxDeadline.
 absl::Duration DeadlineFromProto(uint64_t deadline_ms);
-// Group numbers of Prefetch and SetOrder.
+absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share);
+// Group numbers of Prefetch, SetOrder and SetPlan.
 template <typename Repeated>
 std::vector<GroupIndex> GroupIndicesFromProto(const Repeated& groups) {
   std::vector<GroupIndex> indices;
@@ -72,6 +74,7 @@ std::vector<GroupIndex> GroupIndicesFromProto(const Repeated& groups) {
 // --- To a client. ---
 
 pb::Readers ReadersToProto(Readers readers);
+void ShareToProto(const ShareOptions& share, pb::Share* out);
 pb::Tier TierToProto(Tier tier);
 pb::Residency ResidencyToProto(Residency residency);
 pb::DeviceKind DeviceKindToProto(DeviceKind kind);
@@ -87,6 +90,8 @@ void LeaseToProto(const LeaseGrant& grant, pb::Lease* out);
 // to `fds` (borrowed, as SlabUse says) and numbered by their place in it.
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
                   std::vector<int>* fds);
+// But for the lane's descriptors. As above for the slabs'.
+void PlanToProto(const PlanGrant& grant, pb::Plan* out, std::vector<int>* fds);
 
 }  // namespace hoistd
 

@@ -193,6 +193,32 @@ void SessionToProto(const SessionSnapshot& session, pb::SessionStatus* out) {
   out->set_device_budget_bytes(session.device_budget_bytes);
   out->set_waiting(session.waiting);
   out->set_via(session.via);
+  out->set_plans(session.plans);
+}
+
+void PlanStatusToProto(const PlanSnapshot& plan, pb::PlanStatus* out) {
+  out->set_id(plan.id.number());
+  out->set_session_id(plan.session.number());
+  out->set_client_name(plan.client_name);
+  out->set_model(plan.model);
+  out->set_device(plan.device.number());
+  out->set_budget_bytes(plan.budget_bytes);
+  out->set_resident_bytes(plan.resident_bytes);
+  out->set_ring_bytes(plan.ring_bytes);
+  out->set_streamed_bytes(plan.streamed_bytes);
+  out->set_held_bytes(plan.held_bytes);
+  out->set_groups(plan.groups);
+  out->set_streamed_groups(plan.streamed_groups);
+  out->set_lead(plan.lead);
+  ShareToProto(plan.share, out->mutable_share());
+  out->set_copied_bytes(plan.copied_bytes);
+  out->set_bytes_per_second(plan.bytes_per_second);
+  out->set_loads(plan.loads);
+  out->set_served_in_place(plan.served_in_place);
+  out->set_skipped(plan.skipped);
+  out->set_wasted_loads(plan.wasted_loads);
+  out->set_host_waits(plan.host_waits);
+  out->set_captured(plan.captured);
 }
 
 void ProgressToProto(const LoadProgress& progress, pb::LoadProgress* out) {

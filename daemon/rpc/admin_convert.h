@@ -36,6 +36,7 @@ void GroupStatusToProto(const GroupSnapshot& group,
                         hoist::v1::GroupStatus* out);
 void SessionToProto(const SessionSnapshot& session,
                     hoist::v1::SessionStatus* out);
+void PlanStatusToProto(const PlanSnapshot& plan, hoist::v1::PlanStatus* out);
 void ProgressToProto(const LoadProgress& progress,
                      hoist::v1::LoadProgress* out);
 void EventToProto(const NodeEvent& event, absl::Time at, hoist::v1::Event* out);

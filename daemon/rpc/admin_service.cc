@@ -151,6 +151,39 @@ Reactor* AdminService::ListSessions(Context* context,
       });
 }
 
+Reactor* AdminService::ListPlans(Context* context, const pb::ListPlansRequest*,
+                                 pb::ListPlansResponse* response) {
+  return FromSnapshot<pb::ListPlansResponse>(
+      env_, context, response,
+      [](const NodeSnapshot& snapshot, pb::ListPlansResponse* out) {
+        for (const PlanSnapshot& plan : snapshot.plans) {
+          PlanStatusToProto(plan, out->add_plans());
+        }
+        return absl::OkStatus();
+      });
+}
+
+Reactor* AdminService::SetShare(Context* context,
+                                const pb::SetShareRequest* request,
+                                pb::SetShareResponse* response) {
+  auto call = UnaryCall<pb::SetShareResponse>::Start(response);
+  if (auto peer = env_->AdminOf(*context); !peer.ok()) {
+    call->Fail(peer.status());
+    return call.get();
+  }
+  absl::StatusOr<ShareOptions> share = ShareFromProto(request->share());
+  if (!share.ok()) {
+    call->Fail(share.status());
+    return call.get();
+  }
+  env_->engine.SetShare(PlanId(request->plan_id()), *share,
+                        [call](absl::Status status) {
+                          if (!status.ok()) return call->Fail(status);
+                          call->Reply(pb::SetShareResponse());
+                        });
+  return call.get();
+}
+
 Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,
                            pb::PinResponse* response) {
   const absl::Duration deadline =

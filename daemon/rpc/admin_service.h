@@ -31,6 +31,14 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const hoist::v1::ListSessionsRequest* request,
       hoist::v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* ListPlans(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ListPlansRequest* request,
+      hoist::v1::ListPlansResponse* response) override;
+  grpc::ServerUnaryReactor* SetShare(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::SetShareRequest* request,
+      hoist::v1::SetShareResponse* response) override;
   grpc::ServerWriteReactor<hoist::v1::LoadProgress>* Load(
       grpc::CallbackServerContext* context,
       const hoist::v1::LoadRequest* request) override;

@@ -64,9 +64,11 @@ void DrainCall::Saw(std::shared_ptr<DrainCall> self,
   uint32_t leases = 0;
   std::string said;
   for (const SessionSnapshot& session : snapshot.sessions) {
-    if (session.leases == 0) continue;
-    leases += session.leases;
-    absl::StrAppend(&said, session.id.number(), ":", session.leases, " ");
+    // A plan holds its ring as a lease holds its image.
+    const uint32_t held = session.leases + session.plans;
+    if (held == 0) continue;
+    leases += held;
+    absl::StrAppend(&said, session.id.number(), ":", held, " ");
     if (progress.holders_size() < kMostHolders) {
       SessionToProto(session, progress.add_holders());
     }

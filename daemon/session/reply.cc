@@ -29,21 +29,20 @@ Outbound Pack(const pb::DaemonMessage& message,
   return {message.SerializeAsString(), std::move(fds)};
 }
 
-}  // namespace
-
-absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant) {
+// Copies the slabs' descriptors, which are only borrowed.
+absl::StatusOr<std::vector<hoist::UniqueFd>> OwnSlabs(
+    absl::string_view what, size_t most, std::vector<SlabUse>& slabs) {
   size_t needed = 0;
-  for (const SlabUse& use : grant.new_slabs) needed += use.share.fd >= 0;
-  if (needed > kMaxSlabFdsPerLease) {
+  for (const SlabUse& use : slabs) needed += use.share.fd >= 0;
+  if (needed > most) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the image lies in ", needed, " slabs, and one message carries ",
-        kMaxSlabFdsPerLease,
+        what, " lies in ", needed, " slabs, and one message carries ", most,
         " descriptors; give the device larger slabs, or make the group "
         "smaller. The session is closed"));
   }
-  OwnedGrant owned;
-  owned.fds.reserve(needed);
-  for (SlabUse& use : grant.new_slabs) {
+  std::vector<hoist::UniqueFd> fds;
+  fds.reserve(needed + 2);
+  for (SlabUse& use : slabs) {
     if (use.share.fd < 0) continue;
     hoist::UniqueFd copy(fcntl(use.share.fd, F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) {
@@ -51,9 +50,30 @@ absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant) {
                       "raise hoistd's LimitNOFILE; the session is closed");
     }
     use.share.fd = copy.get();
-    owned.fds.push_back(std::move(copy));
+    fds.push_back(std::move(copy));
   }
+  return fds;
+}
+
+}  // namespace
+
+absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant) {
+  OwnedGrant owned;
+  HOIST_ASSIGN_OR_RETURN(
+      owned.fds, OwnSlabs("the image", kMaxSlabFdsPerLease, grant.new_slabs));
   owned.grant = std::move(grant);
+  return owned;
+}
+
+absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened) {
+  OwnedPlan owned;
+  HOIST_ASSIGN_OR_RETURN(
+      owned.fds,
+      OwnSlabs("the ring", kMaxSlabFdsPerLease - 2, opened.grant.new_slabs));
+  owned.grant = std::move(opened.grant);
+  if (!opened.lane.valid()) return owned;
+  owned.fds.push_back(std::move(opened.lane));
+  owned.fds.push_back(std::move(opened.wake));
   return owned;
 }
 
@@ -95,6 +115,15 @@ Outbound EncodeReply(Reply reply) {
     // Both walk the slabs in order, so the indexes agree.
     HOIST_CHECK(borrowed.size() == reply.lease->fds.size());
     return Pack(message, std::move(reply.lease->fds));
+  } else if (reply.plan != nullptr) {
+    std::vector<int> borrowed;
+    pb::Plan* plan = message.mutable_plan();
+    PlanToProto(reply.plan->grant, plan, &borrowed);
+    if (!reply.plan->grant.lane_order.empty()) {
+      plan->set_lane_fd_index(static_cast<uint32_t>(borrowed.size()));
+      plan->set_wake_fd_index(static_cast<uint32_t>(borrowed.size()) + 1);
+    }
+    return Pack(message, std::move(reply.plan->fds));
   }
   return Pack(message);
 }

@@ -44,6 +44,13 @@ struct OwnedGrant {
 // a packet carries, or than this process may have.
 absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant);
 
+// A plan, likewise.
+struct OwnedPlan {
+  PlanGrant grant;                   // Its slabs name descriptors of `fds`.
+  std::vector<hoist::UniqueFd> fds;  // The slabs', then the lane's two, if any.
+};
+absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened);
+
 struct Reply {
   Ticket ticket;
   absl::Status status;
@@ -51,6 +58,7 @@ struct Reply {
   std::optional<SessionId> session;  // OpenSession.
   ModelPtr model;
   std::unique_ptr<OwnedGrant> lease;
+  std::unique_ptr<OwnedPlan> plan;
   // The session cannot go on after it: client and engine would no longer agree
   // on which slabs the client has.
   bool fatal = false;

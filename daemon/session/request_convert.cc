@@ -178,6 +178,24 @@ absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
   return leases;
 }
 
+absl::StatusOr<SetPlanArgs> SetPlanFromProto(
+    const hoist::v1::SetPlanRequest& request) {
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("groups in order", request.order_size(), kMaxGroupsPerModel));
+  SetPlanArgs args;
+  HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
+  args.model = ModelId(request.model_id());
+  args.device = DeviceIndex(request.device());
+  args.budget_bytes = request.budget_bytes();
+  args.order = GroupIndicesFromProto(request.order());
+  args.deadline = DeadlineFromProto(request.deadline_ms());
+  if (request.replaces() > 0) args.replaces = PlanId(request.replaces());
+  if (request.stage_deadline_ms() > 0) {
+    args.stage_deadline = DeadlineFromProto(request.stage_deadline_ms());
+  }
+  return args;
+}
+
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request) {
   return NameFromProto("name", request.name(), kMaxModelNameBytes);

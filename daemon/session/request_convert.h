@@ -47,6 +47,9 @@ absl::StatusOr<PrefetchArgs> PrefetchFromProto(
     const hoist::v1::PrefetchRequest& request);
 absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
     const hoist::v1::ReleaseRequest& request);
+// The group numbers are the engine's to judge.
+absl::StatusOr<SetPlanArgs> SetPlanFromProto(
+    const hoist::v1::SetPlanRequest& request);
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request);
 absl::StatusOr<OrderArgs> SetOrderFromProto(

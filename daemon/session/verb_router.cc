@@ -46,6 +46,23 @@ Done<LeaseGrant> LeaseTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
+Done<OpenedPlan> PlanTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<OpenedPlan> opened) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = opened.status();
+    if (opened.ok()) {
+      absl::StatusOr<OwnedPlan> owned = OwnPlan(*std::move(opened));
+      reply.status = owned.status();
+      reply.fatal = !owned.ok();
+      if (owned.ok()) {
+        reply.plan = std::make_unique<OwnedPlan>(*std::move(owned));
+      }
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
 absl::Status RefuseFds(const std::vector<hoist::UniqueFd>& fds) {
   if (fds.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -128,6 +145,19 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
                              SetOrderFromProto(message.set_order()));
       engine_.SetOrder(session, args.model, std::move(args.groups),
                        StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kSetPlan: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      HOIST_ASSIGN_OR_RETURN(SetPlanArgs args,
+                             SetPlanFromProto(message.set_plan()));
+      engine_.SetPlan(session, std::move(args), PlanTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kClearPlan: {
+      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
+                        StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     }
     case Body::kOpenSession:
