@@ -128,11 +128,14 @@ class Life {
         done_(ready_),
         staged_(lane_.slots.size()),
         reading_(lane_.slots.size()),
-        host_(lane_.slots.size()),
+        host_(lane_.slots.size(), true),
         loads_(lane_.slots.size()),
         places_(lane_.slots.size()) {
     for (size_t i = 0; i < lane_.order.size(); ++i) {
       places_[lane_.order[i]].push_back(i);
+    }
+    for (LaneGroup group = 0; group < host_.size(); ++group) {
+      schedule_.SetHostReady(group, true);
     }
   }
 
@@ -422,10 +425,6 @@ void Life::Finish() {
 }
 
 void Life::KeepOrder(size_t passes) {
-  for (LaneGroup group = 0; group < host_.size(); ++group) {
-    host_[group] = true;
-    schedule_.SetHostReady(group, true);
-  }
   for (size_t i = 0; i < passes * lane_.order.size(); ++i) {
     Stage(At(cursor_));
     Done(last_);
