@@ -63,6 +63,7 @@ ZONES = {
     "daemon/mover": zone(
         CORE + " daemon/store daemon/host daemon/io/source_file.h",
         "absl spdlog xxhash"),
+    "daemon/stream": zone(CORE, "absl spdlog"),
     "daemon/engine": zone(
         CORE + " daemon/mover daemon/store daemon/stream daemon/host"
         " daemon/io/source_file.h",
@@ -75,7 +76,7 @@ ZONES = {
     # main: the only place that builds concrete things.
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"
-        " daemon/mover daemon/engine daemon/session daemon/rpc",
+        " daemon/mover daemon/stream daemon/engine daemon/session daemon/rpc",
         "absl cli11 spdlog systemd httplib"),
 }
 

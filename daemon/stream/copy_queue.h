@@ -1,0 +1,92 @@
+// The copies of one device's streaming that are under way.
+#ifndef HOIST_DAEMON_STREAM_COPY_QUEUE_H_
+#define HOIST_DAEMON_STREAM_COPY_QUEUE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/device.h"
+#include "daemon/core/lane_schedule.h"
+#include "hoist/shared/mapping.h"
+
+namespace hoistd {
+
+class Lane;
+
+// One copy of a lane's, and what is over with it.
+struct Piece {
+  Lane* lane = nullptr;  // Lives until the piece is taken from Ended().
+  int stream = 0;
+  uint64_t to_offset = 0;
+  std::span<const std::byte> from;
+  struct End {
+    LaneSchedule::Load load;
+    bool by_flag = false;  // Its word is the group's flag.
+  };
+  std::vector<End> ends;         // Loads that this is the last of.
+  std::vector<WordWrite> words;  // To be written behind it.
+};
+
+// Two streams, since one alone is idle between a copy's word and the next copy
+// (measured: 52.5 GB/s against 53.2 at 4 MiB). What ended is seen by polling
+// words that nobody else can write.
+//
+// Threads:  one at a time.
+// Owns:     the streams and a page of words. Destroying it waits for them.
+class CopyQueue {
+ public:
+  static constexpr int kStreams = 2;
+
+  static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(Device& device);
+  CopyQueue(const CopyQueue&) = delete;
+  CopyQueue& operator=(const CopyQueue&) = delete;
+  ~CopyQueue();
+
+  // The stream that a load is best put on: all pieces of one load go to one.
+  int BestStream() const;
+  // On an error nothing of the piece is queued, or it is queued without its
+  // words: `queued` says which. If it was, it will be among those that ended.
+  absl::Status Add(Piece piece, bool& queued);
+  // Takes those that ended since the last call, oldest first of each stream.
+  std::vector<Piece> Ended();
+  // As for Ended(), of all that is left: after an error of the device.
+  std::vector<Piece> GiveUp();
+  absl::Status Health();
+  int under_way() const { return under_way_; }
+
+ private:
+  using Word = std::atomic<uint32_t>;
+  struct Stream {
+    // Of the pieces that ended, the last one's number: as the stream writes
+    // it, cut to 32 bits, and where it could not, its thread.
+    Word* by_stream = nullptr;
+    std::atomic<uint64_t> by_thread = 0;
+    uint64_t last = 0;  // Number of the piece that was queued last.
+    uint64_t ended = 0;
+    std::unique_ptr<CopyStream> copies;
+    std::deque<Piece> pieces;
+  };
+
+  CopyQueue(Device& device, hoist::Mapping page)
+      : device_(device), page_(std::move(page)) {}
+
+  Device& device_;
+  hoist::Mapping page_;
+  bool registered_ = false;
+  std::array<Stream, kStreams> streams_;
+  int under_way_ = 0;
+  int next_ = 0;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STREAM_COPY_QUEUE_H_

@@ -1,0 +1,159 @@
+// One plan's lane: what its client says, what is to be copied for it next, and
+// what it is told.
+#ifndef HOIST_DAEMON_STREAM_LANE_H_
+#define HOIST_DAEMON_STREAM_LANE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/lane_schedule.h"
+#include "daemon/stream/copy_queue.h"
+#include "daemon/stream/lane_memory.h"
+#include "daemon/stream/streamer.h"
+
+namespace hoistd {
+
+// Threads:  the streamer's alone.
+// Owns:     the lane's memory. Borrows the rest, which outlives it. It must
+//           live until every piece that was taken has been given to Ended().
+// Bounds:   a look costs the groups that lie in the ring, and at most
+//           kRequestsALook requests, whatever the client writes.
+class Lane {
+ public:
+  struct Parts {
+    std::span<std::byte> host;
+    StreamerEvents* events = nullptr;
+    bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
+  };
+  static constexpr int kRequestsALook = 8;
+  static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
+
+  Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void HostReady(LaneGroup group, uint64_t host_offset, bool once);
+  // Ends the plan: releases what waits, loads nothing more. Only the first
+  // reason counts.
+  void Fail(absl::Status why);
+  void Close() { closed_ = true; }
+  void SetShare(const ShareOptions& share) {
+    stats_.share = share;
+    changed_ = true;
+  }
+
+  // Takes in what the client's words say. True if anything was new.
+  bool Look(absl::Time now);
+  // Serves what can be served without a copy. True if anything was new.
+  bool Advance();
+  // There is a piece to take.
+  bool has_piece() const { return current_.has_value() && alive(); }
+  // A new load starts on `stream`; pieces of one that began stay on its own.
+  Piece TakePiece(int stream);
+  // It was taken and could not be queued.
+  void NotQueued() { --under_way_; }
+  void Ended(const Piece& piece, absl::Time now);
+
+  // Nothing will change unless a CPU changes it and says so, or at deadline().
+  // `held_back`: LinkShare's cap lets no piece go now.
+  bool quiet(bool held_back) const;
+  // When the position that the client waits for is overdue.
+  absl::Time deadline() const;
+  void CheckDeadline(absl::Time now);
+  void SetSleeping(bool sleeping);
+
+  bool alive() const { return !closed_ && stats_.fault.ok(); }
+  bool closed() const { return closed_; }
+  // No copy can be writing into the ring, nor any stream a word here.
+  bool idle() const { return under_way_ == 0; }
+  PlanId plan() const { return spec_.plan; }
+  const LaneMemory& memory() const { return *memory_; }
+  const LaneStats& stats() const { return stats_; }
+  bool TakeChanged() { return std::exchange(changed_, false); }
+
+ private:
+  struct Host {
+    uint64_t offset = 0;
+    bool ready = false;
+    bool once = false;
+    bool asked = false;  // host_wanted was called.
+  };
+  struct Current {  // A load of which pieces are yet to be taken.
+    LaneSchedule::Load load;
+    uint64_t at = 0;
+    int stream = -1;  // -1: none was taken.
+  };
+  struct Wanted {  // What the client waits for.
+    uint64_t position = 0;
+    uint64_t changes = 0;
+    auto operator<=>(const Wanted&) const = default;
+  };
+
+  bool LookAtRequests();
+  bool Request(const hoist::lane::Request& request);
+  bool Capture(uint64_t from);
+  bool LookAtDone(absl::Time now);
+  // Captured form: the GPU wants a place that is not next in turn.
+  bool LookAtWant(absl::Time now);
+  bool Jump(uint32_t want, uint64_t to);
+  bool SkipTo(const std::vector<std::pair<uint64_t, LaneGroup>>& passed,
+              uint64_t to);
+  void CountSkipped(uint64_t from, uint64_t to);
+  bool by_flags(uint64_t position) const {
+    return stats_.captured && position >= captured_from_;
+  }
+  void Watch(LaneGroup group);
+  void Serve(const LaneSchedule::Serve& serve);
+  void AskHost();
+  std::optional<Wanted> FindWanted() const;
+  std::string WhatItWaitsFor(LaneGroup group) const;
+  bool Release();
+  const std::byte* HostAt(LaneGroup group) const {
+    return parts_.host.data() + hosts_[group].offset;
+  }
+
+  LaneStats stats_;
+  const LaneSpec spec_;
+  const std::unique_ptr<LaneMemory> memory_;
+  const Parts parts_;
+  LaneSchedule schedule_;
+  std::vector<Host> hosts_;
+  std::vector<bool> copied_;        // By a copy, for its last position.
+  std::vector<LaneGroup> watched_;  // In use or loading.
+  std::vector<bool> is_watched_;
+  std::vector<LaneSchedule::Serve> served_;
+  std::vector<LaneSchedule::Refresh> stale_;
+  std::optional<Current> current_;
+  int under_way_ = 0;
+  bool closed_ = false;
+  bool changed_ = true;
+
+  uint32_t requests_taken_ = 0;
+  uint32_t cursor_ = 0;  // As last read.
+  uint64_t captured_from_ = 0;
+  bool jump_due_ = false;    // No new loads until LookAtWant has passed on.
+  uint32_t done_place_ = 0;  // As `want` says it; whose flag was seen last.
+  absl::Time done_at_ = absl::InfinitePast();
+
+  uint64_t changes_ = 0;  // Positions that were served or done.
+  std::optional<Wanted> wanted_;
+  absl::Time wanted_since_ = absl::InfinitePast();
+
+  size_t release_at_ = 0;  // Groups whose waits are released next.
+  bool released_ = false;  // All were, since the last copy ended.
+  uint64_t used_position_ = 0;
+  absl::Time used_at_ = absl::InfinitePast();
+  absl::Duration step_ = absl::ZeroDuration();
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STREAM_LANE_H_

@@ -1,0 +1,118 @@
+#include "daemon/stream/lane_memory.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "daemon/base/status.h"
+#include "hoist/shared/packet_socket.h"
+#include "spdlog/spdlog.h"
+
+namespace hoistd {
+
+namespace lane = hoist::lane;
+
+absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Create(
+    Device& device, uint32_t groups, uint32_t order_length) {
+  const size_t bytes = lane::LaneBytes(groups);
+  HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd memory,
+                         ToAbsl(hoist::CreateMemfd("hoist-lane", bytes)));
+  // Or the client could take the pages away and our next look would be a
+  // SIGBUS. It may write, so there is no seal against that.
+  if (fcntl(memory.get(), F_ADD_SEALS,
+            F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoToStatus(errno, "seal a lane");
+  }
+  HOIST_ASSIGN_OR_RETURN(
+      hoist::Mapping mapping,
+      ToAbsl(hoist::Mapping::OfFd(memory.get(), bytes,
+                                  hoist::Mapping::Access::kReadWrite)));
+  hoist::UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return ErrnoToStatus(errno, "make a lane's eventfd");
+  auto made = absl::WrapUnique(new LaneMemory(
+      device, std::move(memory), std::move(wake), std::move(mapping), groups));
+  lane::Header& header = made->header();
+  header.magic = lane::kMagic;
+  header.version = lane::kVersion;
+  header.bytes = bytes;
+  header.groups = groups;
+  header.order_length = order_length;
+  HOIST_RETURN_IF_ERROR(device.RegisterHost(made->mapping_.span()));
+  made->registered_ = true;
+  return made;
+}
+
+LaneMemory::LaneMemory(Device& device, hoist::UniqueFd memory,
+                       hoist::UniqueFd wake, hoist::Mapping mapping,
+                       uint32_t groups)
+    : device_(device),
+      memory_(std::move(memory)),
+      wake_(std::move(wake)),
+      mapping_(std::move(mapping)),
+      groups_(groups),
+      sleepers_(device.info().kind == DeviceKind::kEmulated) {
+  // A memfd is zeros, which is what every word starts as.
+  new (mapping_.data()) lane::Header();
+}
+
+LaneMemory::~LaneMemory() {
+  if (!registered_) return;
+  const absl::Status status = device_.UnregisterHost(mapping_.span());
+  if (!status.ok()) {
+    spdlog::warn("a lane stays registered: {}", status.ToString());
+  }
+}
+
+absl::StatusOr<LaneShare> LaneMemory::Share() const {
+  LaneShare share;
+  share.memory = hoist::UniqueFd(fcntl(memory_.get(), F_DUPFD_CLOEXEC, 0));
+  share.wake = hoist::UniqueFd(fcntl(wake_.get(), F_DUPFD_CLOEXEC, 0));
+  if (!share.memory.valid() || !share.wake.valid()) {
+    return ErrnoToStatus(errno, "pass a lane on");
+  }
+  return share;
+}
+
+lane::Request LaneMemory::ReadRequest(uint32_t count) const {
+  const auto* at = reinterpret_cast<const lane::Request*>(
+                       mapping_.data() + lane::RequestsOffset(groups_)) +
+                   count % lane::kRequests;
+  // Each field once: the client may change them while we look.
+  lane::Request request = {};
+  request.kind = __atomic_load_n(&at->kind, __ATOMIC_RELAXED);
+  request.from = __atomic_load_n(&at->from, __ATOMIC_RELAXED);
+  request.to = __atomic_load_n(&at->to, __ATOMIC_RELAXED);
+  return request;
+}
+
+void LaneMemory::Store(lane::Word& word, uint32_t value) const {
+  word.store(value, std::memory_order_seq_cst);
+  Wake(word);
+}
+
+void LaneMemory::Wake(lane::Word& word) const {
+  if (!sleepers_) return;
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void LaneMemory::WriteFault(const absl::Status& fault) {
+  lane::Header& at = header();
+  const absl::string_view text = fault.message();
+  const size_t size = std::min(text.size(), lane::kMaxFaultText - 1);
+  std::memcpy(at.fault_text, text.data(), size);
+  at.fault_text[size] = 0;
+  Store(at.fault_code, static_cast<uint32_t>(fault.code()));
+}
+
+}  // namespace hoistd
