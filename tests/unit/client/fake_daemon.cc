@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +20,9 @@ namespace {
 
 constexpr uint64_t kSlabBytes = 64 * 1024;
 constexpr uint64_t kImageBytes = 4096;
+constexpr uint32_t kGroups = 6;  // That have bytes.
+constexpr uint64_t kRingOffset = 32 * 1024;
+constexpr uint64_t kDeepModel = 8;
 
 pb::Tensor* AddTensor(pb::Group* group, const char* name, pb::DType dtype,
                       std::vector<int64_t> shape, uint64_t offset,
@@ -58,7 +62,7 @@ FakeDaemon::FakeDaemon(Script script) : script_(std::move(script)) {
   static std::atomic<int> starts{0};
   instance_id_ = "instance" + std::to_string(10000000 + starts++);
   slab_ = hoist::CreateMemfd("fake-slab", kSlabBytes).value().release();
-  for (uint32_t group = 0; group < 2; ++group) {
+  for (uint32_t group = 0; group < kGroups; ++group) {
     const std::string image(kImageBytes, static_cast<char>(Byte(group)));
     if (pwrite(slab_, image.data(), image.size(),
                static_cast<off_t>(group * kImageBytes)) < 0) {
@@ -126,9 +130,18 @@ void FakeDaemon::Answer(Peer& peer, const pb::ClientMessage& message,
     case pb::ClientMessage::kStage: {
       const bool first = !std::exchange(peer.slab_sent, true);
       const int fd = slab_;
-      return peer.Send(
-          LeaseReply(message.request_id(), message.stage().group(), first),
-          std::span(&fd, first ? 1 : 0));
+      reply = LeaseReply(message.request_id(), message.stage().group(), first);
+      reply.mutable_lease()->set_model_id(message.stage().model_id());
+      return peer.Send(reply, std::span(&fd, first ? 1 : 0));
+    }
+    case pb::ClientMessage::kSetPlan:
+      reply = PlanReply(message.request_id(), message.set_plan());
+      peer.slab_sent = true;
+      return peer.Send(reply, PlanFds());
+    case pb::ClientMessage::kClearPlan: {
+      const std::lock_guard<std::mutex> lock(mu_);
+      cleared_plans_.push_back(message.clear_plan().plan_id());
+      break;
     }
     case pb::ClientMessage::kRelease: {
       const std::lock_guard<std::mutex> lock(mu_);
@@ -146,8 +159,12 @@ void FakeDaemon::Answer(Peer& peer, const pb::ClientMessage& message,
       *reply.mutable_model() = ModelMessage();
       break;
     }
-    case pb::ClientMessage::kRegisterModel:
     case pb::ClientMessage::kDescribeModel:
+      *reply.mutable_model() = message.describe_model().name() == "deep"
+                                   ? DeepModelMessage()
+                                   : ModelMessage();
+      break;
+    case pb::ClientMessage::kRegisterModel:
       *reply.mutable_model() = ModelMessage();
       break;
     default:
@@ -183,6 +200,100 @@ pb::Model FakeDaemon::ModelMessage() {
   b->set_image_bytes(kImageBytes);
   AddTensor(b, "y", pb::DTYPE_BF16, {4}, 0, 8);
   return model;
+}
+
+pb::Model FakeDaemon::DeepModelMessage() {
+  pb::Model model;
+  model.set_id(kDeepModel);
+  model.set_name("deep");
+  model.set_fingerprint(std::string(16, 'd'));
+  model.set_image_bytes(kGroups * kImageBytes);
+  for (uint32_t g = 0; g < kGroups; ++g) {
+    pb::Group* group = model.add_groups();
+    group->set_name("l" + std::to_string(g));
+    group->set_index(g);
+    group->set_image_bytes(kImageBytes);
+    AddTensor(group, "w", pb::DTYPE_F32, {1024}, 0, kImageBytes);
+  }
+  pb::Group* none = model.add_groups();
+  none->set_name("none");
+  none->set_index(kGroups);
+  return model;
+}
+
+void FakeDaemon::PlanAs(FakePlan plan) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  plan_ = std::move(plan);
+}
+
+pb::DaemonMessage FakeDaemon::PlanReply(uint64_t request_id,
+                                        const pb::SetPlanRequest& request) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  plans_.push_back(request);
+  pb::DaemonMessage reply;
+  reply.set_request_id(request_id);
+  pb::Plan* plan = reply.mutable_plan();
+  plan->set_id(500 + plans_.size());
+  plan->set_budget_bytes(request.budget_bytes());
+  plan->set_lead(1);
+  std::vector<bool> seen(kGroups + 1);
+  uint32_t streamed = 0;
+  uint32_t positions = 0;
+  const auto resident = [this](uint32_t group) {
+    return std::count(plan_.residents.begin(), plan_.residents.end(), group) >
+           0;
+  };
+  for (const uint32_t group : request.order()) {
+    if (!resident(group)) ++positions;
+    if (seen.at(group)) continue;
+    seen[group] = true;
+    pb::Plan::PlannedGroup* planned = plan->add_groups();
+    planned->set_group(group);
+    planned->set_resident(resident(group));
+    if (planned->resident()) continue;
+    planned->set_offset_bytes(kRingOffset +
+                              streamed++ % plan_.slots * kImageBytes);
+    planned->set_slot_bytes(kImageBytes);
+  }
+  plan->set_ring_bytes(streamed == 0 ? 0 : plan_.slots * kImageBytes);
+  plan->set_resident_bytes(plan_.residents.size() * kImageBytes);
+  plan->set_streamed_bytes(positions * kImageBytes);
+  plan->set_lane_fd_index(1);
+  plan->set_wake_fd_index(2);
+  pb::Slab* slab = plan->add_slabs();
+  slab->set_id(1);
+  slab->set_size_bytes(kSlabBytes);
+  slab->set_backing(pb::BACKING_MEMFD);
+  if (streamed > 0) {
+    lanes_.push_back(std::make_unique<FakeLane>(streamed, positions));
+  }
+  return reply;
+}
+
+std::vector<int> FakeDaemon::PlanFds() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (lanes_.empty()) return {slab_};
+  return {slab_, lanes_.back()->memory_fd(), lanes_.back()->wake_fd()};
+}
+
+FakeLane& FakeDaemon::lane(size_t n) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return *lanes_.at(n);
+}
+
+size_t FakeDaemon::lanes() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return lanes_.size();
+}
+
+std::vector<pb::SetPlanRequest> FakeDaemon::plans() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return plans_;
+}
+
+std::vector<uint64_t> FakeDaemon::cleared_plans() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return cleared_plans_;
 }
 
 pb::DaemonMessage FakeDaemon::OpenReply(uint64_t request_id) const {

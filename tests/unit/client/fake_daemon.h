@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hoist/v1/session.pb.h"
+#include "tests/unit/client/fake_lane.h"
 
 namespace hoist_test {
 
@@ -41,8 +42,17 @@ class Peer {
   const int socket_;
 };
 
-// Its one model, "m", has the groups "a" (tensors "x": F32 [2, 3] and "e": F32
-// [0]) and "b" ("y": BF16 [4]). The bytes of the image of group g are Byte(g).
+// How plans are answered: which groups stay, and where the others take turns.
+struct FakePlan {
+  std::vector<uint32_t> residents = {};
+  // In the ring; the i-th streamed group lies in slot i % slots.
+  uint32_t slots = 2;
+};
+
+// Its model "m" has the groups "a" (tensors "x": F32 [2, 3] and "e": F32 [0])
+// and "b" ("y": BF16 [4]); its model "deep" the groups "l0" to "l5" ("w": F32
+// [1024]) and "none", which is empty. The bytes of the image of group g are
+// Byte(g).
 class FakeDaemon {
  public:
   // True: the script has dealt with the message.
@@ -57,13 +67,29 @@ class FakeDaemon {
   // The last published image's bytes, and its group.
   std::pair<std::string, pb::Group> published();
 
-  static uint8_t Byte(uint32_t group) { return group == 0 ? 0x11 : 0x22; }
+  static uint8_t Byte(uint32_t group) {
+    return static_cast<uint8_t>(0x11 * (group + 1));
+  }
   static pb::Model ModelMessage();
+  static pb::Model DeepModelMessage();
   pb::DaemonMessage OpenReply(uint64_t request_id) const;
   // A good answer to a stage of `group`, and what to attach to it.
   pb::DaemonMessage LeaseReply(uint64_t request_id, uint32_t group,
                                bool with_slab) const;
   int slab_fd() const { return slab_; }
+
+  // For plans from now on.
+  void PlanAs(FakePlan plan);
+  // A good answer to a plan; its lane, if it has one, is the next.
+  pb::DaemonMessage PlanReply(uint64_t request_id,
+                              const pb::SetPlanRequest& request);
+  // What PlanReply's message needs attached: slab, lane, eventfd.
+  std::vector<int> PlanFds();
+  // Of the n-th plan that streams. Lives as long as the daemon.
+  FakeLane& lane(size_t n = 0);
+  size_t lanes();
+  std::vector<pb::SetPlanRequest> plans();
+  std::vector<uint64_t> cleared_plans();
 
  private:
   void Accept();
@@ -85,6 +111,10 @@ class FakeDaemon {
   std::vector<uint64_t> released_;
   std::string published_bytes_;
   pb::Group published_group_;
+  FakePlan plan_;
+  std::vector<std::unique_ptr<FakeLane>> lanes_;
+  std::vector<pb::SetPlanRequest> plans_;
+  std::vector<uint64_t> cleared_plans_;
   std::thread acceptor_;
 };
 
