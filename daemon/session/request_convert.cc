@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
 absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request) {
   HOIST_RETURN_IF_ERROR(
-      CheckCount("groups in order", request.order_size(), kMaxGroupsPerModel));
+      CheckCount("groups in order", request.order_size(), kMaxPlanOrder));
   SetPlanArgs args;
   HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
   args.model = ModelId(request.model_id());

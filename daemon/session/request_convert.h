@@ -22,6 +22,8 @@ namespace hoistd {
 // A directory entry's name, as Linux's file systems limit it.
 inline constexpr size_t kMaxFileNameBytes = 255;
 inline constexpr int kMaxLeasesPerRelease = 65'536;
+// Planning is the engine's thread's; this many take it some 0.2 s.
+inline constexpr int kMaxPlanOrder = 65'536;
 
 struct OrderArgs {
   ModelId model;

@@ -78,7 +78,9 @@ static_assert(sizeof(Request) == 24);
 struct GroupWords {
   alignas(64) Word ready;  // By hoistd: the last position it is ready for.
   Word flag;               // By both, in turns: kFlag*.
-  alignas(64) Word done;   // By the client: the last position it is done with.
+  // By the client: the last position it is done with. By hoistd, only while
+  // nobody uses the group: a value far behind, brought closer.
+  alignas(64) Word done;
   Word done_flag;          // By the client: 1; by hoistd: 0.
 };
 static_assert(sizeof(GroupWords) == 128);
