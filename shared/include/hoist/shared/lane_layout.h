@@ -81,7 +81,7 @@ struct GroupWords {
   // By the client: the last position it is done with. By hoistd, only while
   // nobody uses the group: a value far behind, brought closer.
   alignas(64) Word done;
-  Word done_flag;          // By the client: 1; by hoistd: 0.
+  Word done_flag;  // By the client: 1; by hoistd: 0.
 };
 static_assert(sizeof(GroupWords) == 128);
 
