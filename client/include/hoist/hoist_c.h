@@ -320,66 +320,89 @@ HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
  *   ... kernels on `stream` that read `data` ...
  *   hoist_plan_done(plan, group, stream, &error);
  *
- * Neither call waits for the GPU, takes part in system calls, or sends messages
- * in steady state: the stream itself waits for the bytes, and tells hoistd when
- * it is done with them. Both may be captured into a CUDA graph.
+ * In steady state neither call waits for the GPU, makes a system call or sends
+ * a message: the stream itself waits for the bytes, and tells hoistd when it is
+ * done with them.
  *
- * A group that is skipped, repeated or not in the order is right, slower, and
- * counted.
- *
- * If hoistd or the plan dies, waits of streams are released rather than left to
- * hang, and what was computed since is void: calls return the reason. Look at
- * hoist_plan_check after synchronizing, before results are used. */
+ * Order:    a group that is skipped, repeated or not in the order is right,
+ *           slower, and counted.
+ * Streams:  any, of the device's primary context; a handle that was given stays
+ *           valid until the plan is freed. Groups that several streams use are
+ *           ordered here: the last done waits for all of them.
+ * Graphs:   both calls may be captured. From the first capture on the plan
+ * keeps to a form that graphs can repeat: launches of one plan's graphs must
+ *           not overlap, and each repeats the order that it was captured with.
+ *           Groups outside the plan cannot be captured. A graph is void once
+ *           the plan is freed or made anew.
+ * Death:    if hoistd, the session or the plan ends, waits of streams are let
+ *           through rather than left to hang, and what was computed since is
+ *           void: calls return the reason. Ask hoist_plan_check after
+ *           synchronizing, before results are used.
+ * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
 
 typedef struct hoist_plan hoist_plan;
 
 typedef struct hoist_plan_options {
   size_t struct_size;
   uint32_t device;
-  /* Of device memory, residents and ring together; 0: what hoistd can promise. */
+  /* Of device memory, residents and ring together; 0: what hoistd can promise.
+   */
   uint64_t budget_bytes;
   /* Of one pass; a group may come several times. Empty: the order is learned.
    * The model's own order serves until hoist_plan_end_pass, or until the first
    * group of the pass comes again. */
   const uint32_t* order;
   size_t order_length;
-  uint64_t deadline_ms;       /* To wait for space; 0: refuse at once. */
-  uint64_t stage_deadline_ms; /* For a group's bytes to come; 0: 60 s. */
+  uint64_t deadline_ms; /* To wait for space; 0: refuse at once. */
+  /* For a group's bytes to come, after which the plan ends with
+   * DEADLINE_EXCEEDED; 0: 60 s. */
+  uint64_t stage_deadline_ms;
   /* How the link is shared with other plans of the device. */
   uint32_t weight;               /* 1 to 1,000; 0: 1. */
   int32_t priority;              /* -10 to 10; higher goes first. */
   uint64_t max_bytes_per_second; /* 0: no cap. */
 } hoist_plan_options;
 
-/* RESOURCE_EXHAUSTED: the budget is too small, and says what would do; or that
- * much cannot be promised beside what others were promised. */
+/* `options` may be NULL: device 0, what can be promised, a learned order.
+ * RESOURCE_EXHAUSTED: the budget is too small, and says what would do; or that
+ * much cannot be promised beside what others were promised. The session lives
+ * on while one of its plans does, unless it is closed. */
 HOIST_API int hoist_set_plan(hoist_session* session, const hoist_model* model,
                              const hoist_plan_options* options,
                              hoist_plan** plan, hoist_error** error);
 
-/* Makes the group's image usable by what is put on `stream` from now on. `stream`
- * is a CUstream of the device's primary context (NULL: the default stream); on an
- * emulated device it is ignored, and the call returns when the bytes are there.
- * `data`, unless NULL, gets the image's address.
- * FAILED_PRECONDITION: a group that shares its place is staged and not done.
+/* Makes the group's image usable by what is put on `stream` from now on.
+ * `stream` is a CUstream of the device's primary context (NULL: the default
+ * stream); on an emulated device it is ignored, and the call returns when the
+ * bytes are there. `data`, unless NULL, gets the image's address; NULL if it is
+ * empty. A resident that is still on its way, and a group outside the plan, are
+ * waited for on the CPU. FAILED_PRECONDITION: a group that shares its place is
+ * staged and not done, or the stream is being captured and the group cannot be.
  * Staging a group again before it is done counts: as many dones end it. */
 HOIST_API int hoist_plan_stage(hoist_plan* plan, uint32_t group, void* stream,
                                const void** data, hoist_error** error);
 /* What is on `stream` by now is the last that reads the group's image.
- * FAILED_PRECONDITION: it is not staged. */
+ * FAILED_PRECONDITION: it is not staged. A group outside the plan is ended by
+ * waiting for the stream on the CPU. */
 HOIST_API int hoist_plan_done(hoist_plan* plan, uint32_t group, void* stream,
                               hoist_error** error);
-/* HOIST_OK while what is computed under the plan may be trusted. */
+/* HOIST_OK while what is computed under the plan may be trusted. Cheap, and no
+ * message; notices the end as it happens. */
 HOIST_API int hoist_plan_check(hoist_plan* plan, hoist_error** error);
 
 /* The end of a pass. If the order is being learned and the pass differed, the
- * plan is made anew with what was seen (waits for the GPU; addresses change, and
- * `changed`, unless NULL, gets 1). Nothing may be staged. */
+ * plan is made anew with what was seen (waits for the GPU; addresses change,
+ * and `changed`, unless NULL, gets 1). Nothing may be staged. Without this call
+ * the pass ends, and the plan may be made anew, within the stage that brings
+ * its first group again: call this where addresses are kept. On
+ * RESOURCE_EXHAUSTED and INVALID_ARGUMENT the plan stands as before, and learns
+ * no more; any other error of hoistd's ends it. */
 HOIST_API int hoist_plan_end_pass(hoist_plan* plan, int* changed,
                                   hoist_error** error);
 /* Makes the plan anew with another budget, between passes: nothing may be
- * staged. Waits for the GPU; addresses change. On RESOURCE_EXHAUSTED for a budget
- * that is too small the plan stands as before. */
+ * staged. Waits for the GPU; addresses change. On RESOURCE_EXHAUSTED and
+ * INVALID_ARGUMENT the plan stands as before; any other error of hoistd's ends
+ * it. */
 HOIST_API int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
                                     hoist_error** error);
 /* Waits for the GPU and gives everything back. NULL is allowed. */
@@ -403,7 +426,7 @@ HOIST_API int hoist_plan_describe(const hoist_plan* plan, hoist_plan_info* info,
                                   hoist_error** error);
 
 enum {
-  HOIST_PLANNED_RESIDENT = 1,
+  HOIST_PLANNED_RESIDENT = 1, /* And groups that are empty. */
   HOIST_PLANNED_STREAMED = 2,
   HOIST_PLANNED_NOT = 3 /* Not in the order: staged by message. */
 };

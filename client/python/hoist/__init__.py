@@ -19,13 +19,15 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
 from ._library import library_path, library_version
 from ._session import Device, Lease, Session, connect
 from ._model import Group, Model, TensorInfo
+from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
 from ._tensor import Tensor
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
     "Device", "FailedPrecondition", "Group", "HoistError", "InternalError",
     "InvalidArgument", "Lease", "Model", "NotFound", "OutOfRange",
-    "PermissionDenied", "ResourceExhausted", "Session", "Tensor", "TensorInfo",
+    "PermissionDenied", "Plan", "PlanInfo", "PlanStats", "PlannedTensors",
+    "ResourceExhausted", "Session", "Tensor", "TensorInfo",
     "Unauthenticated", "Unavailable", "Unimplemented", "UnknownError",
     "connect", "library_path", "library_version",
 ]

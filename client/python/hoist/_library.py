@@ -66,6 +66,31 @@ class TensorRecord(c.Structure):
                 ("data", c.c_void_p)]
 
 
+class PlanOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
+                ("budget_bytes", c.c_uint64), ("order", c.POINTER(c.c_uint32)),
+                ("order_length", c.c_size_t), ("deadline_ms", c.c_uint64),
+                ("stage_deadline_ms", c.c_uint64), ("weight", c.c_uint32),
+                ("priority", c.c_int32),
+                ("max_bytes_per_second", c.c_uint64)]
+
+
+class PlanInfoRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("id", c.c_uint64),
+                ("device", c.c_uint32), ("budget_bytes", c.c_uint64),
+                ("resident_bytes", c.c_uint64), ("ring_bytes", c.c_uint64),
+                ("streamed_bytes", c.c_uint64), ("group_count", c.c_uint32),
+                ("streamed_count", c.c_uint32), ("lead", c.c_uint32),
+                ("learning", c.c_int)]
+
+
+class PlanStatsRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("stages", c.c_uint64),
+                ("resident_stages", c.c_uint64), ("ready_stages", c.c_uint64),
+                ("skipped", c.c_uint64), ("unplanned", c.c_uint64),
+                ("host_waits", c.c_uint64), ("wake_ups", c.c_uint64)]
+
+
 _P = c.c_void_p  # An opaque handle.
 _U32P = c.POINTER(c.c_uint32)
 
@@ -89,6 +114,17 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "lease_find_tensor": (None, [_P, c.c_char_p, c.POINTER(TensorRecord)]),
     "prefetch": (None, [_P, _P, _U32P, c.c_size_t, c.c_int, c.c_uint32]),
     "set_order": (None, [_P, _P, _U32P, c.c_size_t]),
+    "set_plan": (None, [_P, _P, c.POINTER(PlanOptions), c.POINTER(_P)]),
+    "plan_stage": (None, [_P, c.c_uint32, _P, c.POINTER(_P)]),
+    "plan_done": (None, [_P, c.c_uint32, _P]),
+    "plan_check": (None, [_P]),
+    "plan_end_pass": (None, [_P, c.POINTER(c.c_int)]),
+    "plan_set_budget": (None, [_P, c.c_uint64]),
+    "plan_describe": (None, [_P, c.POINTER(PlanInfoRecord)]),
+    "plan_group_kind": (None, [_P, c.c_uint32, c.POINTER(c.c_int)]),
+    "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
+                           c.POINTER(TensorRecord)]),
+    "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
 }
 _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "error_message": (c.c_char_p, [_P]),
@@ -109,6 +145,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "model_is_published": (c.c_int, [_P]),
     "model_group_count": (c.c_uint32, [_P]),
     "lease_free": (None, [_P]),
+    "plan_free": (None, [_P]),
     "lease_bytes": (c.c_uint64, [_P]),
     "lease_id": (c.c_uint64, [_P]),
     "lease_device": (c.c_uint32, [_P]),

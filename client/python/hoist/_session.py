@@ -11,6 +11,7 @@ from . import _library as lib
 from ._errors import InvalidArgument, NotFound
 from ._library import ask, call, sized, text
 from ._model import Group, Model, TensorInfo
+from ._plan import Plan
 from ._publish import Publication
 from ._tensor import Tensor
 
@@ -187,6 +188,40 @@ class Session:
         if not wanted:
             raise InvalidArgument("the order is empty; see clear_order")
         call("set_order", self._handle, *_indices(wanted))
+
+    def set_plan(self, model: Model, *, budget: int = 0,
+                 order: Iterable[Group] | None = None, device: int = 0,
+                 deadline: float = 30.0, stage_deadline: float = 0.0,
+                 weight: int = 1, priority: int = 0,
+                 max_bytes_per_second: int = 0) -> Plan:
+        """Stages the model's groups in order, over and over, in a budget.
+
+        budget: bytes of device memory; 0: as much as can be promised.
+        order: of one pass, may repeat groups; None: learned from the first.
+        deadline: seconds to wait for space; 0: refuse at once.
+        stage_deadline: seconds for a group's bytes to come; 0: 60.
+        weight, priority, max_bytes_per_second: how the link is shared with
+        other plans: 1 to 1,000; -10 to 10, higher goes first; 0: no cap.
+        """
+        options = sized(lib.PlanOptions)
+        options.device = device
+        options.budget_bytes = budget
+        if order is not None:
+            wanted = list(order)
+            if not wanted:
+                raise InvalidArgument("the order is empty; None: it is learned")
+            if any(group.model.id != model.id for group in wanted):
+                raise InvalidArgument("the order has another model's groups")
+            _, options.order, options.order_length = _indices(wanted)
+        options.deadline_ms = _milliseconds(deadline)
+        options.stage_deadline_ms = _milliseconds(stage_deadline)
+        options.weight = weight
+        options.priority = priority
+        options.max_bytes_per_second = max_bytes_per_second
+        handle = c.c_void_p()
+        call("set_plan", self._handle, model._handle, c.byref(options),
+             c.byref(handle))
+        return Plan(self, model, handle)
 
     def clear_order(self, model: Model) -> None:
         call("set_order", self._handle, model._handle, None, 0)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
+    from ._plan import PlannedTensors
     from ._session import Lease
 
 _CUDA = 2
@@ -34,14 +35,15 @@ class _CudaBytes:
 
 
 class Tensor:
-    """A view of a tensor in a lease.
+    """A view of a tensor in a lease, or of a group under a plan.
 
     What numpy() and torch() return keeps the lease from being dropped, but an
     explicit release ends it for them too. They are read-only: on an emulated
     device a write through torch() ends the process with SIGSEGV.
     """
 
-    def __init__(self, lease: Lease, info: TensorInfo, address: int) -> None:
+    def __init__(self, lease: Lease | PlannedTensors, info: TensorInfo,
+                 address: int) -> None:
         self._lease = lease
         self._address = address
         self.info = info

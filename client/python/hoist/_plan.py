@@ -1,0 +1,254 @@
+"""Plans: groups staged one after another, without messages."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import dataclasses
+from typing import Any, Callable, Iterator, Mapping, Protocol, Union
+
+from . import _library as lib
+from ._errors import FailedPrecondition, InvalidArgument, NotFound
+from ._library import call, sized
+from ._model import Group, Model, TensorInfo
+from ._tensor import Tensor
+
+
+class HasCudaStream(Protocol):
+    """torch.cuda.Stream, for one."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """The stream's handle."""
+
+
+# A stream's handle, or what has one; None: the default stream. Emulated devices
+# ignore it.
+Stream = Union[int, HasCudaStream, None]
+
+_KINDS = {1: "resident", 2: "streamed", 3: "unplanned"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanInfo:
+    """What a plan is; see hoist_plan_info."""
+
+    id: int
+    device: int
+    budget_bytes: int
+    resident_bytes: int
+    ring_bytes: int
+    streamed_bytes: int  # Copied in each pass that keeps to the order.
+    group_count: int
+    streamed_count: int
+    lead: int  # Steps ahead that a copy can start; 1: not hidden.
+    learning: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanStats:
+    """What a plan has done so far; see hoist_plan_stats."""
+
+    stages: int
+    resident_stages: int
+    ready_stages: int
+    skipped: int
+    unplanned: int
+    host_waits: int
+    wake_ups: int
+
+
+def _handle(stream: Stream) -> int | None:
+    if stream is None or isinstance(stream, int):
+        return stream
+    return int(stream.cuda_stream)
+
+
+class PlannedTensors(Mapping[str, Tensor]):
+    """A group's tensors under a plan: a mapping by name.
+
+    Views of what Plan.tensors gives can be made once: they hold while the plan
+    stands as it is, and show the group's bytes whenever it is staged. Those of
+    Plan.use are for its block.
+    """
+
+    def __init__(self, plan: Plan, group: Group,
+                 address_of: Callable[[int, TensorInfo], int],
+                 check: Callable[[], None]) -> None:
+        self._plan = plan
+        self.group = group
+        self.check = check
+        self.device_kind = plan.device_kind
+        self.device_uuid = plan.device_uuid
+        self._address_of = address_of
+        self._places = plan._places_of(group)
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            index, info = self._places[name]
+        except KeyError:
+            raise NotFound(f'group "{self.group.name}" has no tensor '
+                           f'"{name}"') from None
+        return Tensor(self, info, self._address_of(index, info))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return (f"<hoist.PlannedTensors of {self.group.name!r}: "
+                f"{len(self)} tensors>")
+
+
+class Plan:
+    """A pass over a model's groups, in a budget of device memory.
+
+    Made by Session.set_plan. `stage` and `done` neither wait for the GPU nor
+    send messages in steady state. A group that is skipped, repeated or not in
+    the order is right, slower, and counted.
+    """
+
+    def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
+        self._session = session  # Keeps it.
+        self._handle = handle
+        self._free = lib.load().hoist_plan_free
+        self.model = model
+        facts = next(device for device in session.devices
+                     if device.index == self.info.device)
+        self.device_kind: int = {"emulated": 1, "cuda": 2}[facts.kind]
+        self.device_uuid: bytes = facts.uuid
+        self._places: dict[int, dict[str, tuple[int, TensorInfo]]] = {}
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for the GPU and gives everything back: no view of the plan may
+        be used any more. Again: nothing happens."""
+        free, self._free = getattr(self, "_free", None), None
+        if free is not None:
+            handle, self._handle = self._handle, c.c_void_p()
+            free(handle)
+
+    def stage(self, group: Group, *, stream: Stream = None) -> int:
+        """Makes the group usable by what is put on the stream from now on, and
+        returns its address. On an emulated device it waits for the bytes."""
+        data = c.c_void_p()
+        call("plan_stage", self._handle, self._index(group), _handle(stream),
+             c.byref(data))
+        return data.value or 0
+
+    def done(self, group: Group, *, stream: Stream = None) -> None:
+        """What is on the stream by now is the last that reads the group."""
+        call("plan_done", self._handle, self._index(group), _handle(stream))
+
+    @contextlib.contextmanager
+    def use(self, group: Group, *,
+            stream: Stream = None) -> Iterator[PlannedTensors]:
+        """Stages the group for the block, which gets its tensors.
+
+        `with plan.use(group, stream=stream) as tensors:`
+        """
+        address = self.stage(group, stream=stream)
+        ended = False
+
+        def check() -> None:
+            if ended:
+                raise FailedPrecondition(
+                    f'group "{group.name}" is done; stage it again')
+            self.check()
+
+        try:
+            yield PlannedTensors(
+                self, group,
+                lambda _, info: address + info.offset if info.nbytes else 0,
+                check)
+        finally:
+            ended = True
+            self.done(group, stream=stream)
+
+    def tensors(self, group: Group) -> PlannedTensors:
+        """A planned group's tensors, at the addresses that they have whenever
+        it is staged. Waits for a resident that is still on its way."""
+        number = self._index(group)
+        if self.kind(group) == "unplanned":
+            raise FailedPrecondition(
+                f'group "{group.name}" is not in the plan, so it has no '
+                "address before it is staged")
+        plan_id = self.info.id
+
+        def address_of(index: int, _: TensorInfo) -> int:
+            record = sized(lib.TensorRecord)
+            call("plan_tensor", self._handle, number, index, c.byref(record))
+            return record.data or 0
+
+        def check() -> None:
+            self.check()
+            if self.info.id != plan_id:
+                raise FailedPrecondition(
+                    "the plan was made anew, and addresses changed; ask for "
+                    "the tensors again")
+
+        return PlannedTensors(self, group, address_of, check)
+
+    def check(self) -> None:
+        """Raises if what is computed under the plan may not be trusted. Call it
+        after synchronizing, before results are used."""
+        call("plan_check", self._handle)
+
+    def end_pass(self) -> bool:
+        """The end of a pass. True: the plan was made anew with the order that
+        was learned, and addresses changed."""
+        changed = c.c_int()
+        call("plan_end_pass", self._handle, c.byref(changed))
+        return bool(changed.value)
+
+    def set_budget(self, budget: int) -> None:
+        """Makes the plan anew with another budget, between passes; addresses
+        change. On ResourceExhausted it stands as before."""
+        call("plan_set_budget", self._handle, budget)
+
+    def kind(self, group: Group) -> str:
+        """"resident", "streamed" or "unplanned"."""
+        kind = c.c_int()
+        call("plan_group_kind", self._handle, self._index(group),
+             c.byref(kind))
+        return _KINDS[kind.value]
+
+    @property
+    def info(self) -> PlanInfo:
+        record = sized(lib.PlanInfoRecord)
+        call("plan_describe", self._handle, c.byref(record))
+        return PlanInfo(**{field.name: getattr(record, field.name)
+                           for field in dataclasses.fields(PlanInfo)
+                           if field.name != "learning"},
+                        learning=bool(record.learning))
+
+    @property
+    def stats(self) -> PlanStats:
+        record = sized(lib.PlanStatsRecord)
+        call("plan_get_stats", self._handle, c.byref(record))
+        return PlanStats(**{field.name: getattr(record, field.name)
+                            for field in dataclasses.fields(PlanStats)})
+
+    def _places_of(self, group: Group) -> dict[str, tuple[int, TensorInfo]]:
+        """Asked of libhoist once a group."""
+        places = self._places.get(group.index)
+        if places is None:
+            places = {info.name: (index, info)
+                      for index, info in enumerate(group.tensors)}
+            self._places[group.index] = places
+        return places
+
+    def _index(self, group: Group) -> int:
+        if group.model is not self.model and group.model.id != self.model.id:
+            raise InvalidArgument(f'group "{group.name}" is of another model')
+        return group.index
