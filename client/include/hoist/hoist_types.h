@@ -1,0 +1,242 @@
+// What hoist.h is made of: errors, element types, tensors.
+#ifndef HOIST_HOIST_TYPES_H_
+#define HOIST_HOIST_TYPES_H_
+
+#include <complex>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hoist/hoist_c.h"
+
+namespace hoist {
+// The version keeps these names apart from libhoist's own, and from a later
+// header's, in one program.
+inline namespace v0 {
+
+enum class Code {
+  kOk = HOIST_OK,
+  kCancelled = HOIST_CANCELLED,
+  kUnknown = HOIST_UNKNOWN,
+  kInvalidArgument = HOIST_INVALID_ARGUMENT,
+  kDeadlineExceeded = HOIST_DEADLINE_EXCEEDED,
+  kNotFound = HOIST_NOT_FOUND,
+  kAlreadyExists = HOIST_ALREADY_EXISTS,
+  kPermissionDenied = HOIST_PERMISSION_DENIED,
+  kResourceExhausted = HOIST_RESOURCE_EXHAUSTED,
+  kFailedPrecondition = HOIST_FAILED_PRECONDITION,
+  kAborted = HOIST_ABORTED,
+  kOutOfRange = HOIST_OUT_OF_RANGE,
+  kUnimplemented = HOIST_UNIMPLEMENTED,
+  kInternal = HOIST_INTERNAL,
+  kUnavailable = HOIST_UNAVAILABLE,
+  kDataLoss = HOIST_DATA_LOSS,
+  kUnauthenticated = HOIST_UNAUTHENTICATED,
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // Ok.
+  Status(Code code, std::string message)
+      : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  std::string ToString() const {
+    std::string text = hoist_code_name(static_cast<int>(code_));
+    return ok() ? text : text + ": " + message_;
+  }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+// A value, or the reason why there is none. Taking the value of a failure
+// prints the reason and aborts.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}          // NOLINT
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & { return Checked(); }
+  const T& value() const& { return const_cast<Result*>(this)->Checked(); }
+  T&& value() && { return std::move(Checked()); }
+  T& operator*() & { return Checked(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(Checked()); }
+  T* operator->() { return &Checked(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  T& Checked() {
+    if (!ok()) {
+      std::fprintf(stderr, "hoist: value of a failed Result: %s\n",
+                   status_.ToString().c_str());
+      std::abort();
+    }
+    return *value_;
+  }
+
+  Status status_;
+  std::optional<T> value_;
+};
+
+// Two-byte floats, as bits: C++17 has no type for them.
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+enum class DType {
+  kBool = HOIST_BOOL,
+  kU8 = HOIST_U8,
+  kI8 = HOIST_I8,
+  kU16 = HOIST_U16,
+  kI16 = HOIST_I16,
+  kU32 = HOIST_U32,
+  kI32 = HOIST_I32,
+  kU64 = HOIST_U64,
+  kI64 = HOIST_I64,
+  kF16 = HOIST_F16,
+  kBF16 = HOIST_BF16,
+  kF32 = HOIST_F32,
+  kF64 = HOIST_F64,
+  kC64 = HOIST_C64,
+  kC128 = HOIST_C128,
+  kF8E4M3 = HOIST_F8_E4M3,
+  kF8E5M2 = HOIST_F8_E5M2,
+  kF8E8M0 = HOIST_F8_E8M0,
+  kF8E4M3FNUZ = HOIST_F8_E4M3FNUZ,
+  kF8E5M2FNUZ = HOIST_F8_E5M2FNUZ,
+  kF6E2M3 = HOIST_F6_E2M3,
+  kF6E3M2 = HOIST_F6_E3M2,
+  kF4 = HOIST_F4,
+};
+
+inline const char* NameOf(DType dtype) {
+  return hoist_dtype_name(static_cast<int>(dtype));
+}
+inline int BitsOf(DType dtype) {
+  return hoist_dtype_bits(static_cast<int>(dtype));
+}
+
+namespace internal {
+
+template <DType kWhich>
+struct Is {
+  static constexpr DType kIs = kWhich;
+};
+template <typename T>
+struct DTypeOf;  // No such element type.
+template <>
+struct DTypeOf<bool> : Is<DType::kBool> {};
+template <>
+struct DTypeOf<uint8_t> : Is<DType::kU8> {};
+template <>
+struct DTypeOf<int8_t> : Is<DType::kI8> {};
+template <>
+struct DTypeOf<uint16_t> : Is<DType::kU16> {};
+template <>
+struct DTypeOf<int16_t> : Is<DType::kI16> {};
+template <>
+struct DTypeOf<uint32_t> : Is<DType::kU32> {};
+template <>
+struct DTypeOf<int32_t> : Is<DType::kI32> {};
+template <>
+struct DTypeOf<uint64_t> : Is<DType::kU64> {};
+template <>
+struct DTypeOf<int64_t> : Is<DType::kI64> {};
+template <>
+struct DTypeOf<Float16> : Is<DType::kF16> {};
+template <>
+struct DTypeOf<BFloat16> : Is<DType::kBF16> {};
+template <>
+struct DTypeOf<float> : Is<DType::kF32> {};
+template <>
+struct DTypeOf<double> : Is<DType::kF64> {};
+template <>
+struct DTypeOf<std::complex<float>> : Is<DType::kC64> {};
+template <>
+struct DTypeOf<std::complex<double>> : Is<DType::kC128> {};
+
+// Calls the C API; its error, freed, as a Status.
+template <typename Call>
+Status Run(const Call& call) {
+  hoist_error* error = nullptr;
+  const int code = call(&error);
+  if (code == HOIST_OK) return Status();
+  Status status(static_cast<Code>(code), hoist_error_message(error));
+  hoist_error_free(error);
+  return status;
+}
+
+template <typename Struct>
+Struct Sized() {
+  Struct value = {};
+  value.struct_size = sizeof(Struct);
+  return value;
+}
+
+struct Free {
+  void operator()(hoist_session* session) const { hoist_session_free(session); }
+  void operator()(hoist_model* model) const { hoist_model_free(model); }
+  void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
+  void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
+};
+template <typename Handle>
+using Owned = std::unique_ptr<Handle, Free>;
+
+}  // namespace internal
+
+// A tensor of a lease or a model: a view, valid as long as that is.
+class TensorView {
+ public:
+  explicit TensorView(const hoist_tensor_info& info) : info_(info) {}
+
+  std::string_view name() const { return info_.name; }
+  DType dtype() const { return static_cast<DType>(info_.dtype); }
+  int rank() const { return info_.rank; }
+  int64_t dim(int i) const { return info_.shape[i]; }
+  std::vector<int64_t> shape() const {
+    return {info_.shape, info_.shape + info_.rank};
+  }
+  std::vector<int64_t> strides() const {  // In elements.
+    return {info_.strides, info_.strides + info_.rank};
+  }
+  uint64_t offset_bytes() const { return info_.offset_bytes; }
+  uint64_t size_bytes() const { return info_.size_bytes; }
+  // On the lease's device; nullptr if there is no element, or no lease.
+  const void* raw() const { return info_.data; }
+  // InvalidArgument: its elements are not of type T.
+  template <typename T>
+  Result<const T*> data() const {
+    if (internal::DTypeOf<T>::kIs != dtype()) {
+      return Status(Code::kInvalidArgument,
+                    std::string("tensor \"") + info_.name + "\" is " +
+                        NameOf(dtype()) + ", not " +
+                        NameOf(internal::DTypeOf<T>::kIs));
+    }
+    return static_cast<const T*>(info_.data);
+  }
+
+ private:
+  hoist_tensor_info info_;
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_TYPES_H_
