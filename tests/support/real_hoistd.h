@@ -21,7 +21,7 @@ struct RealHoistdOptions {
   uint64_t device_bytes = uint64_t{64} << 20;
   uint64_t slab_bytes = uint64_t{2} << 20;
   uint64_t host_bytes = uint64_t{128} << 20;
-  uint64_t link_bytes_per_second = 0;  // 0: as fast as memory goes.
+  const char* link = "0";  // "16KiB/s"; "0": as fast as memory goes.
   bool spill = false;
 };
 
@@ -37,7 +37,7 @@ class RealHoistd {
            << "\"\ngroup = \"\"\nadmin_group = \"\"\n[device]\nbackend = "
               "\"emulated\"\npool = "
            << options.device_bytes << "\nslab = " << options.slab_bytes
-           << "\n[device.emulated]\nlink = \"" << options.link_bytes_per_second
+           << "\n[device.emulated]\nlink = \"" << options.link
            << "\"\n[host]\npool = " << options.host_bytes
            << "\n[log]\nsink = \"stderr\"\n";
     if (options.spill) {
@@ -66,6 +66,7 @@ class RealHoistd {
   void Kill() { End(SIGKILL); }
 
   std::string socket() const { return folder_ / "hoistd.sock"; }
+  std::string grpc_socket() const { return folder_ / "grpc.sock"; }
   pid_t pid() const { return pid_; }
   std::string Log() const {
     std::ifstream log(folder_ / "log");
