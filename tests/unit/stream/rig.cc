@@ -1,0 +1,178 @@
+#include "tests/unit/stream/rig.h"
+
+#include <algorithm>
+#include <future>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "daemon/base/check.h"
+
+namespace hoistd::testing {
+
+StreamRig::StreamRig(const RigOptions& options) {
+  device_ = EmulatedDevice::Create(
+                {.total_bytes = options.device_bytes,
+                 .link_bytes_per_second = options.link_bytes_per_second})
+                .value();
+  HOIST_CHECK(device_->CreateSlab({SlabId(1), 0, options.device_bytes}).ok());
+  memory_ =
+      hoist::Mapping::OfFd(device_->Share(SlabId(1)).value().fd,
+                           options.device_bytes, hoist::Mapping::Access::kRead)
+          .value();
+  faulty_ = std::make_unique<FaultyDevice>(*device_);
+  host_.resize(options.host_bytes);
+  std::mt19937_64 random(options.host_bytes);
+  for (size_t i = 0; i + 8 <= host_.size(); i += 8) {
+    const uint64_t value = random();
+    std::memcpy(&host_[i], &value, 8);
+  }
+  StreamerEvents events;
+  events.host_used = [this](PlanId plan, LaneGroup group, absl::Duration) {
+    const absl::MutexLock lock(&mu_);
+    used_[plan].push_back(group);
+  };
+  events.host_wanted = [this](PlanId plan, LaneGroup group) {
+    const absl::MutexLock lock(&mu_);
+    wanted_[plan].push_back(group);
+  };
+  events.faulted = [this](PlanId plan, absl::Status why) {
+    const absl::MutexLock lock(&mu_);
+    faults_[plan].push_back(std::move(why));
+  };
+  const Clock* clock = options.clock != nullptr ? options.clock : &monotonic_;
+  streamer_ =
+      Streamer::Create({.device = faulty_.get(), .host = host_, .clock = clock},
+                       std::move(events))
+          .value();
+}
+
+StreamRig::~StreamRig() {
+  faulty_->LetCopiesGo();
+  streamer_.reset();
+}
+
+TestLane StreamRig::Make(const std::vector<uint64_t>& sizes, size_t slots,
+                         std::vector<uint32_t> order, uint64_t apart) {
+  TestLane lane;
+  lane.plan = PlanId(next_plan_++);
+  lane.spec.plan = lane.plan;
+  const uint64_t place = *std::ranges::max_element(sizes);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const uint64_t offset = i % slots * place;
+    lane.spec.groups.push_back(
+        {{offset, sizes[i]}, device_used_ + offset, sizes[i]});
+    lane.host.push_back(host_used_);
+    host_used_ += sizes[i] + apart;
+  }
+  device_used_ += place * slots;
+  HOIST_CHECK(host_used_ <= host_.size() &&
+              device_used_ <= memory_.span().size());
+  if (order.empty()) {
+    order.resize(sizes.size());
+    std::iota(order.begin(), order.end(), 0);
+  }
+  lane.spec.order = std::move(order);
+  return lane;
+}
+
+absl::Status StreamRig::TryOpen(TestLane& lane) {
+  std::promise<absl::StatusOr<LaneShare>> opened;
+  streamer_->Open(lane.spec, [&](absl::StatusOr<LaneShare> share) {
+    opened.set_value(std::move(share));
+  });
+  absl::StatusOr<LaneShare> share = opened.get_future().get();
+  if (!share.ok()) return share.status();
+  lane.client =
+      std::make_unique<LaneClient>(*std::move(share), lane.spec.order);
+  return absl::OkStatus();
+}
+
+void StreamRig::Open(TestLane& lane, bool ready) {
+  const absl::Status status = TryOpen(lane);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  if (!ready) return;
+  // The first one last: loads start when all are there.
+  for (size_t i = lane.host.size(); i > 0; --i) {
+    HostReady(lane, static_cast<LaneGroup>(i - 1));
+  }
+}
+
+void StreamRig::HostReady(const TestLane& lane, LaneGroup group, bool once) {
+  streamer_->HostReady(lane.plan, group, lane.host[group], once);
+}
+
+void StreamRig::Close(PlanId plan) {
+  std::promise<void> closed;
+  streamer_->Close(plan, [&] { closed.set_value(); });
+  closed.get_future().get();
+}
+
+bool StreamRig::Right(const TestLane& lane, LaneGroup group) const {
+  const LaneSpec::Streamed& at = lane.spec.groups[group];
+  return std::memcmp(device().data() + at.device_offset,
+                     host_.data() + lane.host[group], at.bytes) == 0;
+}
+
+absl::Status StreamRig::Step(TestLane& lane, uint64_t position) {
+  absl::Status status = lane.client->Stage(position);
+  if (!status.ok()) return status;
+  const LaneGroup group = lane.client->GroupAt(position);
+  if (!Right(lane, group)) {
+    return absl::DataLossError(
+        absl::StrCat("wrong bytes at position ", position));
+  }
+  lane.client->Done(position);
+  return status;
+}
+
+absl::Status StreamRig::StepPlace(TestLane& lane, uint32_t place) {
+  absl::Status status = lane.client->StagePlace(place);
+  if (!status.ok()) return status;
+  if (!Right(lane, lane.spec.order[place])) {
+    return absl::DataLossError(absl::StrCat("wrong bytes at place ", place));
+  }
+  lane.client->DonePlace(place);
+  return status;
+}
+
+LaneStats StreamRig::Stats(PlanId plan) const {
+  for (const LaneStats& stats : streamer_->Stats()) {
+    if (stats.plan == plan) return stats;
+  }
+  return {};
+}
+
+bool StreamRig::Until(const std::function<bool()>& holds) {
+  const MonotonicClock clock;
+  const absl::Time until = clock.Now() + absl::Seconds(20);
+  while (!holds()) {
+    if (clock.Now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+int StreamRig::faults(PlanId plan) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = faults_.find(plan);
+  return it == faults_.end() ? 0 : static_cast<int>(it->second.size());
+}
+std::optional<absl::Status> StreamRig::fault(PlanId plan) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = faults_.find(plan);
+  if (it == faults_.end()) return std::nullopt;
+  return it->second.front();
+}
+std::vector<LaneGroup> StreamRig::wanted(PlanId plan) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = wanted_.find(plan);
+  return it == wanted_.end() ? std::vector<LaneGroup>() : it->second;
+}
+std::vector<LaneGroup> StreamRig::used(PlanId plan) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = used_.find(plan);
+  return it == used_.end() ? std::vector<LaneGroup>() : it->second;
+}
+
+}  // namespace hoistd::testing

@@ -1,0 +1,106 @@
+// What the streamer's tests stand on: an emulated device, a host pool with an
+// image for each group, and clients that check every byte that they stage.
+#ifndef HOIST_TESTS_UNIT_STREAM_RIG_H_
+#define HOIST_TESTS_UNIT_STREAM_RIG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "daemon/device/emulated_device.h"
+#include "daemon/stream/streamer.h"
+#include "gtest/gtest.h"
+#include "tests/support/faulty_device.h"
+#include "tests/support/lane_client.h"
+
+namespace hoistd::testing {
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+
+// Time that passes when a test says so.
+class HandClock final : public Clock {
+ public:
+  absl::Time Now() const override {
+    return absl::UnixEpoch() + absl::Seconds(seconds_.load());
+  }
+  void Advance(int64_t seconds) { seconds_ += seconds; }
+
+ private:
+  std::atomic<int64_t> seconds_ = 1'000'000;
+};
+
+struct RigOptions {
+  uint64_t device_bytes = 64 * kMiB;
+  uint64_t host_bytes = 64 * kMiB;
+  uint64_t link_bytes_per_second = 0;
+  const Clock* clock = nullptr;  // nullptr: the true one.
+};
+
+// A plan's lane as a test sees it.
+struct TestLane {
+  PlanId plan;
+  LaneSpec spec;
+  std::vector<uint64_t> host;  // Where each image lies.
+  std::unique_ptr<LaneClient> client;
+};
+
+class StreamRig {
+ public:
+  explicit StreamRig(const RigOptions& options = {});
+  ~StreamRig();
+
+  // `sizes` of groups, in a ring of `slots` equal places in turns; on
+  // the host their images lie `apart` bytes apart.
+  TestLane Make(const std::vector<uint64_t>& sizes, size_t slots,
+                std::vector<uint32_t> order = {}, uint64_t apart = 0);
+  // Opens its lane; then all groups are on the host, if `ready`.
+  void Open(TestLane& lane, bool ready = true);
+  absl::Status TryOpen(TestLane& lane);
+  void HostReady(const TestLane& lane, LaneGroup group, bool once = false);
+  void Close(PlanId plan);
+
+  // Whether the group's slot holds its image.
+  bool Right(const TestLane& lane, LaneGroup group) const;
+  // Stages, checks the bytes, done.
+  absl::Status Step(TestLane& lane, uint64_t position);
+  absl::Status StepPlace(TestLane& lane, uint32_t place);
+  LaneStats Stats(PlanId plan) const;
+  // Until it holds, or 20 s are over.
+  static bool Until(const std::function<bool()>& holds);
+
+  // What the streamer said.
+  int faults(PlanId plan) const;
+  std::optional<absl::Status> fault(PlanId plan) const;
+  std::vector<LaneGroup> wanted(PlanId plan) const;
+  std::vector<LaneGroup> used(PlanId plan) const;
+
+  Streamer& streamer() { return *streamer_; }
+  FaultyDevice& faulty() { return *faulty_; }
+  std::span<std::byte> device() const { return memory_.span(); }
+
+ private:
+  const MonotonicClock monotonic_;
+  std::unique_ptr<EmulatedDevice> device_;
+  std::unique_ptr<FaultyDevice> faulty_;
+  hoist::Mapping memory_;  // The device's, as a worker sees it.
+  std::vector<std::byte> host_;
+  uint64_t next_plan_ = 1;
+  uint64_t device_used_ = 0;
+  uint64_t host_used_ = 0;
+  mutable absl::Mutex mu_;
+  std::map<PlanId, std::vector<absl::Status>> faults_ ABSL_GUARDED_BY(mu_);
+  std::map<PlanId, std::vector<LaneGroup>> wanted_ ABSL_GUARDED_BY(mu_);
+  std::map<PlanId, std::vector<LaneGroup>> used_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Streamer> streamer_;
+};
+
+}  // namespace hoistd::testing
+
+#endif  // HOIST_TESTS_UNIT_STREAM_RIG_H_
