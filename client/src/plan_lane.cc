@@ -216,7 +216,7 @@ Status PlanLane::Ask(lane::RequestKind kind, uint64_t from, uint64_t to) {
   }
   lane::Request& request = view_.request(head_);
   request = {static_cast<uint32_t>(kind), 0, from, to};
-  header.head.store(++head_, std::memory_order_release);
+  header.head.store(++head_);
   Wake();
   return Status();
 }
@@ -224,17 +224,17 @@ Status PlanLane::Ask(lane::RequestKind kind, uint64_t from, uint64_t to) {
 void PlanLane::PublishCursor(uint64_t cursor) {
   cursor_ = cursor;
   const auto word = static_cast<uint32_t>(cursor);
-  published_.store(word, std::memory_order_relaxed);
-  view_.header().cursor.store(word, std::memory_order_release);
-  // Either who ends the plan sees this cursor, and lets its waits through, or
-  // this sees the end.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (released_.load(std::memory_order_relaxed) || faulted()) Release();
+  // In one order with the end of a plan: either who ends it sees this cursor,
+  // and lets its waits through, or this sees the end.
+  published_.store(word);
+  view_.header().cursor.store(word);
+  if (released_.load() || faulted()) Release();
 }
 
 void PlanLane::Wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (view_.header().sleeping.load(std::memory_order_relaxed) != 1) return;
+  // In one order with the stores before: hoistd says that it sleeps and then
+  // looks again.
+  if (view_.header().sleeping.load() != 1) return;
   const uint64_t one = 1;
   // Fails only where hoistd has more wake-ups than it can count.
   (void)!write(wake_.get(), &one, sizeof(one));
@@ -242,9 +242,8 @@ void PlanLane::Wake() {
 }
 
 void PlanLane::Release() {
-  released_.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint32_t cursor = published_.load(std::memory_order_relaxed);
+  released_.store(true);
+  const uint32_t cursor = published_.load();
   for (uint32_t g = 0; g < view_.groups(); ++g) {
     lane::GroupWords& words = view_.group(g);
     words.ready.store(cursor, std::memory_order_release);

@@ -63,9 +63,7 @@ class PlanLane {
   // form a graph may wait again, so again and again.
   void Release();
   // See LaneView::Fault. Cheap enough for every call.
-  bool faulted() const {
-    return view_.header().fault_code.load(std::memory_order_relaxed) != 0;
-  }
+  bool faulted() const { return view_.header().fault_code.load() != 0; }
   Status Fault() const { return view_.Fault(); }
   bool captured() const { return captured_.load(std::memory_order_acquire); }
   const Stats& stats() const { return stats_; }

@@ -18,7 +18,7 @@ class EmulatedOrder final : public StreamOrder {
   Status Put(cuda::Stream, std::span<const WordOp> ops) override {
     for (const WordOp& op : ops) {
       if (op.kind == WordOp::Kind::kWrite) {
-        op.word->store(op.value, std::memory_order_release);
+        op.word->store(op.value);  // In one order with hoistd's `sleeping`.
       } else if (!WaitWord(*op.word, op.value,
                            std::chrono::steady_clock::now() + wait_limit_)) {
         return Status(Code::kDeadlineExceeded,

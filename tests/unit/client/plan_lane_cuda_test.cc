@@ -120,18 +120,24 @@ class PlanLaneOnGpu : public ::testing::TestWithParam<const char*> {
     ASSERT_TRUE(lane_->captured());
     Use(kOrder[0], streams_[0]);
     Use(kOrder[1], streams_[0]);
-    if (two) {
-      ASSERT_TRUE(order_->After(streams_[1], streams_[0]).ok());
-    }
+    // As a program makes a stream part of a capture, and joins it.
+    if (two) Follow(streams_[1], streams_[0]);
     Use(kOrder[2], streams_[two ? 1 : 0]);
     Use(kOrder[3], streams_[two ? 1 : 0]);
-    if (two) {
-      ASSERT_TRUE(order_->After(streams_[0], streams_[1]).ok());
-    }
+    if (two) Follow(streams_[0], streams_[1]);
     Graph graph = nullptr;
     ASSERT_EQ(graphs_.end(streams_[0], &graph), cuda::kSuccess);
     ASSERT_EQ(graphs_.instantiate(&executable_, graph, 0), cuda::kSuccess);
     graphs_.destroy(graph);
+  }
+
+  void Follow(cuda::Stream later, cuda::Stream earlier) {
+    cuda::Event event = nullptr;
+    ASSERT_EQ(driver_.event_create(&event, cuda::kEventDisableTiming),
+              cuda::kSuccess);
+    ASSERT_EQ(driver_.event_record(event, earlier), cuda::kSuccess);
+    ASSERT_EQ(driver_.stream_wait_event(later, event, 0), cuda::kSuccess);
+    driver_.event_destroy(event);
   }
 
   void AwaitWord(const lane::Word& word, uint32_t value) {
@@ -185,6 +191,19 @@ TEST_P(PlanLaneOnGpu, AGraphRepeatsItsPass) {
     graphs_.destroy_executable(std::exchange(executable_, nullptr));
   }
   EXPECT_EQ(fake_.header().head.load(), 1u);
+}
+
+TEST_P(PlanLaneOnGpu, AStreamOutsideTheCaptureCannotJoinIt) {
+  ASSERT_EQ(graphs_.begin(streams_[0], 0), cuda::kSuccess);
+  EXPECT_EQ(order_->After(streams_[1], streams_[0]).code(),
+            hoist::Code::kFailedPrecondition);
+  EXPECT_EQ(order_->After(streams_[0], streams_[1]).code(),
+            hoist::Code::kFailedPrecondition);
+  EXPECT_EQ(order_->Synchronize(streams_[0]).code(),
+            hoist::Code::kFailedPrecondition);
+  Graph graph = nullptr;
+  graphs_.end(streams_[0], &graph);
+  if (graph != nullptr) graphs_.destroy(graph);
 }
 
 TEST_P(PlanLaneOnGpu, AfterTheEndNothingHangs) {
