@@ -14,7 +14,7 @@ PlanLife::~PlanLife() {
     stopping_ = true;
     changed_.notify_all();
   }
-  if (graphs_.joinable()) graphs_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Status PlanLife::why() const {
@@ -34,18 +34,16 @@ void PlanLife::End(const Status& why) {
 }
 
 void PlanLife::Watch(PlanLane* lane) {
+  if (lane != nullptr && !thread_.joinable()) {
+    const SignalsBlocked blocked;  // The new thread inherits it.
+    thread_ = std::thread([this] { LetThrough(); });
+  }
   const std::lock_guard<std::mutex> lock(mu_);
   lane_ = lane;
   if (lane_ != nullptr && ended()) lane_->Release();
 }
 
-void PlanLife::WatchGraphs() {
-  if (graphs_.joinable()) return;
-  const SignalsBlocked blocked;  // The new thread inherits it.
-  graphs_ = std::thread([this] { LetGraphsThrough(); });
-}
-
-void PlanLife::LetGraphsThrough() {
+void PlanLife::LetThrough() {
   pthread_setname_np(pthread_self(), "hoist-plan");
   std::unique_lock<std::mutex> lock(mu_);
   while (!stopping_) {

@@ -30,14 +30,14 @@ class PlanLife final : public Connection::Listener {
   void SessionEnded(const Status& why) override { End(why); }
 
   // The lane whose waits are to be let through; nullptr: none. What was set
-  // before is not touched any more.
+  // before is not touched any more. Once is not enough: a graph that is
+  // launched after the end waits again, and a copy that was under way may write
+  // an older word over the one that lets through. So a thread does it every
+  // millisecond after the end, until this object goes; before, it sleeps.
   void Watch(PlanLane* lane);
-  // The lane has taken the captured form: graphs that are launched after the
-  // end wait again, so a thread lets them through until this object goes.
-  void WatchGraphs();
 
  private:
-  void LetGraphsThrough();
+  void LetThrough();
 
   mutable std::mutex mu_;
   // Guarded by mu_.
@@ -46,7 +46,7 @@ class PlanLife final : public Connection::Listener {
   bool stopping_ = false;
   std::condition_variable changed_;
   std::atomic<bool> ended_{false};
-  std::thread graphs_;
+  std::thread thread_;
 };
 
 }  // namespace hoist

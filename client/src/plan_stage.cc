@@ -105,7 +105,6 @@ Status Plan::TakeTurn(Group& group, cuda::Stream stream) {
   if (lane_->captured()) {
     // What graphs hold must not move any more.
     info_.learning = false;
-    life_.WatchGraphs();
   }
   if (Status s = CheckPlaceFree(group); !s.ok()) return s;
   Result<PlanLane::Turn> turn = lane_->Take(group.lane, stream);

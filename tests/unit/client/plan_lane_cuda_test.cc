@@ -211,7 +211,6 @@ TEST_P(PlanLaneOnGpu, AfterTheEndNothingHangs) {
   Capture(false);
   PlanLife life;
   life.Watch(lane_.get());
-  life.WatchGraphs();
   ASSERT_EQ(graphs_.launch(executable_, streams_[0]), cuda::kSuccess);
   life.End(Status(hoist::Code::kUnavailable, "gone"));
   EXPECT_TRUE(order_->Synchronize(streams_[0]).ok());

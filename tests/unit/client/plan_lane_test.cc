@@ -288,7 +288,6 @@ TEST(PlanLife, AGraphThatIsLaunchedAfterTheEndIsLetThroughToo) {
   ASSERT_TRUE(client.plan_lane->FollowCapture(Stream(2), true).ok());
   PlanLife life;
   life.Watch(client.plan_lane.get());
-  life.WatchGraphs();
   life.End(Status(Code::kUnavailable, "gone"));
   life.End(Status(Code::kInternal, "later"));
   EXPECT_EQ(life.why().message(), "gone");
@@ -299,6 +298,18 @@ TEST(PlanLife, AGraphThatIsLaunchedAfterTheEndIsLetThroughToo) {
     flag.store(lane::kFlagEmpty);
   }
   life.Watch(nullptr);
+}
+
+TEST(PlanLife, AnOlderWordThatComesAfterTheEndDoesNotHoldAnybody) {
+  Client client;
+  for (const uint32_t group : {0, 1, 0}) client.Take(group, Stream(2));
+  PlanLife life;
+  life.Watch(client.plan_lane.get());
+  life.End(Status(Code::kUnavailable, "gone"));
+  client.fake.Ready(0, 0);  // A copy that was under way.
+  while (!lane::Reached(client.fake.group(0).ready.load(), 3)) {
+    std::this_thread::yield();
+  }
 }
 
 TEST(PlanLife, ALaneThatComesAfterTheEndIsReleased) {
