@@ -90,8 +90,8 @@ asan_targets=(
   core_model_test core_node_test core_parts_test device_conformance
   engine_fault_test engine_unit_test io_conformance_test io_fault_test
   io_unit_test mover_unit_test session_server_test session_unit_test shared_test
-  sim_node_test store_fault_test store_unit_test stream_unit_test unit_device unit_device_cuda
-  unit_host)
+  sim_node_test store_fault_test store_unit_test stream_unit_test unit_device
+  unit_device_cuda unit_host)
 # Tests of programs that are not among them.
 asan_left_out='component\.(Client|GrpcWorker)|unit\.Libhoist|NOT_BUILT'
 

@@ -30,6 +30,7 @@ constexpr absl::Duration kLazyAfter = absl::Seconds(10);
 // Naps grow with the time since anything was new, by this part of it: what
 // comes then is seen at most so much later.
 constexpr int kNapPart = 32;
+constexpr int kLooksToHealth = 1 << 14;
 constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 constexpr absl::Duration kRateWindow = absl::Seconds(1);
 
@@ -255,6 +256,7 @@ bool StreamerThread::FinishClosing() {
       // The client's copies of it would keep it in the set.
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, wake, nullptr);
       share_.Remove(closing_[i].plan);
+      if (!broken_.ok()) kept_.push_back(std::move(it->second));
       lanes_.erase(it);
       const absl::MutexLock lock(&mu_);
       published_.erase(closing_[i].plan);
@@ -269,6 +271,12 @@ bool StreamerThread::FinishClosing() {
 
 bool StreamerThread::TakeEnded(absl::Time now) {
   const std::vector<Piece> ended = copies_->Ended();
+  // However busy lanes keep this thread, an error is seen.
+  looks_ = ended.empty() && copies_->under_way() > 0 ? looks_ + 1 : 0;
+  if (looks_ >= kLooksToHealth) {
+    looks_ = 0;
+    CheckHealth(now);
+  }
   for (const Piece& piece : ended) {
     copied_bytes_ += piece.from.size();
     piece.lane->Ended(piece, now);

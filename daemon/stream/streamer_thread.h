@@ -93,11 +93,14 @@ class StreamerThread final : public Streamer {
 
   LinkShare share_;
   std::map<PlanId, std::unique_ptr<Lane>> lanes_;
+  // Closed after the device broke: its streams may still know their words.
+  std::vector<std::unique_ptr<Lane>> kept_;
   std::unique_ptr<CopyQueue> copies_;  // Goes first: it knows lanes.
   std::vector<Closing> closing_;
   std::vector<PlanId> ready_;
   bool held_back_ = false;  // By caps, until next_turn_.
   absl::Time next_turn_ = absl::InfiniteFuture();
+  int looks_ = 0;        // Since a copy ended.
   absl::Status broken_;  // The device's streams, for good.
   bool stopping_ = false;
   int spins_ = 0;
