@@ -153,6 +153,26 @@ step_verify_ipc() {
   with_hoistd $'[device]\nbackend = "cuda"\nshare = "ipc"\n[host]\npool = "3GiB"' verify
 }
 
+stream() {
+  python3 client/examples/stream.py --socket "$HOIST_SOCKET" --graph "$@" |
+    tee /dev/fd/2 | tail -2 | head -1 >&3
+}
+
+step_stream_vmm() {
+  with_hoistd $'[device]\nbackend = "cuda"\n[host]\npool = "8GiB"' stream
+}
+
+step_stream_ipc() {
+  with_hoistd $'[device]\nbackend = "cuda"\nshare = "ipc"\n[host]\npool = "8GiB"' \
+    stream
+}
+
+# Where a GPU cannot wait for words in host memory.
+step_stream_host_functions() {
+  HOIST_STREAM_OPS=0 with_hoistd \
+    $'[device]\nbackend = "cuda"\n[host]\npool = "8GiB"' stream
+}
+
 step_embed() {
   if [[ ! -d build/models/minilm ]]; then
     if [[ ! -f .gpu-m0/part || ! -f .gpu-m1/part ]]; then
