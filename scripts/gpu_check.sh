@@ -155,7 +155,7 @@ step_verify_ipc() {
 
 stream() {
   python3 client/examples/stream.py --socket "$HOIST_SOCKET" --graph "$@" |
-    tee /dev/fd/2 | tail -2 | head -1 >&3
+    tee -a /dev/fd/2 | tail -2 | head -1 >&3
 }
 
 step_stream_vmm() {
@@ -171,6 +171,11 @@ step_stream_ipc() {
 step_stream_host_functions() {
   HOIST_STREAM_OPS=0 with_hoistd \
     $'[device]\nbackend = "cuda"\n[host]\npool = "8GiB"' stream
+}
+
+step_never_hang() {
+  python3 tests/component/plans/never_hang_test.py "$kit/bin/hoistd" -v || return
+  echo "kernels, workers and hoistd that stop: nobody else waits" >&3
 }
 
 step_embed() {
