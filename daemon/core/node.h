@@ -229,6 +229,7 @@ class Node {
     std::optional<ModelId> spare;
     uint64_t tried_at = 0;  // Value of space_epoch_ when space was refused.
     absl::Status blocked;   // Why it has no space yet.
+    bool gated = false;     // The copy is there, and plans may need its place.
   };
   struct LeaseEntry {
     SessionId session;
@@ -281,10 +282,18 @@ class Node {
   // node_plans.cc
   absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
                                       const SetPlanArgs& args) const;
-  absl::StatusOr<uint64_t> Promisable(SessionId session,
-                                      const SetPlanArgs& args) const;
+  uint64_t Promisable(SessionId session, const SetPlanArgs& args,
+                      std::optional<ModelId> but) const;
+  uint64_t BudgetThatDoes(SessionId session, const SetPlanArgs& args) const;
+  absl::Status Fits(SessionId session, const SetPlanArgs& args,
+                    const PlanGrant& grant) const;
   absl::Status CheckPromise(SessionId session, const SetPlanArgs& args,
                             const PlanGrant& grant) const;
+  absl::Status CheckBesidePlans(const CopyRef& ref) const;
+  std::set<CopyRef> OwnCopies(SessionId session, DeviceIndex device,
+                              std::optional<PlanId> except) const;
+  uint64_t BytesOf(const std::set<CopyRef>& copies,
+                   std::optional<ModelId> but) const;
   std::set<CopyRef> PromisedCopies(DeviceIndex device, SessionId session,
                                    std::optional<PlanId> except) const;
   uint64_t RingBytes(DeviceIndex device, std::optional<SessionId> session,
@@ -318,8 +327,7 @@ class Node {
 
   // node_stage.cc
   absl::Status CheckBring(const BringArgs& args);
-  absl::Status CheckBudget(const SessionEntry& session,
-                           const CopyRef& copy) const;
+  absl::Status CheckBudget(SessionId session, const CopyRef& copy) const;
   void Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                absl::Time now, Effects& effects);
   LeaseGrant Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,

@@ -318,6 +318,12 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
   ModelEntry* entry = copies_.FindModel(id);
   if (entry == nullptr) return absl::NotFoundError("no such model");
   const std::string name = entry->model->spec->name;
+  for (const auto& [request, pending] : pending_plans_) {
+    if (pending.grant.model != id) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is about to be streamed by session ",
+                     pending.session.number(), ", whose plan waits for space"));
+  }
   for (const auto& [plan_id, plan] : plans_) {
     if (plan.grant.model != id) continue;
     return absl::FailedPreconditionError(

@@ -85,6 +85,14 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     AdvanceDeviceFill(need, copy, now, effects);
   }
   if (!copy.usable()) return false;
+  const bool keeps =
+      std::any_of(need.waiters.begin(), need.waiters.end(),
+                  [](const Waiter& w) { return w.lease || w.pin; });
+  if (keeps) {
+    need.blocked = CheckBesidePlans(need.copy);
+    need.gated = !need.blocked.ok();
+    if (need.gated) return false;
+  }
   copy.fresh = need.waiters.empty();
   const std::vector<Waiter> waiters = std::move(need.waiters);
   need.waiters.clear();

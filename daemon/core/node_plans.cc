@@ -72,18 +72,73 @@ uint64_t Node::RingBytes(DeviceIndex device, std::optional<SessionId> session,
   return bytes;
 }
 
-// What a plan for this model could be granted now: its own groups that are on
-// the device for others count for it.
-absl::StatusOr<uint64_t> Node::Promisable(SessionId session,
-                                          const SetPlanArgs& args) const {
-  const uint64_t capacity = spaces_[args.device.number()]->capacity();
-  uint64_t taken = RingBytes(args.device, std::nullopt, args.replaces);
-  for (const CopyRef& ref :
-       PromisedCopies(args.device, session, args.replaces)) {
-    if (ref.key.model == args.model && !ref.place.shared) continue;
-    taken += SpaceOf(*copies_.FindGroup(ref.key)->group);
+// Device copies that only this session's own budget counts: its leases, and the
+// residents of its plans.
+std::set<CopyRef> Node::OwnCopies(SessionId session, DeviceIndex device,
+                                  std::optional<PlanId> except) const {
+  const TierAt at = OnDevice(device);
+  std::set<CopyRef> own;
+  std::set<CopyRef> leaving;
+  for (const auto& [id, plan] : plans_) {
+    if (plan.session != session || plan.grant.device != device || plan.ended) {
+      continue;
+    }
+    for (const PlannedGroup& group : plan.grant.groups) {
+      if (!group.resident) continue;
+      (id == except ? leaving : own)
+          .insert({{plan.grant.model, group.group}, {at, false}});
+    }
   }
-  return taken < capacity ? capacity - taken : 0;
+  for (const auto& [ref, count] : sessions_.at(session).claims) {
+    if (ref.place.at == at && !leaving.contains(ref)) own.insert(ref);
+  }
+  return own;
+}
+
+uint64_t Node::BytesOf(const std::set<CopyRef>& copies,
+                       std::optional<ModelId> but) const {
+  uint64_t bytes = 0;
+  for (const CopyRef& ref : copies) {
+    if (ref.key.model == but && !ref.place.shared) continue;
+    bytes += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  return bytes;
+}
+
+// What a plan could be granted now, if its own model's groups that are promised
+// already became its residents (`but`), or if none did.
+uint64_t Node::Promisable(SessionId session, const SetPlanArgs& args,
+                          std::optional<ModelId> but) const {
+  const auto left = [](uint64_t all, uint64_t taken) {
+    return taken < all ? all - taken : 0;
+  };
+  uint64_t room = left(
+      spaces_[args.device.number()]->capacity(),
+      RingBytes(args.device, std::nullopt, args.replaces) +
+          BytesOf(PromisedCopies(args.device, session, args.replaces), but));
+  const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
+  if (limit == 0) return room;
+  return std::min(
+      room,
+      left(limit,
+           RingBytes(args.device, session, args.replaces) +
+               BytesOf(OwnCopies(session, args.device, args.replaces), but)));
+}
+
+// The largest budget that is known to do; 0: none is.
+uint64_t Node::BudgetThatDoes(SessionId session,
+                              const SetPlanArgs& args) const {
+  SetPlanArgs tried = args;
+  for (const std::optional<ModelId> but :
+       {std::optional<ModelId>(args.model), std::optional<ModelId>()}) {
+    tried.budget_bytes = Promisable(session, args, but);
+    if (tried.budget_bytes == 0) continue;
+    const absl::StatusOr<PlanGrant> grant = MakeGrant(session, tried);
+    if (grant.ok() && Fits(session, tried, *grant).ok()) {
+      return tried.budget_bytes;
+    }
+  }
+  return 0;
 }
 
 absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
@@ -132,17 +187,19 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
     planned.image_bytes = group.image_bytes;
     grant.groups.push_back(planned);
   }
-  HOIST_ASSIGN_OR_RETURN(problem.budget_bytes, Promisable(session, args));
-  if (args.budget_bytes > 0) problem.budget_bytes = args.budget_bytes;
   const uint64_t limit = owner->second.args.device_budget_bytes;
-  if (limit > 0 && problem.budget_bytes > limit) {
-    if (args.budget_bytes > 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the plan asks for ", HumanBytes(args.budget_bytes),
-          "; this session may use ", HumanBytes(limit),
-          " of a device: ask for that, or connect with a larger budget"));
+  if (limit > 0 && args.budget_bytes > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the plan asks for ", HumanBytes(args.budget_bytes),
+        "; this session may use ", HumanBytes(limit),
+        " of a device: ask for that, or connect with a larger budget"));
+  }
+  problem.budget_bytes = args.budget_bytes;
+  if (args.budget_bytes == 0) {
+    problem.budget_bytes = BudgetThatDoes(session, args);
+    if (problem.budget_bytes == 0) {
+      problem.budget_bytes = Promisable(session, args, std::nullopt);
     }
-    problem.budget_bytes = limit;
   }
   absl::StatusOr<Plan> plan = MakePlan(problem);
   if (!plan.ok()) return Annotate(plan.status(), model->spec->name);
@@ -167,32 +224,89 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
   return grant;
 }
 
-// Whether the device can hold the plan beside all that was promised before.
-absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
-                                const PlanGrant& grant) const {
+// Whether the device, and the session's own budget, can hold the plan beside
+// all that was promised before.
+absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
+                        const PlanGrant& grant) const {
+  const auto added = [&](const std::set<CopyRef>& before) {
+    uint64_t bytes = grant.ring_bytes;
+    for (const PlannedGroup& group : grant.groups) {
+      const CopyRef ref = {{args.model, group.group},
+                           {OnDevice(args.device), false}};
+      if (!group.resident || before.contains(ref)) continue;
+      bytes += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    }
+    return bytes;
+  };
+  const std::set<CopyRef> own = OwnCopies(session, args.device, args.replaces);
+  const uint64_t own_taken = BytesOf(own, std::nullopt) +
+                             RingBytes(args.device, session, args.replaces);
+  const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
+  if (limit > 0 && own_taken + added(own) > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the plan needs ", HumanBytes(added(own)),
+        " more; this session may "
+        "use ",
+        HumanBytes(limit), " of a device, and ", HumanBytes(own_taken),
+        " is taken by its leases and plans: connect with a larger budget"));
+  }
   const uint64_t capacity = spaces_[args.device.number()]->capacity();
-  std::set<CopyRef> promised =
+  const std::set<CopyRef> promised =
       PromisedCopies(args.device, session, args.replaces);
-  uint64_t taken = 0;
-  for (const CopyRef& ref : promised) {
-    taken += SpaceOf(*copies_.FindGroup(ref.key)->group);
-  }
-  uint64_t added = grant.ring_bytes;
-  for (const PlannedGroup& group : grant.groups) {
-    const CopyRef ref = {{args.model, group.group},
-                         {OnDevice(args.device), false}};
-    if (!group.resident || !promised.insert(ref).second) continue;
-    added += SpaceOf(*copies_.FindGroup(ref.key)->group);
-  }
+  const uint64_t taken = BytesOf(promised, std::nullopt);
   const uint64_t rings = RingBytes(args.device, std::nullopt, args.replaces);
-  if (taken + rings + added <= capacity) return absl::OkStatus();
-  HOIST_ASSIGN_OR_RETURN(const uint64_t would_do, Promisable(session, args));
+  if (taken + rings + added(promised) <= capacity) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the plan needs ", HumanBytes(added), " more on ",
+      "the plan needs ", HumanBytes(added(promised)), " more on ",
       ToString(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
       HumanBytes(taken), " is leased, pinned or promised to residents and ",
-      HumanBytes(rings), " is in rings; a budget of ", HumanBytes(would_do),
-      " would do (`hoistctl plans` shows who has what)"));
+      HumanBytes(rings), " is in rings (`hoistctl plans` shows who has what)"));
+}
+
+absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
+                                const PlanGrant& grant) const {
+  absl::Status fits = Fits(session, args, grant);
+  if (fits.ok()) return fits;
+  const uint64_t does = BudgetThatDoes(session, args);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      std::string(fits.message()),
+      does == 0
+          ? "; no budget would do now"
+          : absl::StrCat("; a budget of ", HumanBytes(does), " would do")));
+}
+
+// Whether the copy may be leased, pinned or filled beside what plans were
+// promised and have not leased yet. What is idle makes way and does not count.
+absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
+  const TierAt at = ref.place.at;
+  if (at.tier != Tier::kDevice) return absl::OkStatus();
+  std::set<CopyRef> firm;
+  for (const auto& [id, plan] : plans_) {
+    if (OnDevice(plan.grant.device) != at || plan.ended) continue;
+    for (const PlannedGroup& group : plan.grant.groups) {
+      if (!group.resident) continue;
+      firm.insert({{plan.grant.model, group.group}, {at, false}});
+    }
+  }
+  if (firm.empty() || firm.contains(ref)) return absl::OkStatus();
+  firm.insert(ref);
+  for (const auto& [id, model] : copies_.models()) {
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      for (const auto& [place, copy] : model->groups[g].copies) {
+        if (place.at != at || copy.state == Residency::kAbsent) continue;
+        if (copy.usable() && copy.leases == 0 && !copy.pinned) continue;
+        firm.insert({{id, GroupIndex(g)}, place});
+      }
+    }
+  }
+  uint64_t taken = BytesOf(firm, std::nullopt);
+  for (const auto& [id, plan] : plans_) {
+    if (OnDevice(plan.grant.device) == at) taken += plan.grant.ring_bytes;
+  }
+  if (taken <= CapacityOf(at)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      Explain(at, SpaceOf(*copies_.FindGroup(ref.key)->group)),
+      "; the rest is promised to plans (`hoistctl plans` shows whose)"));
 }
 
 absl::Status Node::CheckPlan(SessionId session, const SetPlanArgs& args) const {

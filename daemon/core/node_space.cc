@@ -21,6 +21,11 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
                    Effects& effects) {
   if (need.tried_at == space_epoch_) return false;  // Nothing has changed.
   const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  if (absl::Status s = CheckBesidePlans(ref); !s.ok()) {
+    need.blocked = std::move(s);
+    need.tried_at = space_epoch_;
+    return false;
+  }
   const OwnerId owner = copies_.NewOwner(ref);
   const absl::StatusOr<uint64_t> offset =
       ref.place.at.tier == Tier::kDevice
@@ -167,7 +172,10 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
     return std::nullopt;
   }
   // It has just arrived, and who waits for it is about to be told.
-  if (need_of_.contains(*ref)) return std::nullopt;
+  if (const auto found = need_of_.find(*ref);
+      found != need_of_.end() && !needs_.at(found->second).gated) {
+    return std::nullopt;
+  }
   // Where the model is to be brought up; below, its copies only pass through.
   if (need.spare == ref->key.model &&
       ref->place.at.tier == need.copy.place.at.tier) {

@@ -57,26 +57,18 @@ absl::Status Node::CheckBring(const BringArgs& args) {
                *copies_.FindModel(args.copy.key.model)->model)) {
     return absl::NotFoundError("no such model");
   }
-  return CheckBudget(session->second, args.copy);
+  return CheckBudget(args.session, args.copy);
 }
 
-absl::Status Node::CheckBudget(const SessionEntry& session,
-                               const CopyRef& copy) const {
+absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
+  const SessionEntry& session = sessions_.at(id);
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
-  uint64_t held = 0;
-  for (const auto& [id, plan] : plans_) {
-    const auto owner = sessions_.find(plan.session);
-    if (owner != sessions_.end() && &owner->second == &session &&
-        plan.grant.device == copy.place.at.device) {
-      held += plan.grant.ring_bytes;
-    }
-  }
-  for (const auto& [ref, count] : session.claims) {
-    if (ref.place.at == copy.place.at) {
-      held += SpaceOf(*copies_.FindGroup(ref.key)->group);
-    }
-  }
+  const DeviceIndex device = copy.place.at.device;
+  const std::set<CopyRef> own = OwnCopies(id, device, std::nullopt);
+  if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.
+  const uint64_t held =
+      BytesOf(own, std::nullopt) + RingBytes(device, id, std::nullopt);
   const uint64_t bytes = SpaceOf(*copies_.FindGroup(copy.key)->group);
   if (held + bytes <= budget) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -109,7 +101,8 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
     ++session.waiting;
   }
   Copy& copy = copies_.At(args.copy);
-  if (copy.usable()) {
+  const bool keeps = args.lease || args.pin;
+  if (copy.usable() && (!keeps || CheckBesidePlans(args.copy).ok())) {
     Satisfy(waiter, args.copy, copy, now, effects);
     return;
   }

@@ -40,8 +40,9 @@ size_t ReadAhead::depth() const {
   const double steps =
       absl::FDivDuration(read_, std::max(step_, absl::Microseconds(1)));
   const double capped = std::min(steps, static_cast<double>(order_.size()));
-  return std::clamp(static_cast<size_t>(capped) + kSpareDepth, kMinDepth,
-                    order_.size());
+  return std::min(
+      std::max(static_cast<size_t>(capped) + kSpareDepth, kMinDepth),
+      order_.size());
 }
 
 std::vector<GroupIndex> ReadAhead::Wanted(absl::Time now) {
@@ -62,6 +63,8 @@ std::vector<GroupIndex> ReadAhead::Wanted(absl::Time now) {
 }
 
 void ReadAhead::Arrived(LaneGroup group, absl::Time now) {
+  // A group that was missed may come without having been in the window.
+  if (!groups_[group].asked) return;
   read_ = Blend(read_, now - groups_[group].asked_at);
 }
 

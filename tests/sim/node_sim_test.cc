@@ -56,6 +56,15 @@ enum Op : uint32_t {
   kUnpin,
   kLoad,
   kGrow,
+  kSetPlan,
+  kSetPlan2,
+  kEndPlan,
+  kFreePlan,
+  kFreePlan2,
+  kHold,
+  kHold2,
+  kUnhold,
+  kUnhold2,
   kOps,
 };
 
@@ -133,6 +142,15 @@ class Life {
     if (model == nullptr || model->spec->groups.empty()) return {};
     return {model->id,
             GroupIndex(static_cast<uint32_t>(n % model->spec->groups.size()))};
+  }
+  PlanId PlanAt(uint32_t n) const {
+    if (rig_.plans().empty()) return PlanId();
+    auto it = rig_.plans().begin();
+    std::advance(it, n % rig_.plans().size());
+    return it->first;
+  }
+  uint32_t GroupOf(PlanId plan, uint32_t n) const {
+    return Pick(rig_.plans().at(plan).grant.groups, n).group.number();
   }
   TierAt To(uint32_t n) const {
     if (n % 3 == 0) return OnHost();
@@ -249,6 +267,42 @@ void Life::Do(const Step& step) {
       return;
     case kGrow:
       return rig_.GrowHost(a % (options_.host_pages + 1));
+    case kSetPlan:
+    case kSetPlan2: {
+      // Refused where the session may not read the model.
+      std::vector<uint32_t> order = {key.group.number()};
+      for (uint32_t g = 0; g < 1 + c % 4; ++g) order.push_back((a + g) % 4);
+      rig_.SetPlan(Session(a), key.model, order, b % 9,
+                   absl::Seconds(c % 3) * 5, std::nullopt,
+                   c % static_cast<uint32_t>(options_.device_pages.size()));
+      return;
+    }
+    case kEndPlan: {
+      const PlanId plan = PlanAt(a);
+      if (plan == PlanId()) return;
+      const auto& standing = rig_.plans().at(plan);
+      if (!standing.ended) {
+        EXPECT_OK(rig_.EndPlan(standing.session, plan));
+      }
+      return;
+    }
+    case kFreePlan:
+    case kFreePlan2:
+      if (!rig_.ended().empty()) rig_.FreePlan(Pick(rig_.ended(), a));
+      return;
+    case kHold:
+    case kHold2:
+      if (PlanAt(a) != PlanId()) {
+        rig_.Hold(PlanAt(a), {GroupOf(PlanAt(a), b), GroupOf(PlanAt(a), c)},
+                  c % 3 == 0);
+      }
+      return;
+    case kUnhold:
+    case kUnhold2:
+      if (PlanAt(a) != PlanId() && !rig_.plans().at(PlanAt(a)).ended) {
+        rig_.Unhold(PlanAt(a), GroupOf(PlanAt(a), b));
+      }
+      return;
     case kOps:
       return;
   }
@@ -256,12 +310,29 @@ void Life::Do(const Step& step) {
 
 void Life::GiveEverythingBack() {
   rig_.GrowHost(options_.host_pages);
+  // Holds may take all of the host; who waits for it is answered at the latest
+  // when they are over.
+  while (!rig_.plans().empty()) {
+    const PlanId plan = PlanAt(0);
+    const auto& standing = rig_.plans().at(plan);
+    if (!standing.ended) {
+      EXPECT_OK(rig_.EndPlan(standing.session, plan));
+    }
+    rig_.FreePlan(plan);
+  }
   for (int round = 0; round < 20; ++round) {
     rig_.FinishAll();
     rig_.Advance(absl::Seconds(61));
   }
   // Whoever asked has been answered by now.
   EXPECT_EQ(rig_.open_requests(), 0u);
+  while (!rig_.plans().empty()) {  // Those that had waited for their ring.
+    const PlanId plan = PlanAt(0);
+    if (!rig_.plans().at(plan).ended) {
+      EXPECT_OK(rig_.EndPlan(rig_.plans().at(plan).session, plan));
+    }
+    rig_.FreePlan(plan);
+  }
   EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
   for (const SessionId session : sessions_) rig_.Close(session);
   std::vector<std::string> models;

@@ -72,6 +72,7 @@ void NodeRig::Take(Effects effects) {
   for (Answer& answer : effects.answers) {
     if (abandoned_.erase(answer.request) > 0) {
       EXPECT_FALSE(answer.lease.has_value()) << "a lease for nobody";
+      EXPECT_FALSE(answer.plan.has_value()) << "a plan for nobody";
       continue;
     }
     const auto found = open_.find(answer.request);
@@ -79,9 +80,11 @@ void NodeRig::Take(Effects effects) {
     if (answer.lease.has_value()) {
       leases_[answer.lease->id] = {found->second, *answer.lease};
     }
+    if (answer.plan.has_value()) Stands(found->second, *answer.plan);
     open_.erase(found);
     answers_[answer.request] = std::move(answer);
   }
+  TakePlans(effects);
 }
 
 // --- What is asked
@@ -453,6 +456,14 @@ void NodeRig::Check() {
                 (*spec)->groups[grant.key.group.number()].get(),
                 "a leased image changed");
     }
+    for (const auto& [id, plan] : plans_) {
+      if (plan.grant.device.number() != d || plan.grant.ring_bytes == 0) {
+        continue;
+      }
+      EXPECT_TRUE(leased.emplace(plan.grant.ring_offset, plan.grant.ring_bytes)
+                      .second)
+          << "a ring where a leased image is";
+    }
     uint64_t sum = 0;
     for (const auto& [offset, bytes] : leased) sum += bytes;
     EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);
@@ -470,6 +481,7 @@ void NodeRig::Check() {
   for (const SessionSnapshot& session : snapshot.sessions) {
     EXPECT_EQ(session.leases, leases[session.id]);
   }
+  CheckPlans();
 }
 
 }  // namespace hoistd::testing

@@ -38,7 +38,9 @@ struct NodeRigOptions {
 // - each tier's used bytes are the sum of its holders',
 // - what is leased lies in slabs, is where it was, and has the right bytes,
 // - what a transfer reads has the right bytes, what it writes is its alone,
-// - each request is answered once.
+// - each request is answered once,
+// - what lies in the ring of a plan that is not freed is nobody else's,
+// - what a plan holds on the host stays where it is, with the right bytes.
 //
 // Threads: one at a time.
 class NodeRig {
@@ -72,6 +74,21 @@ class NodeRig {
   absl::Status Release(SessionId session, LeaseId lease);
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<uint32_t> order);
+  // A plan whose pass is `order`; budget 0: as much as can be promised.
+  RequestId SetPlan(SessionId session, ModelId model,
+                    std::vector<uint32_t> order, uint64_t budget_pages,
+                    absl::Duration deadline = absl::Seconds(10),
+                    std::optional<PlanId> replaces = {}, uint32_t device = 0);
+  absl::Status CheckPlan(SessionId session, ModelId model,
+                         std::vector<uint32_t> order, uint64_t budget_pages,
+                         std::optional<PlanId> replaces = {}) const;
+  // What SetPlan granted; it must have.
+  PlanGrant PlanOf(RequestId request) const;
+  absl::Status EndPlan(SessionId session, PlanId plan);
+  // The plan has ended.
+  void FreePlan(PlanId plan);
+  void Hold(PlanId plan, std::vector<uint32_t> groups, bool urgent = false);
+  void Unhold(PlanId plan, uint32_t group);
   CopyTotals Evict(const std::string& model, std::optional<TierAt> at = {});
   CopyTotals Unpin(const std::string& model);
   absl::Status Forget(ModelId model);
@@ -119,6 +136,21 @@ class NodeRig {
     return leases_;
   }
   const std::vector<NodeEvent>& events() const { return events_; }
+  // A plan that is not freed.
+  struct StandingPlan {
+    SessionId session;
+    PlanGrant grant;
+    bool ended = false;
+    std::set<GroupIndex> asked;            // For the host.
+    std::map<GroupIndex, uint64_t> holds;  // Where on the host.
+  };
+  const std::map<PlanId, StandingPlan>& plans() const { return plans_; }
+  // Plans to be freed, oldest first.
+  const std::vector<PlanId>& ended() const { return ended_; }
+  // Why a hold failed, as it was told.
+  const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
+    return failed_holds_;
+  }
 
   void Check();
 
@@ -136,6 +168,12 @@ class NodeRig {
   void Take(Effects effects);
   void Begin(const Transfer& transfer);
   void End(const Transfer& transfer, const absl::Status& status);
+  void TakePlans(const Effects& effects);
+  void Stands(SessionId session, const PlanGrant& grant);
+  void CheckPlans() const;
+  SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
+                       uint64_t budget_pages, absl::Duration deadline,
+                       std::optional<PlanId> replaces, uint32_t device) const;
   RequestId NewRequest(SessionId session);
   std::shared_ptr<const Group> MakeGroup(std::string name, uint64_t pages);
   static void Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to);
@@ -156,6 +194,10 @@ class NodeRig {
   std::map<RequestId, Answer> answers_;
   std::set<RequestId> abandoned_;  // Their session was closed.
   std::map<LeaseId, std::pair<SessionId, LeaseGrant>> leases_;
+  std::map<PlanId, StandingPlan> plans_;
+  std::map<PlanId, std::unique_ptr<int>> rings_;  // Their labels.
+  std::vector<PlanId> ended_;
+  std::vector<std::pair<GroupIndex, absl::Status>> failed_holds_;
   std::vector<TransferId> hurried_;
   std::vector<ModelId> forgotten_;
   std::vector<NodeEvent> events_;

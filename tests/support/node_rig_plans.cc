@@ -1,0 +1,167 @@
+// Plans in the rig: rings and holds are labelled memory too.
+#include <algorithm>
+
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::testing {
+
+SetPlanArgs NodeRig::PlanArgs(ModelId model, const std::vector<uint32_t>& order,
+                              uint64_t budget_pages, absl::Duration deadline,
+                              std::optional<PlanId> replaces,
+                              uint32_t device) const {
+  SetPlanArgs args;
+  args.model = model;
+  args.device = DeviceIndex(device);
+  args.budget_bytes = budget_pages * kPage;
+  for (const uint32_t group : order) args.order.emplace_back(group);
+  args.deadline = deadline;
+  args.replaces = replaces;
+  return args;
+}
+
+RequestId NodeRig::SetPlan(SessionId session, ModelId model,
+                           std::vector<uint32_t> order, uint64_t budget_pages,
+                           absl::Duration deadline,
+                           std::optional<PlanId> replaces, uint32_t device) {
+  const RequestId request = NewRequest(session);
+  const SetPlanArgs args =
+      PlanArgs(model, order, budget_pages, deadline, replaces, device);
+  Effects effects;
+  node_->SetPlan(request, session, args, now, effects);
+  Take(std::move(effects));
+  Check();
+  return request;
+}
+
+absl::Status NodeRig::CheckPlan(SessionId session, ModelId model,
+                                std::vector<uint32_t> order,
+                                uint64_t budget_pages,
+                                std::optional<PlanId> replaces) const {
+  return node_->CheckPlan(session, PlanArgs(model, order, budget_pages,
+                                            absl::Seconds(10), replaces, 0));
+}
+
+PlanGrant NodeRig::PlanOf(RequestId request) const {
+  const Answer* answer = AnswerTo(request);
+  if (answer == nullptr) {
+    ADD_FAILURE() << "not answered yet";
+    return {};
+  }
+  EXPECT_OK(answer->status);
+  return answer->plan.value_or(PlanGrant());
+}
+
+absl::Status NodeRig::EndPlan(SessionId session, PlanId plan) {
+  Effects effects;
+  const absl::Status status = node_->EndPlan(session, plan, now, effects);
+  Take(std::move(effects));
+  Check();
+  return status;
+}
+
+void NodeRig::FreePlan(PlanId plan) {
+  ASSERT_EQ(std::erase(ended_, plan), 1u) << "it has not ended";
+  const PlanGrant grant = plans_.at(plan).grant;
+  Fill(device_memory_[grant.device.number()], grant.ring_offset,
+       grant.ring_bytes, nullptr);
+  plans_.erase(plan);
+  rings_.erase(plan);
+  Effects effects;
+  node_->FreePlan(plan, now, effects);
+  Take(std::move(effects));
+  Check();
+}
+
+void NodeRig::Hold(PlanId plan, std::vector<uint32_t> groups, bool urgent) {
+  std::vector<GroupIndex> indexes;
+  for (const uint32_t group : groups) {
+    const GroupIndex index(group);
+    indexes.push_back(index);
+    const auto found = plans_.find(plan);
+    if (found == plans_.end() || found->second.ended) continue;
+    if (!found->second.holds.contains(index)) {
+      found->second.asked.insert(index);
+    }
+  }
+  Effects effects;
+  node_->Hold(plan, indexes, urgent, now, effects);
+  Take(std::move(effects));
+  Check();
+}
+
+void NodeRig::Unhold(PlanId plan, uint32_t group) {
+  if (const auto found = plans_.find(plan); found != plans_.end()) {
+    found->second.holds.erase(GroupIndex(group));
+  }
+  Effects effects;
+  node_->Unhold(plan, GroupIndex(group), now, effects);
+  Take(std::move(effects));
+  Check();
+}
+
+void NodeRig::Stands(SessionId session, const PlanGrant& grant) {
+  const uint32_t d = grant.device.number();
+  EXPECT_LE(grant.resident_bytes + grant.ring_bytes, grant.budget_bytes);
+  uint64_t residents = 0;
+  for (const PlannedGroup& group : grant.groups) {
+    const uint64_t space = std::max(group.image_bytes, kPage);
+    if (group.resident) {
+      residents += space;
+      continue;
+    }
+    EXPECT_GE(group.slot.bytes, space);
+    EXPECT_LE(group.slot.offset + group.slot.bytes, grant.ring_bytes);
+  }
+  EXPECT_EQ(residents, grant.resident_bytes);
+  EXPECT_TRUE(plans_.emplace(grant.id, StandingPlan{session, grant}).second);
+  if (grant.ring_bytes == 0) return;
+  EXPECT_TRUE(devices_[d]->Covers(grant.ring_offset, grant.ring_bytes));
+  const Label ring = (rings_[grant.id] = std::make_unique<int>()).get();
+  Fill(device_memory_[d], grant.ring_offset, grant.ring_bytes, ring);
+}
+
+void NodeRig::TakePlans(const Effects& effects) {
+  for (const HeldGroup& held : effects.held) {
+    const auto found = plans_.find(held.plan);
+    ASSERT_NE(found, plans_.end()) << "a hold of a plan that was freed";
+    StandingPlan& plan = found->second;
+    EXPECT_EQ(plan.asked.erase(held.group), 1u) << "held twice, or unasked";
+    if (!held.host_offset.ok()) {
+      failed_holds_.emplace_back(held.group, held.host_offset.status());
+      continue;
+    }
+    EXPECT_FALSE(plan.ended) << "a hold for a plan that has ended";
+    EXPECT_TRUE(plan.holds.emplace(held.group, *held.host_offset).second);
+  }
+  for (const EndedPlan& ended : effects.ended) {
+    const auto found = plans_.find(ended.plan);
+    ASSERT_NE(found, plans_.end());
+    EXPECT_FALSE(found->second.ended) << "ended twice";
+    EXPECT_EQ(found->second.grant.device, ended.device);
+    found->second.ended = true;
+    ended_.push_back(ended.plan);
+  }
+}
+
+void NodeRig::CheckPlans() const {
+  for (const auto& [id, plan] : plans_) {
+    const PlanGrant& grant = plan.grant;
+    if (grant.ring_bytes > 0) {
+      ExpectAll(device_memory_[grant.device.number()], grant.ring_offset,
+                grant.ring_bytes, rings_.at(id).get(), "a ring was written to");
+    }
+    if (plan.holds.empty()) continue;
+    const auto spec = node_->SpecOf(grant.model);
+    ASSERT_OK(spec) << "a model with a plan was forgotten";
+    // Whether the plan has ended or not: copies may still be under way.
+    for (const auto& [group, offset] : plan.holds) {
+      const auto& image = (*spec)->groups[group.number()];
+      ExpectAll(host_, offset, image->image_bytes, image.get(),
+                "a held host copy changed");
+    }
+  }
+}
+
+}  // namespace hoistd::testing
