@@ -239,7 +239,8 @@ there() {
     fi
     : >"$note"
     started=$SECONDS rc=0
-    "step_$step" 3>"$note" >"$logs/$step.log" 2>&1 </dev/null || rc=$?
+    : >"$logs/$step.log"  # Appended to, also by those who open it anew.
+    "step_$step" 3>"$note" >>"$logs/$step.log" 2>&1 </dev/null || rc=$?
     if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"
     elif [[ $step == bench_* ]]; then cat "$logs/$step.log"; fi
     printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
