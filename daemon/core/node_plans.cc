@@ -20,6 +20,22 @@ absl::Status NoSuchPlan(PlanId plan) {
                    "; it may have been cleared or replaced before"));
 }
 
+// Who is resident, who has which slot, and the order of those that stream.
+void PlaceGroups(const Plan& plan, const std::vector<uint32_t>& order,
+                 PlanGrant& grant) {
+  std::vector<uint32_t> rank(grant.groups.size());
+  uint32_t streamed = 0;
+  for (size_t i = 0; i < grant.groups.size(); ++i) {
+    grant.groups[i].resident = !plan.slots[i].has_value();
+    if (grant.groups[i].resident) continue;
+    grant.groups[i].slot = *plan.slots[i];
+    rank[i] = streamed++;
+  }
+  for (const uint32_t i : order) {
+    if (!grant.groups[i].resident) grant.lane_order.push_back(rank[i]);
+  }
+}
+
 }  // namespace
 
 // Device copies that others count on: leased, pinned, or promised to a plan.
@@ -203,17 +219,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
   }
   absl::StatusOr<Plan> plan = MakePlan(problem);
   if (!plan.ok()) return Annotate(plan.status(), model->spec->name);
-  std::vector<uint32_t> rank(grant.groups.size());
-  uint32_t streamed = 0;
-  for (size_t i = 0; i < grant.groups.size(); ++i) {
-    grant.groups[i].resident = !plan->slots[i].has_value();
-    if (grant.groups[i].resident) continue;
-    grant.groups[i].slot = *plan->slots[i];
-    rank[i] = streamed++;
-  }
-  for (const uint32_t i : problem.order) {
-    if (!grant.groups[i].resident) grant.lane_order.push_back(rank[i]);
-  }
+  PlaceGroups(*plan, problem.order, grant);
   grant.model = args.model;
   grant.device = args.device;
   grant.budget_bytes = problem.budget_bytes;

@@ -460,8 +460,8 @@ void NodeRig::Check() {
       if (plan.grant.device.number() != d || plan.grant.ring_bytes == 0) {
         continue;
       }
-      EXPECT_TRUE(leased.emplace(plan.grant.ring_offset, plan.grant.ring_bytes)
-                      .second)
+      EXPECT_TRUE(
+          leased.emplace(plan.grant.ring_offset, plan.grant.ring_bytes).second)
           << "a ring where a leased image is";
     }
     uint64_t sum = 0;
