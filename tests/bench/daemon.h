@@ -1,0 +1,63 @@
+// The hoistd of one run.
+#ifndef HOIST_TESTS_BENCH_DAEMON_H_
+#define HOIST_TESTS_BENCH_DAEMON_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/bench/child_process.h"
+#include "tests/bench/report.h"
+#include "tests/bench/run_options.h"
+
+namespace hoist::bench {
+
+struct DaemonSpec {
+  DeviceKind device = DeviceKind::kEmulated;
+  uint64_t device_bytes = 0;  // Of each pool.
+  uint64_t host_bytes = 0;
+  // Of the device's pool: what of it one image needs at the least is whole
+  // slabs, so small ones waste less.
+  uint64_t slab_bytes = uint64_t{64} << 20;
+};
+
+// Owns: the process and its folder below the run's scratch folder.
+class Daemon {
+ public:
+  // Returns when it listens. `number` tells daemons of one run apart.
+  Daemon(const RunOptions& options, const DaemonSpec& spec, int number = 0);
+  // Asks it to end and waits for it.
+  ~Daemon();
+
+  std::string socket() const { return folder_ + "/hoistd.sock"; }
+  pid_t pid() const { return process_->pid(); }
+  // Seconds from its start until its socket was there.
+  double start_seconds() const { return start_seconds_; }
+  double started_at() const { return started_at_; }
+
+  // `hoistctl COMMAND... --json`, parsed.
+  Json Ctl(const std::string& command) const;
+  // Bytes so far: host_to_device_bytes and so on.
+  uint64_t Counter(const std::string& name) const;
+  // Waits until the host pool is all there, since a pool that is being pinned
+  // takes memory bandwidth.
+  void WaitWhole() const;
+
+ private:
+  std::string folder_;
+  std::string ctl_;
+  std::unique_ptr<ChildProcess> process_;
+  double started_at_ = 0;
+  double start_seconds_ = 0;
+};
+
+// Of Protobuf's JSON, which leaves zeroes out, quotes 64-bit numbers and may
+// write either of snake_case and camelCase.
+uint64_t ProtoNumber(const Json& object, const std::string& name);
+
+// hoistd's path by RunOptions::hoistd's rule.
+std::string FindHoistd(const RunOptions& options);
+
+}  // namespace hoist::bench
+
+#endif  // HOIST_TESTS_BENCH_DAEMON_H_

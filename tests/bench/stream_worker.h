@@ -1,0 +1,57 @@
+// A process that streams as fast as it is let, and counts what it got.
+#ifndef HOIST_TESTS_BENCH_STREAM_WORKER_H_
+#define HOIST_TESTS_BENCH_STREAM_WORKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/bench/child_process.h"
+#include "tests/bench/client.h"
+#include "tests/bench/run_options.h"
+
+namespace hoist::bench {
+
+// Shared by a worker and its starter, which can read it at any instant: a
+// message would need a worker that answers, and some are stopped.
+struct WorkerCounter {
+  std::atomic<uint64_t> bytes;   // Of streamed groups, used up to now.
+  std::atomic<uint32_t> ending;  // By the starter: finish.
+  std::atomic<uint32_t> ready;   // The plan stands.
+};
+
+struct StreamWorkerSpec {
+  std::string socket;
+  std::string model;
+  PlanWish plan;
+  DeviceKind device = DeviceKind::kEmulated;
+  bool idle = false;  // Sets its plan, then only waits.
+};
+
+// Threads: one.
+// Owns:    the process.
+class StreamWorker {
+ public:
+  StreamWorker(const RunOptions& run, const StreamWorkerSpec& spec, int number);
+  ~StreamWorker();
+
+  uint64_t bytes() const { return counter_->bytes.load(); }
+  // Returns once its plan stands and some groups have come.
+  void WaitUntilStreams();
+  ChildProcess& process() { return *process_; }
+  // Asks it to end and waits.
+  void Finish();
+
+ private:
+  void RequireRunning();
+
+  const std::string log_;
+  const bool idle_;
+  WorkerCounter* counter_ = nullptr;
+  std::unique_ptr<ChildProcess> process_;
+};
+
+}  // namespace hoist::bench
+
+#endif  // HOIST_TESTS_BENCH_STREAM_WORKER_H_
