@@ -252,6 +252,58 @@ TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
   EXPECT_FALSE(which.at.has_value());
 }
 
+TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
+  engine_.snapshot.Answer([](auto call) {
+    NodeSnapshot snapshot;
+    PlanSnapshot plan;
+    plan.id = PlanId(7);
+    plan.session = SessionId(12);
+    plan.client_name = "embed\x1b[31m";
+    plan.model = "minilm";
+    plan.ring_bytes = 8192;
+    plan.share.weight = 3;
+    plan.skipped = 41;
+    snapshot.plans.push_back(plan);
+    call.done(snapshot);
+  });
+  const Ran ran = Ctl({"plans"});
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("embed\\x1b[31m"));
+  EXPECT_THAT(ran.out, HasSubstr("minilm"));
+  EXPECT_THAT(ran.out, HasSubstr("8.0 KiB"));
+  EXPECT_THAT(ran.out, HasSubstr("41"));
+  const Ran json = Ctl({"plans", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"ring_bytes\": \"8192\""));
+  EXPECT_THAT(json.out, HasSubstr("\"weight\": 3"));
+}
+
+TEST_F(CtlTest, ShareReachesTheEngineOrIsRefusedForItsNumbers) {
+  PlanId plan;
+  ShareOptions share;
+  int calls = 0;
+  engine_.set_share.Answer([&](auto call) {
+    ++calls;
+    plan = call.args.plan;
+    share = call.args.share;
+    call.done(plan == PlanId(7) ? absl::OkStatus()
+                                : absl::NotFoundError("no plan 8"));
+  });
+  const Ran ran = Ctl({"share", "7", "--weight", "3", "--priority", "-2",
+                       "--max-rate", "10GB"});
+  EXPECT_EQ(ran.exit, 0) << ran.err;
+  EXPECT_EQ(plan, PlanId(7));
+  EXPECT_EQ(share.weight, 3u);
+  EXPECT_EQ(share.priority, -2);
+  EXPECT_EQ(share.max_bytes_per_second, 10'000'000'000u);
+  EXPECT_EQ(Ctl({"share", "8"}).exit, 1);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(Ctl({"share"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--weight", "0"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--priority", "11"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--max-rate", "fast"}).exit, 2);
+  EXPECT_EQ(calls, 2);
+}
+
 TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {
   engine_.set_draining.Answer([](auto call) { call.done(absl::OkStatus()); });
   const Ran ran = Ctl({"drain"});
@@ -265,9 +317,9 @@ TEST_F(CtlTest, CompletionKnowsCommandsAndTheirOptions) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const Ran ran = RunWords({"completion", shell});
     EXPECT_EQ(ran.exit, 0);
-    for (const char* word :
-         {"status", "models", "groups", "sessions", "load", "pin", "unpin",
-          "evict", "drain", "watch", "forget", "resume", "grouping"}) {
+    for (const char* word : {"status", "models", "groups", "sessions", "load",
+                             "pin", "unpin", "evict", "drain", "watch", "plans",
+                             "share", "forget", "resume", "grouping"}) {
       EXPECT_THAT(ran.out, HasSubstr(word)) << shell;
     }
   }
