@@ -144,7 +144,8 @@ uint64_t Daemon::Counter(const std::string& name) const {
 void Daemon::WaitWhole() const {
   const double begin = Now();
   for (;;) {
-    for (const Json& tier : Ctl("status")["tiers"]) {
+    const Json status = Ctl("status");
+    for (const Json& tier : status["tiers"]) {
       if (tier.value("tier", "") != "TIER_HOST") continue;
       const uint64_t whole = ProtoNumber(tier, "capacity_bytes");
       if (ProtoNumber(tier, "allocated_bytes") >= whole && whole > 0) return;

@@ -25,15 +25,16 @@ double ParseRate(const std::string& text) {
   return 0;
 }
 
-double MemcpyRate(uint64_t bytes) {
-  std::vector<char> from(bytes, 1), to(bytes, 2);
+double MemcpyRate() {
+  constexpr uint64_t kBytes = 128 * kMiB;  // Beyond the CPU's caches.
+  std::vector<char> from(kBytes, 1), to(kBytes, 2);
   std::vector<double> rates;
   for (int i = 0; i < 9; ++i) {
     const double begin = Now();
-    std::memcpy(to.data(), from.data(), bytes);
+    std::memcpy(to.data(), from.data(), kBytes);
     const double took = Now() - begin;
-    if (to[bytes / 2] != 1) Fail("memcpy did not copy");
-    rates.push_back(static_cast<double>(bytes) / took);
+    if (to[kBytes / 2] != 1) Fail("memcpy did not copy");
+    rates.push_back(static_cast<double>(kBytes) / took);
   }
   return Median(rates);
 }
@@ -49,7 +50,7 @@ Compute ParseCompute(const std::string& text) {
 double MeasuredLink(Gpu* gpu, const RunOptions& options, uint64_t piece_bytes) {
   if (gpu != nullptr) return gpu->LinkRate(piece_bytes);
   const double given = ParseRate(options.link);
-  return given > 0 ? given : MemcpyRate(piece_bytes);
+  return given > 0 ? given : MemcpyRate();
 }
 
 LayerWork::LayerWork(Gpu* gpu, Compute compute, const std::string& cublas,
