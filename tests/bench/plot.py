@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Draws hoist-bench's JSON as SVG, with the standard library alone.
+
+plot.py FILE.json... [--out FOLDER]     (default: plots/ beside this file)
+
+stream:    rate over group size, the link as a line; pass time over the resident
+           part of the model, the floor as a line
+fairness:  each session's share, its fair share as a line
+policy:    bytes a pass, planned, by LRU and by MIN, over the budget
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 50
+COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+
+
+class Chart:
+    """One SVG: an axis of names or numbers, a y axis from 0, a legend."""
+
+    def __init__(self, title: str, x: str, y: str, labels: list[str],
+                 top: float) -> None:
+        self.labels, self.top, self.legend = labels, top * 1.1 or 1.0, 0
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" '
+            f'height="{HEIGHT}" font-family="sans-serif" font-size="12">',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>']
+        self.text(LEFT, 22, title, size=14)
+        self.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, x, "middle")
+        self.text(LEFT, TOP - 4, y, "end")
+        for i in range(6):
+            value = self.top * i / 5
+            at = self.y(value)
+            self.line(LEFT, at, WIDTH - RIGHT, at, "#ddd")
+            self.text(LEFT - 6, at + 4, f"{value:.3g}", "end")
+        for i, label in enumerate(labels):
+            self.text(self.x(i), HEIGHT - BOTTOM + 18, label, "middle")
+
+    def x(self, i: float) -> float:
+        return LEFT + (i + 0.5) * (WIDTH - LEFT - RIGHT) / len(self.labels)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM)
+
+    def text(self, x, y, what, anchor="start", size=12) -> None:
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" '
+                          f'text-anchor="{anchor}">{escape(what)}</text>')
+
+    def line(self, x1, y1, x2, y2, color, dash="") -> None:
+        self.parts.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+            f'stroke="{color}" stroke-dasharray="{dash}"/>')
+
+    def series(self, name: str, values: list, dash: str = "") -> None:
+        """A line through the values; None leaves a gap."""
+        color = COLORS[self.legend % len(COLORS)]
+        before = None
+        for i, value in enumerate(values):
+            at = None if value is None else (self.x(i), self.y(value))
+            if at and before:
+                self.line(*before, *at, color, dash)
+            if at and not dash:
+                self.parts.append(f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" '
+                                  f'r="3" fill="{color}"/>')
+            before = at
+        self.name(name, color, dash)
+
+    def bars(self, name: str, values: list) -> None:
+        color, half = COLORS[self.legend % len(COLORS)], 0.3
+        for i, value in enumerate(values):
+            left, right = self.x(i - half), self.x(i + half)
+            self.parts.append(
+                f'<rect x="{left:.1f}" y="{self.y(value):.1f}" '
+                f'width="{right - left:.1f}" '
+                f'height="{self.y(0) - self.y(value):.1f}" fill="{color}"/>')
+        self.name(name, color, "")
+
+    def name(self, name: str, color: str, dash: str) -> None:
+        at = TOP + 10 + 18 * self.legend
+        left = WIDTH - RIGHT + 10
+        self.line(left, at, left + 20, at, color, dash)
+        self.text(left + 26, at + 4, name)
+        self.legend += 1
+
+    def write(self, path: pathlib.Path) -> None:
+        path.write_text("\n".join(self.parts + ["</svg>", ""]))
+        print(path)
+
+
+def stream(report: dict, stem: pathlib.Path) -> None:
+    rows = report["rows"]
+    sizes = sorted({row["group_mib"] for row in rows})
+    parts = sorted({row["resident_wanted"] for row in rows})
+    found = {(r["group_mib"], r["resident_wanted"]): r for r in rows}
+    chart = Chart("Streamed passes: " + report["machine"]["device"],
+                  "MiB a group", "GB/s", [f"{size:g}" for size in sizes],
+                  max(max(r["link_gb_per_s"], r["gb_per_s"]) for r in rows))
+    get = lambda size, part, key: found.get((size, part), {}).get(key)
+    for part in parts:
+        values = [get(size, part, "gb_per_s") or None for size in sizes]
+        if any(values):
+            chart.series(f"{part:.0%} may stay", values)
+    chart.series("link", [get(size, parts[0], "link_gb_per_s")
+                          for size in sizes], "6 3")
+    chart.write(stem.with_name(stem.name + "-rate.svg"))
+    for size in sizes:
+        mine = [row for row in rows if row["group_mib"] == size]
+        mine.sort(key=lambda row: row["resident"])
+        chart = Chart(f"{mine[0]['groups']} groups of {size:g} MiB, compute: "
+                      + mine[0]["compute"], "resident part of the model",
+                      "ms a pass", [f"{row['resident']:.0%}" for row in mine],
+                      max(max(r["pass_ms"], r["floor_ms"]) for r in mine))
+        chart.series("measured, median", [row["pass_ms"] for row in mine])
+        chart.series("floor: max(compute,", [r["floor_ms"] for r in mine],
+                     "6 3")
+        chart.text(WIDTH - RIGHT + 36, TOP + 46, "streamed bytes / link)")
+        chart.write(stem.with_name(f"{stem.name}-pass-{size:g}MiB.svg"))
+
+
+def fairness(report: dict, stem: pathlib.Path) -> None:
+    rows = [row for row in report["rows"] if "share" in row]
+    cases = list(dict.fromkeys(row["what"] for row in rows))
+    for i, case in enumerate(cases):
+        mine = [row for row in rows if row["what"] == case]
+        chart = Chart("Shares of the link: " + case, "session (weight)",
+                      "share", [f"{row['session']} ({row['weight']})"
+                                for row in mine], 1.0 / 1.1)
+        chart.bars("measured", [row["share"] for row in mine])
+        chart.series("fair", [row["fair_share"] for row in mine], "6 3")
+        chart.write(stem.with_name(f"{stem.name}-{i}.svg"))
+
+
+def policy(report: dict, stem: pathlib.Path) -> None:
+    rows = report["rows"]
+    for i, trace in enumerate(dict.fromkeys(row["trace"] for row in rows)):
+        mine = [row for row in rows if row["trace"] == trace]
+        chart = Chart(trace, "budget, part of the model", "GiB a pass",
+                      [f"{row['budget']:.0%}" for row in mine],
+                      max(row["pass_gib"] for row in mine))
+        for name, key, dash in (("plan", "planned_gib", ""),
+                                ("LRU", "lru_gib", "6 3"),
+                                ("MIN (Belady)", "min_gib", "2 2")):
+            chart.series(name, [row[key] for row in mine], dash)
+        chart.write(stem.with_name(f"{stem.name}-{i}.svg"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path,
+                        default=pathlib.Path(__file__).parent / "plots")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    draw = {"stream": stream, "fairness": fairness, "policy": policy}
+    for file in args.files:
+        report = json.loads(file.read_text())
+        if report["bench"] in draw:
+            draw[report["bench"]](report, args.out / file.stem)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Every subcommand of hoist-bench, in small, on the emulated device.
+
+smoke_test.py HOIST_BENCH HOISTD [-v]
+
+Nothing is said here about speed: that a run ends well, that its JSON has what
+README.md promises, and what must hold at any speed.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH, HOISTD = sys.argv[1], sys.argv[2]
+
+
+def run(*args: str) -> dict:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir="/tmp") as folder:
+        done = subprocess.run(
+            [BENCH, "--hoistd", HOISTD, "--device", "emulated", "--folder",
+             folder, "--json", "-", *args],
+            capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise AssertionError(f"{args}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+class BenchTest(unittest.TestCase):
+    def rows(self, *args: str, fields: str) -> list:
+        report = run(*args)
+        self.assertEqual(report["bench"], args[2] if args[0] == "--link"
+                         else args[0])
+        rows = [row for row in report["rows"]
+                if all(field in row for field in fields.split())]
+        self.assertTrue(rows, f"no row has {fields}")
+        return rows
+
+    def test_stream_sees_the_right_bytes(self):
+        rows = self.rows(
+            "stream", "--group-mib", "8", "--groups", "8", "--passes", "3",
+            "--compute", "read", "--verify", "--resident", "0,1",
+            "--ring-extra-mib", "0",
+            fields="gb_per_s link_gb_per_s of_link floor_ms of_floor wrong")
+        self.assertEqual([row["wrong"] for row in rows], [0, 0])
+        self.assertLess(rows[0]["resident"], 1)
+        self.assertEqual(rows[1]["resident"], 1)
+
+    def test_slowdown(self):
+        self.rows("slowdown", "--group-mib", "1", "--groups", "8", "--rounds",
+                  "1", "--settle-seconds", "0.05",
+                  fields="alone_ms beside_ms slower_by limit")
+
+    def test_hotpath(self):
+        rows = self.rows("hotpath", "--group-mib", "0.25", "--groups", "16",
+                         "--pairs", "200",
+                         fields="median_us p99_us limit_us with_system_call")
+        self.assertEqual(sum(row["count"] for row in rows), 400)
+
+    def test_attach_of_a_second_worker_copies_nothing(self):
+        first, second = self.rows(
+            "attach", "--group-mib", "1", "--groups", "4", "--second-workers",
+            "1", fields="to_first_ms to_all_ms copied_mib rss_added_mib")
+        self.assertEqual((first["copied_mib"], second["copied_mib"]), (4, 0))
+
+    def test_policy_meets_the_optimum(self):
+        rows = self.rows("policy", "--no-slack",
+                         fields="planned_gib optimum_gib lru_gib min_gib")
+        exact = [row["of_optimum"] for row in rows
+                 if row["of_optimum"] is not None]
+        self.assertTrue(exact)
+        for ratio in exact:
+            self.assertAlmostEqual(ratio, 1)
+
+    def test_fairness(self):
+        rows = self.rows(
+            "--link", "1GB/s", "fairness", "--group-mib", "1", "--groups", "16",
+            "--seconds", "0.1", "--warm-up-seconds", "0.05", "--cap", "0.2",
+            fields="what share fair_share of_fair all_of_link")
+        self.assertEqual(len(rows), 1 + 2 + 4 + 2 + 4 + 4)
+
+    def test_pool(self):
+        self.rows("pool", "--gib", "0.0625", "--plain-gib", "0.0625",
+                  "--rounds", "1",
+                  fields="serves_ms whole_ms gb_per_s of_one_thread")
+
+    def test_second_session_on_a_loaded_file_moves_nothing(self):
+        try:
+            rows = self.rows("disk", "--gib", "0.03125", "--group-mib", "4",
+                             "--rounds", "1", fields="what ms moved_bytes")
+        except AssertionError as error:
+            if "O_DIRECT is not possible" in str(error):
+                self.skipTest("/tmp has no O_DIRECT")
+            raise
+        self.assertEqual(rows[0]["moved_bytes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
