@@ -1,5 +1,5 @@
 // The benches' kernels. kernels_ptx.h is made of this by
-//   nvcc -ptx -arch=compute_75 -o - kernels.cu | sed "s/^.version .*/.version 6.5/"
+//   nvcc -ptx -arch=compute_75 -o - kernels.cu | sed "s/^.version .*/.version 6.5/;s/\t/ /g"
 // and loaded by the driver, so that no toolkit is needed to build or run.
 
 // HBM-bound: adds the checksum (synthetic.h) of `pairs` pairs of words to *sum.
