@@ -65,6 +65,11 @@ absl::Status Engine::MakeStreamers() {
         HostUsed(plan, group, step, effects);
       });
     };
+    events.host_returned = [this](PlanId plan, LaneGroup group) {
+      Post([this, plan, group](Effects& effects) {
+        HostReturned(plan, group, effects);
+      });
+    };
     events.host_wanted = [this](PlanId plan, LaneGroup group) {
       Post([this, plan, group](Effects& effects) {
         HostWanted(plan, group, effects);

@@ -106,6 +106,7 @@ class Engine final : public EngineApi {
   void GroupHeld(const HeldGroup& held);
   void HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
                 Effects& effects);
+  void HostReturned(PlanId plan, LaneGroup group, Effects& effects);
   void HostWanted(PlanId plan, LaneGroup group, Effects& effects);
   Streamer& StreamerOf(DeviceIndex device) {
     return *streamers_[device.number()];

@@ -154,11 +154,24 @@ void Engine::HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
   node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
 }
 
+void Engine::HostReturned(PlanId plan, LaneGroup group, Effects& effects) {
+  const auto found = lanes_.find(plan);
+  if (found == lanes_.end()) return;
+  ReadAhead& ahead = found->second;
+  ahead.Returned(group);
+  node_.Unhold(plan, ahead.GroupOf(group), Now(), effects);
+  node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
+}
+
 void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
   const auto found = lanes_.find(plan);
   if (found == lanes_.end()) return;
   ReadAhead& ahead = found->second;
   ahead.Missed(group);
+  // What the client has left behind must not keep from it what it wants.
+  for (const LaneGroup stray : ahead.Strays()) {
+    StreamerOf(ahead.device()).TakeBack(plan, stray);
+  }
   node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
   node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
 }

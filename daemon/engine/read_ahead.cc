@@ -22,7 +22,10 @@ ReadAhead::ReadAhead(const PlanGrant& grant, uint64_t host_bytes)
   uint64_t total = 0;
   for (const PlannedGroup& planned : grant.groups) {
     if (planned.resident) continue;
-    groups_.push_back({planned.group, planned.image_bytes, false, {}});
+    Group group;
+    group.group = planned.group;
+    group.bytes = planned.image_bytes;
+    groups_.push_back(group);
     total += planned.image_bytes;
   }
   holds_all_ = total <= host_bytes_;
@@ -65,16 +68,38 @@ std::vector<GroupIndex> ReadAhead::Wanted(absl::Time now) {
 void ReadAhead::Arrived(LaneGroup group, absl::Time now) {
   // A group that was missed may come without having been in the window.
   if (!groups_[group].asked) return;
+  groups_[group].there = true;
   read_ = Blend(read_, now - groups_[group].asked_at);
 }
 
 void ReadAhead::Used(LaneGroup index, absl::Duration step) {
   step_ = Blend(step_, step);
-  Group& group = groups_[index];
-  if (group.asked) window_bytes_ -= group.bytes;
-  group.asked = false;
+  Returned(index);
   Missed(index);
   cursor_ = (cursor_ + 1) % order_.size();
+}
+
+void ReadAhead::Returned(LaneGroup index) {
+  Group& group = groups_[index];
+  if (group.asked) window_bytes_ -= group.bytes;
+  group.asked = group.there = false;
+}
+
+std::vector<LaneGroup> ReadAhead::Strays() const {
+  std::vector<bool> soon(groups_.size());
+  uint64_t missing = 0;
+  for (size_t i = 0; i < depth(); ++i) {
+    const LaneGroup index = order_[(cursor_ + i) % order_.size()];
+    if (soon[index]) continue;
+    soon[index] = true;
+    if (!groups_[index].asked) missing += groups_[index].bytes;
+  }
+  std::vector<LaneGroup> strays;
+  if (holds_all_ || window_bytes_ + missing <= host_bytes_) return strays;
+  for (LaneGroup index = 0; index < groups_.size(); ++index) {
+    if (groups_[index].there && !soon[index]) strays.push_back(index);
+  }
+  return strays;
 }
 
 void ReadAhead::Missed(LaneGroup index) {

@@ -42,6 +42,11 @@ class ReadAhead {
   void Used(LaneGroup group, absl::Duration step);
   // A load waits for it: the client has left the order, or reads are late.
   void Missed(LaneGroup group);
+  // Those that are there and not needed soon any more, if the window has no
+  // room for what is: to be taken back.
+  std::vector<LaneGroup> Strays() const;
+  // It was, and does not lie there for the plan any more.
+  void Returned(LaneGroup group);
 
   // How many positions ahead of the last load groups are asked for.
   size_t depth() const;
@@ -51,6 +56,7 @@ class ReadAhead {
     GroupIndex group;
     uint64_t bytes = 0;
     bool asked = false;  // Or there.
+    bool there = false;
     absl::Time asked_at;
   };
 

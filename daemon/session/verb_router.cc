@@ -110,29 +110,36 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
       engine_.Publish(session, std::move(args), ModelTo(mailbox_, ticket));
       return absl::OkStatus();
     }
-    case Body::kStage: {
+    default:
       HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+      return RouteWithoutFds(ticket, session, message);
+  }
+}
+
+absl::Status VerbRouter::RouteWithoutFds(
+    const Ticket& ticket, SessionId session,
+    const hoist::v1::ClientMessage& message) {
+  using Body = hoist::v1::ClientMessage;
+  switch (message.body_case()) {
+    case Body::kStage: {
       HOIST_ASSIGN_OR_RETURN(const StageArgs args,
                              StageFromProto(message.stage()));
       engine_.Stage(session, args, LeaseTo(mailbox_, ticket));
       return absl::OkStatus();
     }
     case Body::kPrefetch: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       HOIST_ASSIGN_OR_RETURN(PrefetchArgs args,
                              PrefetchFromProto(message.prefetch()));
       engine_.Prefetch(session, std::move(args), StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     }
     case Body::kRelease: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       HOIST_ASSIGN_OR_RETURN(std::vector<LeaseId> leases,
                              ReleaseFromProto(message.release()));
       engine_.Release(session, std::move(leases), StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     }
     case Body::kDescribeModel: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       HOIST_ASSIGN_OR_RETURN(std::string name,
                              DescribeModelFromProto(message.describe_model()));
       engine_.DescribeModel(session, std::move(name),
@@ -140,7 +147,6 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
       return absl::OkStatus();
     }
     case Body::kSetOrder: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       HOIST_ASSIGN_OR_RETURN(OrderArgs args,
                              SetOrderFromProto(message.set_order()));
       engine_.SetOrder(session, args.model, std::move(args.groups),
@@ -148,26 +154,22 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
       return absl::OkStatus();
     }
     case Body::kSetPlan: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       HOIST_ASSIGN_OR_RETURN(SetPlanArgs args,
                              SetPlanFromProto(message.set_plan()));
       engine_.SetPlan(session, std::move(args), PlanTo(mailbox_, ticket));
       return absl::OkStatus();
     }
-    case Body::kClearPlan: {
-      HOIST_RETURN_IF_ERROR(RefuseFds(fds));
+    case Body::kClearPlan:
       engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
                         StatusTo(mailbox_, ticket));
       return absl::OkStatus();
-    }
     case Body::kOpenSession:
       return absl::FailedPreconditionError(
           "this session is open; close the connection to open another");
-    case Body::BODY_NOT_SET:
-      break;
+    default:
+      return absl::InvalidArgumentError(
+          "the message carries no verb that this hoistd knows");
   }
-  return absl::InvalidArgumentError(
-      "the message carries no verb that this hoistd knows");
 }
 
 }  // namespace hoistd

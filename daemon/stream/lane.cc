@@ -52,6 +52,15 @@ void Lane::HostReady(LaneGroup group, uint64_t host_offset, bool once) {
   schedule_.SetHostReady(group, true);
 }
 
+void Lane::TakeBack(LaneGroup group) {
+  HOIST_CHECK(group < hosts_.size());
+  Host& host = hosts_[group];
+  if (!host.ready || !host.once || schedule_.loading(group)) return;
+  host = {};
+  schedule_.SetHostReady(group, false);
+  parts_.events->host_returned(spec_.plan, group);
+}
+
 void Lane::Fail(absl::Status why) {
   if (!stats_.fault.ok() || closed_) return;
   spdlog::warn("plan {} ends: {}", spec_.plan.number(), why.ToString());

@@ -41,6 +41,7 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void HostReady(LaneGroup group, uint64_t host_offset, bool once);
+  void TakeBack(LaneGroup group);
   // Ends the plan: releases what waits, loads nothing more. Only the first
   // reason counts.
   void Fail(absl::Status why);

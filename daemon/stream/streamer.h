@@ -72,6 +72,8 @@ struct StreamerEvents {
   // The load of this group, which was allowed once, is over: its host copy is
   // not read any more. `step`: observed time between two positions.
   absl::AnyInvocable<void(PlanId, LaneGroup, absl::Duration step)> host_used;
+  // TakeBack took effect: as host_used, but the group was not read.
+  absl::AnyInvocable<void(PlanId, LaneGroup)> host_returned;
   // A load is due and the group is not ready on the host.
   absl::AnyInvocable<void(PlanId, LaneGroup)> host_wanted;
   // The plan is dead; Close it.
@@ -108,6 +110,9 @@ class Streamer {
   // for good, or (once) until host_used.
   virtual void HostReady(PlanId plan, LaneGroup group, uint64_t host_offset,
                          bool once) = 0;
+  // The group is wanted back that was given for once: host_returned comes, or
+  // host_used if its load has begun, or neither if one of them was on its way.
+  virtual void TakeBack(PlanId plan, LaneGroup group) = 0;
   // Ends the plan with a typed error that its client will see.
   virtual void Fail(PlanId plan, absl::Status why) = 0;
   virtual void SetShare(PlanId plan, ShareOptions share) = 0;

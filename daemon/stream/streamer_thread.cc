@@ -116,6 +116,13 @@ void StreamerThread::HostReady(PlanId plan, LaneGroup group,
   });
 }
 
+void StreamerThread::TakeBack(PlanId plan, LaneGroup group) {
+  Post([this, plan, group] {
+    Lane* const lane = Find(plan);
+    if (lane != nullptr) lane->TakeBack(group);
+  });
+}
+
 void StreamerThread::Fail(PlanId plan, absl::Status why) {
   Post([this, plan, why = std::move(why)] {
     Lane* const lane = Find(plan);

@@ -36,6 +36,7 @@ class StreamerThread final : public Streamer {
   void Close(PlanId plan, absl::AnyInvocable<void()> done) override;
   void HostReady(PlanId plan, LaneGroup group, uint64_t host_offset,
                  bool once) override;
+  void TakeBack(PlanId plan, LaneGroup group) override;
   void Fail(PlanId plan, absl::Status why) override;
   void SetShare(PlanId plan, ShareOptions share) override;
   std::vector<LaneStats> Stats() const override ABSL_LOCKS_EXCLUDED(mu_);

@@ -95,6 +95,20 @@ TEST_F(ReadAheadTest, AClientThatLeavesTheOrderTakesTheWindowAlong) {
                                               GroupIndex(13), GroupIndex(14)));
 }
 
+TEST_F(ReadAheadTest, WhatWasLeftBehindMakesRoom) {
+  ReadAhead ahead(Grant(20), 4 * kBytes);
+  ahead.Wanted(now_);
+  for (uint32_t i = 0; i < 3; ++i) ahead.Arrived(i, now_);  // 3 is on its way.
+  EXPECT_THAT(ahead.Strays(), IsEmpty());
+  ahead.Missed(10);
+  EXPECT_THAT(ahead.Strays(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ahead.Wanted(now_), IsEmpty());
+  for (uint32_t i = 0; i < 3; ++i) ahead.Returned(i);
+  EXPECT_THAT(ahead.Strays(), IsEmpty());
+  EXPECT_THAT(ahead.Wanted(now_),
+              ElementsAre(GroupIndex(11), GroupIndex(12), GroupIndex(13)));
+}
+
 TEST_F(ReadAheadTest, AMissedGroupOutsideTheWindowDoesNotCountAsASlowRead) {
   ReadAhead ahead(Grant(100), 4 * kBytes);
   ahead.Wanted(now_);

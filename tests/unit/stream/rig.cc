@@ -32,6 +32,10 @@ StreamRig::StreamRig(const RigOptions& options) {
     const absl::MutexLock lock(&mu_);
     used_[plan].push_back(group);
   };
+  events.host_returned = [this](PlanId plan, LaneGroup group) {
+    const absl::MutexLock lock(&mu_);
+    returned_[plan].push_back(group);
+  };
   events.host_wanted = [this](PlanId plan, LaneGroup group) {
     const absl::MutexLock lock(&mu_);
     wanted_[plan].push_back(group);
@@ -173,6 +177,12 @@ std::vector<LaneGroup> StreamRig::used(PlanId plan) const {
   const absl::MutexLock lock(&mu_);
   const auto it = used_.find(plan);
   return it == used_.end() ? std::vector<LaneGroup>() : it->second;
+}
+
+std::vector<LaneGroup> StreamRig::returned(PlanId plan) const {
+  const absl::MutexLock lock(&mu_);
+  const auto it = returned_.find(plan);
+  return it == returned_.end() ? std::vector<LaneGroup>() : it->second;
 }
 
 }  // namespace hoistd::testing

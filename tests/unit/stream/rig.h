@@ -80,6 +80,7 @@ class StreamRig {
   std::optional<absl::Status> fault(PlanId plan) const;
   std::vector<LaneGroup> wanted(PlanId plan) const;
   std::vector<LaneGroup> used(PlanId plan) const;
+  std::vector<LaneGroup> returned(PlanId plan) const;
 
   Streamer& streamer() { return *streamer_; }
   FaultyDevice& faulty() { return *faulty_; }
@@ -98,6 +99,7 @@ class StreamRig {
   std::map<PlanId, std::vector<absl::Status>> faults_ ABSL_GUARDED_BY(mu_);
   std::map<PlanId, std::vector<LaneGroup>> wanted_ ABSL_GUARDED_BY(mu_);
   std::map<PlanId, std::vector<LaneGroup>> used_ ABSL_GUARDED_BY(mu_);
+  std::map<PlanId, std::vector<LaneGroup>> returned_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Streamer> streamer_;
 };
 

@@ -157,6 +157,27 @@ TEST(Streamer, AnImageThatIsLentOnceIsAskedForEachPass) {
   EXPECT_THAT(rig.used(lane.plan), ElementsAre(0, 1, 2, 0, 1, 2, 0, 1, 2));
 }
 
+TEST(Streamer, AnImageThatWasLentComesBackUnlessItIsBeingRead) {
+  StreamRig rig;
+  TestLane lane = rig.Make(std::vector<uint64_t>(4, 16 * kKiB), 2);
+  rig.Open(lane, false);
+  rig.HostReady(lane, 3, /*once=*/true);
+  rig.streamer().TakeBack(lane.plan, 3);
+  ASSERT_TRUE(
+      StreamRig::Until([&] { return rig.returned(lane.plan).size() == 1; }));
+  EXPECT_THAT(rig.returned(lane.plan), ElementsAre(3));
+  rig.streamer().TakeBack(lane.plan, 3);  // It has none.
+  rig.faulty().HoldCopies();
+  rig.HostReady(lane, 0, /*once=*/true);
+  rig.faulty().WaitForCopies(1);
+  rig.streamer().TakeBack(lane.plan, 0);
+  rig.Close(PlanId(77));  // Its end shows that TakeBack had its turn.
+  rig.faulty().LetCopiesGo();
+  ASSERT_TRUE(
+      StreamRig::Until([&] { return rig.used(lane.plan).size() == 1; }));
+  EXPECT_THAT(rig.returned(lane.plan), ElementsAre(3));
+}
+
 TEST(Streamer, SleepsAndIsWokenByTheClient) {
   StreamRig rig;
   TestLane lane = rig.Make(std::vector<uint64_t>(4, 16 * kKiB), 2);
