@@ -119,7 +119,9 @@ Outbound EncodeReply(Reply reply) {
     std::vector<int> borrowed;
     pb::Plan* plan = message.mutable_plan();
     PlanToProto(reply.plan->grant, plan, &borrowed);
-    if (!reply.plan->grant.lane_order.empty()) {
+    const bool streams = !reply.plan->grant.lane_order.empty();
+    HOIST_CHECK(borrowed.size() + (streams ? 2 : 0) == reply.plan->fds.size());
+    if (streams) {
       plan->set_lane_fd_index(static_cast<uint32_t>(borrowed.size()));
       plan->set_wake_fd_index(static_cast<uint32_t>(borrowed.size()) + 1);
     }

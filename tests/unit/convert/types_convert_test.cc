@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/core/model.h"
 #include "gmock/gmock.h"
@@ -14,8 +15,10 @@ namespace hoistd {
 namespace {
 
 using ::hoistd::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
@@ -222,6 +225,154 @@ TEST(LeaseToProto, NumbersDescriptorsByTheirPlaceAndSkipsIpc) {
   EXPECT_EQ(out.slabs(1).device(), 1u);
   EXPECT_EQ(out.group(), 3u);
   EXPECT_EQ(out.offset_bytes(), 4096u);
+}
+
+TEST(ShareFromProto, UnsetIsWeightOneWithoutPriorityOrCap) {
+  ASSERT_OK_AND_ASSIGN(const ShareOptions share, ShareFromProto(pb::Share()));
+  EXPECT_EQ(share.weight, 1u);
+  EXPECT_EQ(share.priority, 0);
+  EXPECT_EQ(share.max_bytes_per_second, 0u);
+}
+
+TEST(ShareFromProto, TheBoundsThemselvesAreAllowed) {
+  for (const uint32_t weight : {1u, ShareOptions::kMaxWeight}) {
+    pb::Share in;
+    in.set_weight(weight);
+    ASSERT_OK_AND_ASSIGN(const ShareOptions share, ShareFromProto(in));
+    EXPECT_EQ(share.weight, weight);
+  }
+  for (const int32_t priority :
+       {-ShareOptions::kMaxPriority, ShareOptions::kMaxPriority}) {
+    pb::Share in;
+    in.set_priority(priority);
+    ASSERT_OK_AND_ASSIGN(const ShareOptions share, ShareFromProto(in));
+    EXPECT_EQ(share.priority, priority);
+  }
+  pb::Share in;
+  in.set_max_bytes_per_second(kMax);
+  ASSERT_OK_AND_ASSIGN(const ShareOptions share, ShareFromProto(in));
+  EXPECT_EQ(share.max_bytes_per_second, kMax);
+}
+
+TEST(ShareFromProto, WhatIsBeyondTheBoundsIsToldThem) {
+  for (const uint32_t weight : {ShareOptions::kMaxWeight + 1, UINT32_MAX}) {
+    pb::Share in;
+    in.set_weight(weight);
+    EXPECT_THAT(ShareFromProto(in),
+                StatusIs(kInvalid, AllOf(HasSubstr(std::to_string(weight)),
+                                         HasSubstr("1 to 1000 are allowed"))));
+  }
+  for (const int32_t priority :
+       {ShareOptions::kMaxPriority + 1, -ShareOptions::kMaxPriority - 1,
+        INT32_MAX, INT32_MIN}) {
+    pb::Share in;
+    in.set_priority(priority);
+    EXPECT_THAT(ShareFromProto(in),
+                StatusIs(kInvalid, AllOf(HasSubstr(std::to_string(priority)),
+                                         HasSubstr("-10 to 10 are allowed"))));
+  }
+}
+
+TEST(ShareToProto, AShareSurvivesTheRoundTrip) {
+  ShareOptions share;
+  share.weight = 999;
+  share.priority = -10;
+  share.max_bytes_per_second = kMax - 1;
+  pb::Share out;
+  ShareToProto(share, &out);
+  EXPECT_EQ(out.weight(), 999u);
+  EXPECT_EQ(out.priority(), -10);
+  EXPECT_EQ(out.max_bytes_per_second(), kMax - 1);
+  ASSERT_OK_AND_ASSIGN(const ShareOptions back, ShareFromProto(out));
+  EXPECT_EQ(back.weight, share.weight);
+  EXPECT_EQ(back.priority, share.priority);
+  EXPECT_EQ(back.max_bytes_per_second, share.max_bytes_per_second);
+}
+
+// Groups 4 and 2 take turns in a ring at 1 MiB; group 9 is resident.
+PlanGrant StreamingGrant() {
+  PlanGrant grant;
+  grant.id = PlanId(8);
+  grant.model = ModelId(3);
+  grant.device = DeviceIndex(1);
+  grant.budget_bytes = 100;
+  grant.ring_offset = uint64_t{1} << 20;
+  grant.ring_bytes = 12288;
+  grant.resident_bytes = 102;
+  grant.streamed_bytes = 103;
+  grant.lead = 4;
+  grant.groups = {{GroupIndex(4), false, {0, 8192}, 8000},
+                  {GroupIndex(9), true, {77, 77}, 4096},
+                  {GroupIndex(2), false, {8192, 4096}, 4096}};
+  grant.lane_order = {0, 1, 0};
+  return grant;
+}
+
+TEST(PlanToProto, SaysTheGrantAndEachSlotsPlaceInTheDevicesSpan) {
+  pb::Plan out;
+  std::vector<int> fds;
+  PlanToProto(StreamingGrant(), &out, &fds);
+  EXPECT_EQ(out.id(), 8u);
+  EXPECT_EQ(out.budget_bytes(), 100u);
+  EXPECT_EQ(out.ring_bytes(), 12288u);
+  EXPECT_EQ(out.resident_bytes(), 102u);
+  EXPECT_EQ(out.streamed_bytes(), 103u);
+  EXPECT_EQ(out.lead(), 4u);
+  EXPECT_EQ(out.slabs_size(), 0);
+  EXPECT_THAT(fds, IsEmpty());
+  ASSERT_EQ(out.groups_size(), 3);
+  EXPECT_EQ(out.groups(0).group(), 4u);
+  EXPECT_FALSE(out.groups(0).resident());
+  EXPECT_EQ(out.groups(0).offset_bytes(), uint64_t{1} << 20);
+  EXPECT_EQ(out.groups(0).slot_bytes(), 8192u);
+  EXPECT_EQ(out.groups(2).group(), 2u);
+  EXPECT_EQ(out.groups(2).offset_bytes(), (uint64_t{1} << 20) + 8192);
+  EXPECT_EQ(out.groups(2).slot_bytes(), 4096u);
+}
+
+TEST(PlanToProto, AResidentHasNoSlot) {
+  pb::Plan out;
+  std::vector<int> fds;
+  PlanToProto(StreamingGrant(), &out, &fds);
+  ASSERT_EQ(out.groups_size(), 3);
+  EXPECT_EQ(out.groups(1).group(), 9u);
+  EXPECT_TRUE(out.groups(1).resident());
+  EXPECT_EQ(out.groups(1).offset_bytes(), 0u);
+  EXPECT_EQ(out.groups(1).slot_bytes(), 0u);
+}
+
+TEST(PlanToProto, NumbersSlabDescriptorsByTheirPlaceAndSkipsIpc) {
+  PlanGrant grant = StreamingGrant();
+  SlabUse memfd;
+  memfd.slab.id = SlabId(11);
+  memfd.slab.offset = uint64_t{1} << 20;
+  memfd.slab.bytes = uint64_t{2} << 20;
+  memfd.share.fd = 42;
+  SlabUse ipc;
+  ipc.slab.id = SlabId(12);
+  ipc.share.backing = Backing::kIpc;
+  ipc.share.ipc_handle.fill(9);
+  SlabUse vmm;
+  vmm.slab.id = SlabId(13);
+  vmm.share.backing = Backing::kVmm;
+  vmm.share.fd = 43;
+  grant.new_slabs = {memfd, ipc, vmm};
+  std::vector<int> fds = {40};
+  pb::Plan out;
+  PlanToProto(grant, &out, &fds);
+  EXPECT_THAT(fds, ElementsAre(40, 42, 43));
+  ASSERT_EQ(out.slabs_size(), 3);
+  EXPECT_EQ(out.slabs(0).id(), 11u);
+  EXPECT_EQ(out.slabs(0).device(), 1u);
+  EXPECT_EQ(out.slabs(0).offset_bytes(), uint64_t{1} << 20);
+  EXPECT_EQ(out.slabs(0).size_bytes(), uint64_t{2} << 20);
+  EXPECT_EQ(out.slabs(0).backing(), pb::BACKING_MEMFD);
+  EXPECT_EQ(out.slabs(0).fd_index(), 1u);
+  EXPECT_EQ(out.slabs(1).backing(), pb::BACKING_IPC);
+  EXPECT_EQ(out.slabs(1).ipc_handle(), std::string(64, '\x09'));
+  EXPECT_EQ(out.slabs(1).fd_index(), 0u);
+  EXPECT_EQ(out.slabs(2).backing(), pb::BACKING_VMM);
+  EXPECT_EQ(out.slabs(2).fd_index(), 2u);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "daemon/rpc/admin_service.h"
 #include "gmock/gmock.h"
@@ -14,6 +15,7 @@ using ::hoistd::testing::FactsWith;
 using ::hoistd::testing::FakeEngine;
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
+using ::hoistd::testing::ShareAsked;
 using ::hoistd::testing::TempDir;
 using ::testing::HasSubstr;
 namespace v1 = hoist::v1;
@@ -156,6 +158,152 @@ TEST_F(AdminTest, LongErrorsAreCutToWhatTrailersCarry) {
   grpc::ClientContext context;
   const grpc::Status status = admin_->Unpin(&context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+PlanSnapshot Streaming() {
+  PlanSnapshot plan;
+  plan.id = PlanId(31);
+  plan.session = SessionId(4);
+  plan.client_name = "worker";
+  plan.model = "minilm";
+  plan.device = DeviceIndex(1);
+  plan.budget_bytes = 101;
+  plan.resident_bytes = 102;
+  plan.ring_bytes = 103;
+  plan.streamed_bytes = 104;
+  plan.held_bytes = 105;
+  plan.groups = 6;
+  plan.streamed_groups = 5;
+  plan.lead = 2;
+  plan.share.weight = 7;
+  plan.share.priority = -3;
+  plan.share.max_bytes_per_second = 108;
+  plan.copied_bytes = 109;
+  plan.bytes_per_second = 110;
+  plan.loads = 111;
+  plan.served_in_place = 112;
+  plan.skipped = 113;
+  plan.wasted_loads = 114;
+  plan.host_waits = 115;
+  plan.captured = true;
+  return plan;
+}
+
+TEST_F(AdminTest, ListPlansSaysAllThatIsKnownOfEach) {
+  engine_.snapshot.Answer([](auto call) {
+    NodeSnapshot snapshot;
+    PlanSnapshot resident;
+    resident.id = PlanId(30);
+    snapshot.plans = {resident, Streaming()};
+    call.done(snapshot);
+  });
+  grpc::ClientContext context;
+  v1::ListPlansResponse response;
+  ASSERT_TRUE(admin_->ListPlans(&context, {}, &response).ok());
+  ASSERT_EQ(response.plans_size(), 2);
+  EXPECT_EQ(response.plans(0).id(), 30u);
+  EXPECT_FALSE(response.plans(0).captured());
+  v1::PlanStatus want;
+  want.set_id(31);
+  want.set_session_id(4);
+  want.set_client_name("worker");
+  want.set_model("minilm");
+  want.set_device(1);
+  want.set_budget_bytes(101);
+  want.set_resident_bytes(102);
+  want.set_ring_bytes(103);
+  want.set_streamed_bytes(104);
+  want.set_held_bytes(105);
+  want.set_groups(6);
+  want.set_streamed_groups(5);
+  want.set_lead(2);
+  want.mutable_share()->set_weight(7);
+  want.mutable_share()->set_priority(-3);
+  want.mutable_share()->set_max_bytes_per_second(108);
+  want.set_copied_bytes(109);
+  want.set_bytes_per_second(110);
+  want.set_loads(111);
+  want.set_served_in_place(112);
+  want.set_skipped(113);
+  want.set_wasted_loads(114);
+  want.set_host_waits(115);
+  want.set_captured(true);
+  EXPECT_EQ(response.plans(1).DebugString(), want.DebugString());
+  const auto* type = v1::PlanStatus::descriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    EXPECT_TRUE(want.GetReflection()->HasField(want, type->field(i)))
+        << type->field(i)->name() << " is new, and is not looked at here";
+  }
+}
+
+TEST_F(AdminTest, ListPlansFailsAsTheEngineDoes) {
+  engine_.snapshot.Answer(
+      [](auto call) { call.done(absl::UnavailableError("stopping")); });
+  grpc::ClientContext context;
+  v1::ListPlansResponse response;
+  const grpc::Status status = admin_->ListPlans(&context, {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "stopping");
+}
+
+class SetShareTest : public AdminTest {
+ protected:
+  grpc::Status SetShare(const v1::SetShareRequest& request) {
+    grpc::ClientContext context;
+    v1::SetShareResponse response;
+    return admin_->SetShare(&context, request, &response);
+  }
+};
+
+TEST_F(SetShareTest, HandsPlanAndShareToTheEngine) {
+  std::vector<ShareAsked> asked;
+  engine_.set_share.Answer([&asked](auto call) {
+    asked.push_back(call.args);
+    call.done(absl::OkStatus());
+  });
+  v1::SetShareRequest request;
+  request.set_plan_id(31);
+  request.mutable_share()->set_weight(1000);
+  request.mutable_share()->set_priority(-10);
+  request.mutable_share()->set_max_bytes_per_second(uint64_t{1} << 40);
+  ASSERT_TRUE(SetShare(request).ok());
+  // A share that says nothing is the usual one, whatever was set before.
+  request.clear_share();
+  ASSERT_TRUE(SetShare(request).ok());
+  ASSERT_EQ(asked.size(), 2u);
+  EXPECT_EQ(asked[0].plan, PlanId(31));
+  EXPECT_EQ(asked[0].share.weight, 1000u);
+  EXPECT_EQ(asked[0].share.priority, -10);
+  EXPECT_EQ(asked[0].share.max_bytes_per_second, uint64_t{1} << 40);
+  EXPECT_EQ(asked[1].share.weight, 1u);
+  EXPECT_EQ(asked[1].share.priority, 0);
+  EXPECT_EQ(asked[1].share.max_bytes_per_second, 0u);
+}
+
+TEST_F(SetShareTest, ABadShareIsRefusedBeforeTheEngine) {
+  v1::SetShareRequest request;
+  request.mutable_share()->set_weight(1001);
+  const grpc::Status heavy = SetShare(request);
+  EXPECT_EQ(heavy.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(heavy.error_message(), HasSubstr("1001"));
+  for (const int32_t priority : {11, -11}) {
+    request.clear_share();
+    request.mutable_share()->set_priority(priority);
+    const grpc::Status status = SetShare(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr(std::to_string(priority)));
+  }
+  EXPECT_EQ(engine_.set_share.calls(), 0u);
+}
+
+TEST_F(SetShareTest, APlanThatIsNotThereIsSaidSo) {
+  engine_.set_share.Answer(
+      [](auto call) { call.done(absl::NotFoundError("no plan 31")); });
+  v1::SetShareRequest request;
+  request.set_plan_id(31);
+  const grpc::Status status = SetShare(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(status.error_message(), "no plan 31");
 }
 
 class LoadTest : public AdminTest {
@@ -404,6 +552,12 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   unary(&Stub::ListGroups, v1::ListGroupsRequest(), v1::ListGroupsResponse());
   unary(&Stub::ListSessions, v1::ListSessionsRequest(),
         v1::ListSessionsResponse());
+  unary(&Stub::ListPlans, v1::ListPlansRequest(), v1::ListPlansResponse());
+  // Who is no admin does not learn what a share may be either.
+  v1::SetShareRequest bad_share;
+  bad_share.mutable_share()->set_weight(1001);
+  unary(&Stub::SetShare, bad_share, v1::SetShareResponse());
+  unary(&Stub::SetShare, v1::SetShareRequest(), v1::SetShareResponse());
   unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
   unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
   unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
@@ -411,6 +565,7 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
   EXPECT_EQ(engine.snapshot.calls(), 0u);
+  EXPECT_EQ(engine.set_share.calls(), 0u);
   EXPECT_EQ(engine.set_draining.calls(), 0u);
   EXPECT_EQ(engine.subscribers(), 0u);
 }

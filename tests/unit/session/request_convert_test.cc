@@ -14,6 +14,8 @@ namespace {
 using ::hoist::v1::PrefetchRequest;
 using ::hoist::v1::PublishRequest;
 using ::hoist::v1::RegisterModelRequest;
+using ::hoist::v1::SetPlanRequest;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -162,6 +164,77 @@ TEST(ReleaseFromProto, TakesAsManyLeasesAsAllowedAndNotOneMore) {
   EXPECT_EQ(leases.size(), static_cast<size_t>(kMaxLeasesPerRelease));
   request.add_lease_ids(1);
   EXPECT_THAT(ReleaseFromProto(request), StatusIs(kInvalid));
+}
+
+TEST(SetPlanFromProto, EveryFieldReachesTheEngine) {
+  SetPlanRequest request;
+  request.set_model_id(uint64_t{1} << 40);
+  request.set_device(3);
+  request.set_budget_bytes(uint64_t{1} << 50);
+  for (const uint32_t group : {7u, 0u, 7u, UINT32_MAX}) {
+    request.add_order(group);
+  }
+  request.set_deadline_ms(1500);
+  request.set_replaces(12);
+  request.set_stage_deadline_ms(250);
+  request.mutable_share()->set_weight(5);
+  request.mutable_share()->set_priority(-2);
+  request.mutable_share()->set_max_bytes_per_second(99);
+  ASSERT_OK_AND_ASSIGN(const SetPlanArgs args, SetPlanFromProto(request));
+  EXPECT_EQ(args.model, ModelId(uint64_t{1} << 40));
+  EXPECT_EQ(args.device, DeviceIndex(3));
+  EXPECT_EQ(args.budget_bytes, uint64_t{1} << 50);
+  EXPECT_THAT(args.order, ElementsAre(GroupIndex(7), GroupIndex(0),
+                                      GroupIndex(7), GroupIndex(UINT32_MAX)));
+  EXPECT_EQ(args.deadline, absl::Milliseconds(1500));
+  EXPECT_EQ(args.replaces, PlanId(12));
+  EXPECT_EQ(args.stage_deadline, absl::Milliseconds(250));
+  EXPECT_EQ(args.share.weight, 5u);
+  EXPECT_EQ(args.share.priority, -2);
+  EXPECT_EQ(args.share.max_bytes_per_second, 99u);
+}
+
+TEST(SetPlanFromProto, WhatIsNotSaidIsAsSessionProtoSays) {
+  ASSERT_OK_AND_ASSIGN(const SetPlanArgs args,
+                       SetPlanFromProto(SetPlanRequest()));
+  EXPECT_EQ(args.budget_bytes, 0u);
+  EXPECT_EQ(args.deadline, absl::ZeroDuration());
+  EXPECT_EQ(args.replaces, std::nullopt);
+  EXPECT_EQ(args.stage_deadline, absl::Seconds(60));
+  EXPECT_EQ(args.share.weight, 1u);
+  EXPECT_EQ(args.share.priority, 0);
+  EXPECT_EQ(args.share.max_bytes_per_second, 0u);
+}
+
+TEST(SetPlanFromProto, DeadlinesOfForeverAreCutToTheLongestOne) {
+  SetPlanRequest request;
+  request.set_deadline_ms(UINT64_MAX);
+  request.set_stage_deadline_ms(UINT64_MAX);
+  ASSERT_OK_AND_ASSIGN(const SetPlanArgs args, SetPlanFromProto(request));
+  EXPECT_EQ(args.deadline, kMaxDeadline);
+  EXPECT_EQ(args.stage_deadline, kMaxDeadline);
+}
+
+TEST(SetPlanFromProto, TakesAsLongAnOrderAsAllowedAndNotOneGroupMore) {
+  SetPlanRequest request;
+  for (int i = 0; i < kMaxPlanOrder; ++i) request.add_order(0);
+  ASSERT_OK_AND_ASSIGN(const SetPlanArgs args, SetPlanFromProto(request));
+  EXPECT_EQ(args.order.size(), static_cast<size_t>(kMaxPlanOrder));
+  request.add_order(0);
+  EXPECT_THAT(SetPlanFromProto(request),
+              StatusIs(kInvalid, HasSubstr("at most 65536")));
+}
+
+TEST(SetPlanFromProto, SharesOutOfBoundsAreRefused) {
+  SetPlanRequest request;
+  request.mutable_share()->set_weight(ShareOptions::kMaxWeight + 1);
+  EXPECT_THAT(SetPlanFromProto(request),
+              StatusIs(kInvalid, HasSubstr("weight")));
+  request.mutable_share()->set_weight(ShareOptions::kMaxWeight);
+  EXPECT_OK(SetPlanFromProto(request));
+  request.mutable_share()->set_priority(ShareOptions::kMaxPriority + 1);
+  EXPECT_THAT(SetPlanFromProto(request),
+              StatusIs(kInvalid, HasSubstr("priority")));
 }
 
 }  // namespace
