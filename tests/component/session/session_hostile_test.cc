@@ -49,6 +49,17 @@ ClientMessage PublishMessage(uint64_t image_bytes) {
   return message;
 }
 
+ClientMessage SetPlanMessage() {
+  ClientMessage message;
+  message.mutable_set_plan()->set_model_id(3);
+  message.mutable_set_plan()->set_replaces(8);
+  message.mutable_set_plan()->mutable_share()->set_weight(2);
+  for (uint32_t group : {0u, 1u, 0u}) {
+    message.mutable_set_plan()->add_order(group);
+  }
+  return message;
+}
+
 // Packets that are no messages: told so, then the connection is closed.
 struct Garbage {
   const char* name;
@@ -298,13 +309,18 @@ TEST_F(SessionFixture, TenThousandRandomPacketsDoNoHarm) {
   engine().prefetch.Answer([](auto call) { call.done(absl::OkStatus()); });
   engine().release.Answer([](auto call) { call.done(absl::OkStatus()); });
   engine().set_order.Answer([](auto call) { call.done(absl::OkStatus()); });
+  engine().set_plan.Answer(
+      [](auto call) { call.done(absl::NotFoundError("no")); });
+  engine().clear_plan.Answer([](auto call) { call.done(absl::OkStatus()); });
   ClientMessage open;
   open.mutable_open_session()->set_client_name("fuzz");
   const std::vector<std::string> seeds = {
-      open.SerializeAsString(), RegisterMessage().SerializeAsString(),
+      open.SerializeAsString(),
+      RegisterMessage().SerializeAsString(),
       PublishMessage(4096).SerializeAsString(),
       StageMessage(1).SerializeAsString(),
-      DescribeMessage(2).SerializeAsString()};
+      DescribeMessage(2).SerializeAsString(),
+      SetPlanMessage().SerializeAsString()};
   constexpr uint32_t kSeed = 20240607;
   SCOPED_TRACE(absl::StrCat("seed ", kSeed));
   std::mt19937 random(kSeed);
