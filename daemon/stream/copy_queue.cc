@@ -1,6 +1,7 @@
 #include "daemon/stream/copy_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -13,7 +14,6 @@ namespace hoistd {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kLine = 64;
 
 }  // namespace
 
@@ -28,16 +28,13 @@ absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device) {
   auto queue = absl::WrapUnique(new CopyQueue(device, std::move(page)));
   HOIST_RETURN_IF_ERROR(device.RegisterHost(queue->page_.span()));
   queue->registered_ = true;
-  for (size_t i = 0; i < kStreams; ++i) {
-    queue->streams_[i].by_stream =
-        new (queue->page_.data() + i * kLine) Word(0);
-    HOIST_ASSIGN_OR_RETURN(queue->streams_[i].copies, device.CreateStream());
-  }
+  queue->by_stream_ = new (queue->page_.data()) Word(0);
+  HOIST_ASSIGN_OR_RETURN(queue->copies_, device.CreateStream());
   return queue;
 }
 
 CopyQueue::~CopyQueue() {
-  for (Stream& stream : streams_) stream.copies.reset();  // They write words.
+  copies_.reset();  // It writes the word.
   if (!registered_) return;
   const absl::Status status = device_.UnregisterHost(page_.span());
   if (!status.ok()) {
@@ -45,70 +42,44 @@ CopyQueue::~CopyQueue() {
   }
 }
 
-int CopyQueue::BestStream() const {
-  const size_t first = streams_[0].pieces.size();
-  const size_t second = streams_[1].pieces.size();
-  if (first != second) return first < second ? 0 : 1;
-  return next_;
-}
-
 absl::Status CopyQueue::Add(Piece piece, bool& queued) {
-  const int index = piece.stream;
-  Stream& stream = streams_.at(static_cast<size_t>(index));
   queued = false;
-  HOIST_RETURN_IF_ERROR(stream.copies->CopyIn(piece.to_offset, piece.from));
+  HOIST_RETURN_IF_ERROR(copies_->CopyIn(piece.to_offset, piece.from));
   queued = true;
-  const uint64_t number = ++stream.last;
+  const uint64_t number = ++last_;
   std::vector<WordWrite> words = std::move(piece.words);
-  words.push_back({stream.by_stream, static_cast<uint32_t>(number)});
-  const absl::Status status = stream.copies->WriteWords(words);
+  words.push_back({by_stream_, static_cast<uint32_t>(number)});
+  const absl::Status status = copies_->WriteWords(words);
   if (!status.ok()) {
     // The copy is under way all the same: the stream's thread tells its end.
-    stream.copies->Then([word = &stream.by_thread,
-                         number](const absl::Status&) { word->store(number); });
+    copies_->Then(
+        [this, number](const absl::Status&) { by_thread_.store(number); });
   }
-  stream.pieces.push_back(std::move(piece));
-  ++under_way_;
-  next_ = (index + 1) % kStreams;
+  pieces_.push_back(std::move(piece));
   return status;
 }
 
 std::vector<Piece> CopyQueue::Ended() {
   std::vector<Piece> ended;
-  for (Stream& stream : streams_) {
-    uint64_t number = stream.by_thread.load(std::memory_order_acquire);
-    // How many more the word speaks of; absurd if it lags.
-    const uint32_t more = stream.by_stream->load(std::memory_order_acquire) -
-                          static_cast<uint32_t>(stream.ended);
-    if (more <= stream.pieces.size()) {
-      number = std::max(number, stream.ended + more);
-    }
-    while (stream.ended < number && !stream.pieces.empty()) {
-      ++stream.ended;
-      --under_way_;
-      ended.push_back(std::move(stream.pieces.front()));
-      stream.pieces.pop_front();
-    }
+  uint64_t number = by_thread_.load(std::memory_order_acquire);
+  // How many more the word speaks of; absurd if it lags.
+  const uint32_t more = by_stream_->load(std::memory_order_acquire) -
+                        static_cast<uint32_t>(ended_);
+  if (more <= pieces_.size()) number = std::max(number, ended_ + more);
+  while (ended_ < number && !pieces_.empty()) {
+    ++ended_;
+    ended.push_back(std::move(pieces_.front()));
+    pieces_.pop_front();
   }
   return ended;
 }
 
 std::vector<Piece> CopyQueue::GiveUp() {
-  std::vector<Piece> left;
-  for (Stream& stream : streams_) {
-    for (Piece& piece : stream.pieces) left.push_back(std::move(piece));
-    stream.pieces.clear();
-    stream.ended = stream.last;
-  }
-  under_way_ = 0;
+  std::vector<Piece> left(std::make_move_iterator(pieces_.begin()),
+                          std::make_move_iterator(pieces_.end()));
+  pieces_.clear();
+  ended_ = last_;
   return left;
-}
-
-absl::Status CopyQueue::Health() {
-  for (Stream& stream : streams_) {
-    HOIST_RETURN_IF_ERROR(stream.copies->Health());
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace hoistd

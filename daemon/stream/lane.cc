@@ -42,6 +42,11 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
       is_watched_(spec_.groups.size()) {
   stats_.plan = spec_.plan;
   stats_.share = spec_.share;
+  uint64_t ring = 0;
+  for (const LaneSpec::Streamed& group : spec_.groups) {
+    ring = std::max(ring, group.slot.offset + group.slot.bytes);
+  }
+  joined_bytes_ = std::min(kJoinedBytes, ring / kJoinedPart);
 }
 
 void Lane::HostReady(LaneGroup group, uint64_t host_offset, bool once) {
@@ -314,15 +319,13 @@ void Lane::AskHost() {
   parts_.events->host_wanted(spec_.plan, *group);
 }
 
-Piece Lane::TakePiece(int stream) {
+Piece Lane::TakePiece() {
   Current& first = *current_;
-  if (first.stream < 0) first.stream = stream;
   const LaneSpec::Streamed& group = spec_.groups[first.load.group];
   const uint64_t bytes =
       std::min(Streamer::kPieceBytes, group.bytes - first.at);
   Piece piece;
   piece.lane = this;
-  piece.stream = first.stream;
   piece.to_offset = group.device_offset + first.at;
   piece.from = {HostAt(first.load.group) + first.at, bytes};
   first.at += bytes;
@@ -342,7 +345,7 @@ Piece Lane::TakePiece(int stream) {
     const LaneSpec::Streamed& next = spec_.groups[current_->load.group];
     if (next.device_offset != piece.to_offset + piece.from.size() ||
         HostAt(current_->load.group) != piece.from.data() + piece.from.size() ||
-        piece.from.size() + next.bytes > kJoinedBytes) {
+        piece.from.size() + next.bytes > joined_bytes_) {
       break;
     }
     piece.from = {piece.from.data(), piece.from.size() + next.bytes};

@@ -34,7 +34,10 @@ class Lane {
     bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
   };
   static constexpr int kRequestsALook = 8;
+  // Neighbours are joined up to this, and up to this part of the ring: a slot
+  // is free again only when all that came with it is done with.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
+  static constexpr uint64_t kJoinedPart = 4;
 
   Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
   Lane(const Lane&) = delete;
@@ -57,8 +60,7 @@ class Lane {
   bool Advance();
   // There is a piece to take.
   bool has_piece() const { return current_.has_value() && alive(); }
-  // A new load starts on `stream`; pieces of one that began stay on its own.
-  Piece TakePiece(int stream);
+  Piece TakePiece();
   // It was taken and could not be queued.
   void NotQueued() { --under_way_; }
   void Ended(const Piece& piece, absl::Time now);
@@ -90,7 +92,6 @@ class Lane {
   struct Current {  // A load of which pieces are yet to be taken.
     LaneSchedule::Load load;
     uint64_t at = 0;
-    int stream = -1;  // -1: none was taken.
   };
   struct Wanted {  // What the client waits for.
     uint64_t position = 0;
@@ -125,6 +126,7 @@ class Lane {
   const LaneSpec spec_;
   const std::unique_ptr<LaneMemory> memory_;
   const Parts parts_;
+  uint64_t joined_bytes_ = 0;
   LaneSchedule schedule_;
   std::vector<Host> hosts_;
   std::vector<bool> copied_;        // By a copy, for its last position.

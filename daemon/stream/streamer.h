@@ -88,7 +88,7 @@ struct StreamerParts {
 
 // Threads:  thread-safe; calls return at once. One thread of its own does the
 //           work; callbacks run on it.
-// Owns:     lanes, two copy streams. Borrows the parts.
+// Owns:     lanes, a copy stream. Borrows the parts.
 // Bounds:   kPieceBytes a copy, kPiecesUnderWay of them queued.
 class Streamer {
  public:

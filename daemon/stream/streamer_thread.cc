@@ -30,6 +30,9 @@ constexpr absl::Duration kLazyAfter = absl::Seconds(10);
 // Naps grow with the time since anything was new, by this part of it: what
 // comes then is seen at most so much later.
 constexpr int kNapPart = 32;
+// Who stages layer after layer should not have to wake us for each; before this
+// we only nap.
+constexpr absl::Duration kSleepAfter = absl::Milliseconds(5);
 constexpr int kLooksToHealth = 1 << 14;
 constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 constexpr absl::Duration kRateWindow = absl::Seconds(1);
@@ -324,7 +327,7 @@ bool StreamerThread::Fill(absl::Time now) {
 }
 
 void StreamerThread::Queue(Lane& lane, absl::Time now) {
-  Piece piece = lane.TakePiece(copies_->BestStream());
+  Piece piece = lane.TakePiece();
   share_.Charge(lane.plan(), piece.from.size(), now);
   bool queued = false;
   const absl::Status status = copies_->Add(std::move(piece), queued);
@@ -376,7 +379,7 @@ void StreamerThread::Rest(absl::Time now) {
   for (const auto& [plan, lane] : lanes_) {
     until = std::min(until, lane->deadline());
   }
-  if (AllQuiet()) {
+  if (rested_ >= kSleepAfter && AllQuiet()) {
     // Who changes a word after this look sees that we sleep, and wakes us.
     SetSleeping(true);
     if (LookAtLanes(now) || Fill(now)) {
