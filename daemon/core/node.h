@@ -172,6 +172,10 @@ class Node {
   void FreePlan(PlanId plan, absl::Time now, Effects& effects);
   // nullptr: there is none, or it has ended.
   const PlanGrant* FindPlan(PlanId plan) const;
+  // The slabs of the ring that the session has not been given. They are given
+  // now: what it is told next may lie in them, so that it must be told of them
+  // before. The plan stands.
+  std::vector<SlabUse> GiveSlabs(PlanId plan);
   // Brings groups up to the host and keeps them there until Unhold or the
   // plan's end; `effects.held` tells, each once. Those that are held or asked
   // for already are not asked for again.

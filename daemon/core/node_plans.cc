@@ -393,13 +393,8 @@ void Node::ExpirePlans(absl::Time now, Effects& effects) {
 void Node::PlanStands(RequestId request, PendingPlan pending,
                       OwnerId ring_owner, Effects& effects) {
   const PlanId id(++last_id_);
-  SessionEntry& session = sessions_.at(pending.session);
   PlanGrant& grant = pending.grant;
   grant.id = id;
-  if (grant.ring_bytes > 0) {
-    grant.new_slabs =
-        NewSlabs(session, grant.device, grant.ring_offset, grant.ring_bytes);
-  }
   std::vector<GroupIndex> order;
   for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
   orders_.Set(pending.session, grant.model, std::move(order));
@@ -419,7 +414,6 @@ void Node::PlanStands(RequestId request, PendingPlan pending,
   PlanEntry& entry = plans_[id];
   entry.session = pending.session;
   entry.grant = std::move(grant);
-  entry.grant.new_slabs.clear();  // Borrowed; they were for the answer.
   entry.ring_owner = ring_owner;
 }
 
@@ -427,6 +421,14 @@ const PlanGrant* Node::FindPlan(PlanId plan) const {
   const auto found = plans_.find(plan);
   if (found == plans_.end() || found->second.ended) return nullptr;
   return &found->second.grant;
+}
+
+std::vector<SlabUse> Node::GiveSlabs(PlanId id) {
+  const PlanEntry& plan = plans_.at(id);
+  HOIST_CHECK(!plan.ended);
+  if (plan.grant.ring_bytes == 0) return {};
+  return NewSlabs(sessions_.at(plan.session), plan.grant.device,
+                  plan.grant.ring_offset, plan.grant.ring_bytes);
 }
 
 absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,

@@ -119,7 +119,7 @@ struct PlanGrant {
   uint64_t resident_bytes = 0;
   uint64_t streamed_bytes = 0;  // A pass.
   uint32_t lead = 0;
-  std::vector<SlabUse> new_slabs;  // Of the ring; not given before.
+  std::vector<SlabUse> new_slabs;  // Of the ring: Node::GiveSlabs.
 };
 
 // A plan with the lane that it runs over; no lane if nothing is streamed.

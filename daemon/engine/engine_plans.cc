@@ -78,7 +78,6 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
                                      absl::StatusOr<LaneShare> share) mutable {
     Post([this, session, grant = std::move(grant), done = std::move(done),
           host_bytes, share = std::move(share)](Effects& effects) mutable {
-      // The slabs' descriptors are borrowed from a plan that stands.
       if (node_.FindPlan(grant.id) == nullptr) {
         return done(absl::CancelledError("the session was closed"));
       }
@@ -92,6 +91,9 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
       node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
       OpenedPlan opened;
       opened.grant = std::move(grant);
+      // Not before: other answers may have overtaken this one, or the lane may
+      // not have come to be. They are borrowed from a plan that stands.
+      opened.grant.new_slabs = node_.GiveSlabs(plan);
       opened.lane = std::move(share->memory);
       opened.wake = std::move(share->wake);
       done(std::move(opened));

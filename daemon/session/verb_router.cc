@@ -110,6 +110,8 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
       engine_.Publish(session, std::move(args), ModelTo(mailbox_, ticket));
       return absl::OkStatus();
     }
+    case Body::BODY_NOT_SET:  // A verb that is not known may take some.
+      return RouteWithoutFds(ticket, session, message);
     default:
       HOIST_RETURN_IF_ERROR(RefuseFds(fds));
       return RouteWithoutFds(ticket, session, message);

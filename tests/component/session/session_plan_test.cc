@@ -2,6 +2,7 @@
 // client gets, and what it must not do to others or to itself.
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -82,6 +83,13 @@ class SessionPlan : public ::testing::Test {
     ClientMessage message;
     message.set_request_id(++last_request_);
     message.mutable_clear_plan()->set_plan_id(plan);
+    return message;
+  }
+  ClientMessage Stage(uint32_t group) {
+    ClientMessage message;
+    message.set_request_id(++last_request_);
+    message.mutable_stage()->set_model_id(model_.number());
+    message.mutable_stage()->set_group(group);
     return message;
   }
 
@@ -307,6 +315,43 @@ TEST_F(SessionPlan, ASessionsPlansEndWithItsConnection) {
   }
   EXPECT_TRUE(rig_.Snapshot().plans.empty());
   EXPECT_EQ(rig_.Snapshot().sessions.size(), 1u);  // The publisher's.
+}
+
+// A session imports slabs as replies come, so what lies in a slab must not be
+// told of before the slab is: not while the lane of the plan that is to bring
+// it is still being opened either.
+TEST_F(SessionPlan, ASlabIsGivenBeforeWhatLiesInIt) {
+  // The image lies on the device already; its stage needs no copy.
+  ASSERT_OK_AND_ASSIGN(const LeaseGrant kept,
+                       rig_.Stage(publisher_, {model_, GroupIndex(3)}));
+  for (int round = 0; round < 20; ++round) {
+    const auto client = Connect();
+    ClientMessage set_plan = SetPlan(2, {0, 1, 2});
+    set_plan.mutable_set_plan()->set_deadline_ms(1000);
+    const ClientMessage stage = Stage(3);
+    ASSERT_TRUE(client->Send(set_plan));
+    ASSERT_TRUE(client->Send(stage));
+    std::vector<hoist::v1::Slab> given;
+    for (int i = 0; i < 2; ++i) {
+      const auto answer = client->Receive();
+      ASSERT_TRUE(answer.has_value());
+      ASSERT_EQ(answer->message.code(), 0) << answer->message.message();
+      const auto& slabs = answer->message.has_plan()
+                              ? answer->message.plan().slabs()
+                              : answer->message.lease().slabs();
+      given.insert(given.end(), slabs.begin(), slabs.end());
+      if (!answer->message.has_lease()) continue;
+      const uint64_t at = answer->message.lease().offset_bytes();
+      EXPECT_TRUE(std::any_of(given.begin(), given.end(),
+                              [at](const auto& s) {
+                                return s.offset_bytes() <= at &&
+                                       at + kGroupBytes <=
+                                           s.offset_bytes() + s.size_bytes();
+                              }))
+          << "round " << round
+          << ": the lease is in a slab that was not given yet";
+    }
+  }
 }
 
 }  // namespace
