@@ -35,11 +35,6 @@ CudaStream::~CudaStream() {
   // Copies that no Then() was asked for. An error of theirs is the context's,
   // and every later call tells it.
   driver_.stream_sync(stream_);
-  if (word_stream_ != nullptr) {
-    driver_.stream_sync(word_stream_);
-    driver_.stream_destroy(word_stream_);
-  }
-  if (behind_ != nullptr) driver_.event_destroy(behind_);
   const absl::MutexLock lock(&mu_);
   for (const hoist::cuda::Event event : idle_events_) {
     driver_.event_destroy(event);
@@ -110,8 +105,6 @@ absl::Status CudaStream::WriteWords(std::span<const WordWrite> words) {
   }
   const ScopedContext current(driver_, device_.context_);
   HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
-  HOIST_RETURN_IF_ERROR(MakeWordStream());
-  HOIST_RETURN_IF_ERROR(PutWordsBehind());
   while (!words.empty()) {
     const size_t count = std::min(words.size(), kWordsACall);
     std::array<hoist::cuda::MemOp, kWordsACall> ops;
@@ -121,33 +114,13 @@ absl::Status CudaStream::WriteWords(std::span<const WordWrite> words) {
       ops[i].value = words[i].value;
       ops[i].flags = hoist::cuda::kWriteBehindAll;
     }
-    HOIST_RETURN_IF_ERROR(device_.Check(
-        driver_.stream_mem_ops(word_stream_, static_cast<unsigned>(count),
-                               ops.data(), 0),
-        "write words"));
+    HOIST_RETURN_IF_ERROR(
+        device_.Check(driver_.stream_mem_ops(
+                          stream_, static_cast<unsigned>(count), ops.data(), 0),
+                      "write words"));
     words = words.subspan(count);
   }
   return absl::OkStatus();
-}
-
-absl::Status CudaStream::MakeWordStream() {
-  if (word_stream_ == nullptr) {
-    HOIST_RETURN_IF_ERROR(device_.Check(
-        driver_.stream_create(&word_stream_, hoist::cuda::kStreamNonBlocking),
-        "create a stream"));
-  }
-  if (behind_ != nullptr) return absl::OkStatus();
-  return device_.Check(
-      driver_.event_create(&behind_, hoist::cuda::kEventDisableTiming),
-      "create an event");
-}
-
-// One event serves again and again: a wait is for what it stood for then.
-absl::Status CudaStream::PutWordsBehind() {
-  HOIST_RETURN_IF_ERROR(
-      device_.Check(driver_.event_record(behind_, stream_), "record an event"));
-  return device_.Check(driver_.stream_wait_event(word_stream_, behind_, 0),
-                       "order words");
 }
 
 absl::Status CudaStream::Health() {
@@ -157,13 +130,9 @@ absl::Status CudaStream::Health() {
   }
   const ScopedContext current(driver_, device_.context_);
   HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
-  for (const hoist::cuda::Stream stream : {stream_, word_stream_}) {
-    if (stream == nullptr) continue;
-    const hoist::cuda::Error error = driver_.stream_query(stream);
-    if (error == hoist::cuda::kNotReady) continue;
-    HOIST_RETURN_IF_ERROR(device_.Check(error, "copy"));
-  }
-  return absl::OkStatus();
+  const hoist::cuda::Error error = driver_.stream_query(stream_);
+  if (error == hoist::cuda::kNotReady) return absl::OkStatus();
+  return device_.Check(error, "copy");
 }
 
 void CudaStream::Then(Done done) {
@@ -200,14 +169,8 @@ absl::StatusOr<hoist::cuda::Event> CudaStream::Record() {
                                          hoist::cuda::kEventDisableTiming),
         "create an event"));
   }
-  absl::Status status;
-  if (word_stream_ != nullptr) status = PutWordsBehind();
-  if (status.ok()) {
-    status = device_.Check(
-        driver_.event_record(event,
-                             word_stream_ == nullptr ? stream_ : word_stream_),
-        "record an event");
-  }
+  const absl::Status status =
+      device_.Check(driver_.event_record(event, stream_), "record an event");
   if (status.ok()) return event;
   const absl::MutexLock lock(&mu_);
   idle_events_.push_back(event);

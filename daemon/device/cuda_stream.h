@@ -21,7 +21,7 @@ namespace hoistd {
 // Threads:  calls come from one owner thread; `Complete` is the stream's own.
 //           It is a thread, not a cuLaunchHostFunc: what that calls may not
 //           enter the driver, and tells nothing of errors.
-// Owns:     the CUDA streams and their events.
+// Owns:     the CUDA stream and its events.
 class CudaStream final : public CopyStream {
  public:
   // `device` outlives it.
@@ -48,12 +48,6 @@ class CudaStream final : public CopyStream {
     Done done;
   };
 
-  // Makes the second stream, on which words are written: written on the first,
-  // they would keep the next copy waiting (measured with 4 MiB copies: 52.6
-  // GB/s against 53.8).
-  absl::Status MakeWordStream();
-  // What is put on the second stream from now on is behind all that is queued.
-  absl::Status PutWordsBehind();
   // Records an event behind what is queued.
   absl::StatusOr<hoist::cuda::Event> Record() ABSL_LOCKS_EXCLUDED(mu_);
   void Push(Waiter waiter) ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,8 +56,6 @@ class CudaStream final : public CopyStream {
   CudaDevice& device_;
   const hoist::cuda::Driver& driver_;
   const hoist::cuda::Stream stream_;
-  hoist::cuda::Stream word_stream_ = nullptr;  // The owner thread's, as below.
-  hoist::cuda::Event behind_ = nullptr;
   absl::Mutex mu_;
   absl::CondVar changed_;
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
