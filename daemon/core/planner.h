@@ -27,7 +27,7 @@ struct PlanProblem {
   // One pass: indices into `bytes`. Each occurs, perhaps several times.
   std::vector<uint32_t> order;
   uint64_t budget_bytes = 0;
-  // Less is taken where the budget is small: at most an eighth of what the two
+  // Less is taken where the budget is small: at most half of what the two
   // largest groups leave of it.
   uint64_t slack_bytes = uint64_t{32} << 20;
 };

@@ -93,7 +93,9 @@ struct StreamerParts {
 class Streamer {
  public:
   static constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
-  static constexpr int kPiecesUnderWay = 3;
+  // One is copied, one is next. A third would only take single small groups
+  // that could have gone in one copy with their neighbours.
+  static constexpr int kPiecesUnderWay = 2;
 
   static absl::StatusOr<std::unique_ptr<Streamer>> Create(
       StreamerParts parts, StreamerEvents events);

@@ -115,7 +115,7 @@ std::optional<uint64_t> BestResident(const PlanProblem& problem) {
   if (all <= problem.budget_bytes) return all;
   if (sorted[0] + sorted[1] > problem.budget_bytes) return std::nullopt;
   const uint64_t slack = std::min(
-      problem.slack_bytes, (problem.budget_bytes - sorted[0] - sorted[1]) / 8);
+      problem.slack_bytes, (problem.budget_bytes - sorted[0] - sorted[1]) / 2);
   std::optional<uint64_t> best;
   for (uint32_t set = 0; set < 1u << sorted.size(); ++set) {
     std::vector<uint64_t> streamed;  // Largest first.
