@@ -44,14 +44,19 @@ CopyQueue::~CopyQueue() {
 
 absl::Status CopyQueue::Add(Piece piece, bool& queued) {
   queued = false;
-  HOIST_RETURN_IF_ERROR(copies_->CopyIn(piece.to_offset, piece.from));
-  queued = true;
+  absl::Status status;
+  for (const Piece::Run& run : piece.runs) {
+    status = copies_->CopyIn(run.to_offset, run.from);
+    if (!status.ok()) break;
+    queued = true;
+  }
+  if (!queued) return status;
   const uint64_t number = ++last_;
   std::vector<WordWrite> words = std::move(piece.words);
   words.push_back({by_stream_, static_cast<uint32_t>(number)});
-  const absl::Status status = copies_->WriteWords(words);
+  if (status.ok()) status = copies_->WriteWords(words);
   if (!status.ok()) {
-    // The copy is under way all the same: the stream's thread tells its end.
+    // Copies are under way all the same: the stream's thread tells its end.
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }

@@ -21,11 +21,16 @@ namespace hoistd {
 
 class Lane;
 
-// One copy of a lane's, and what is over with it.
+// What is copied for a lane in one go: runs of bytes, and the words behind
+// them.
 struct Piece {
-  Lane* lane = nullptr;  // Lives until the piece is taken from Ended().
-  uint64_t to_offset = 0;
-  std::span<const std::byte> from;
+  struct Run {
+    uint64_t to_offset = 0;
+    std::span<const std::byte> from;
+  };
+  Lane* lane = nullptr;   // Lives until the piece is taken from Ended().
+  std::vector<Run> runs;  // In order; not empty.
+  uint64_t bytes = 0;     // Of all runs.
   struct End {
     LaneSchedule::Load load;
     bool by_flag = false;  // Its word is the group's flag.

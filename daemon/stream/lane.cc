@@ -319,6 +319,21 @@ void Lane::AskHost() {
   parts_.events->host_wanted(spec_.plan, *group);
 }
 
+// What lies side by side, on the host and on the device, is one run.
+void Lane::Append(uint64_t to_offset, std::span<const std::byte> from,
+                  Piece& piece) {
+  piece.bytes += from.size();
+  if (!piece.runs.empty()) {
+    Piece::Run& last = piece.runs.back();
+    if (last.to_offset + last.from.size() == to_offset &&
+        last.from.data() + last.from.size() == from.data()) {
+      last.from = {last.from.data(), last.from.size() + from.size()};
+      return;
+    }
+  }
+  piece.runs.push_back({to_offset, from});
+}
+
 Piece Lane::TakePiece() {
   Current& first = *current_;
   const LaneSpec::Streamed& group = spec_.groups[first.load.group];
@@ -326,11 +341,11 @@ Piece Lane::TakePiece() {
       std::min(Streamer::kPieceBytes, group.bytes - first.at);
   Piece piece;
   piece.lane = this;
-  piece.to_offset = group.device_offset + first.at;
-  piece.from = {HostAt(first.load.group) + first.at, bytes};
+  Append(group.device_offset + first.at,
+         {HostAt(first.load.group) + first.at, bytes}, piece);
   first.at += bytes;
   ++under_way_;
-  // Small groups that lie side by side, on both sides, go in one copy.
+  // Small groups go together: words between their copies would cost time.
   while (current_->at == spec_.groups[current_->load.group].bytes) {
     const LaneSchedule::Load load = current_->load;
     const bool by_flag = by_flags(load.position);
@@ -343,12 +358,9 @@ Piece Lane::TakePiece() {
     Advance();
     if (!has_piece()) break;
     const LaneSpec::Streamed& next = spec_.groups[current_->load.group];
-    if (next.device_offset != piece.to_offset + piece.from.size() ||
-        HostAt(current_->load.group) != piece.from.data() + piece.from.size() ||
-        piece.from.size() + next.bytes > joined_bytes_) {
-      break;
-    }
-    piece.from = {piece.from.data(), piece.from.size() + next.bytes};
+    if (piece.bytes + next.bytes > joined_bytes_) break;
+    Append(next.device_offset, {HostAt(current_->load.group), next.bytes},
+           piece);
     current_->at = next.bytes;
   }
   return piece;
@@ -358,7 +370,7 @@ void Lane::Ended(const Piece& piece, absl::Time now) {
   --under_way_;
   changed_ = true;
   released_ = false;  // It may have written over what was released.
-  stats_.copied_bytes += piece.from.size();
+  stats_.copied_bytes += piece.bytes;
   for (const auto& [load, by_flag] : piece.ends) {
     ++stats_.loads;
     ++changes_;

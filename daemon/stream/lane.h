@@ -34,10 +34,10 @@ class Lane {
     bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
   };
   static constexpr int kRequestsALook = 8;
-  // Neighbours are joined up to this, and up to this part of the ring: a slot
-  // is free again only when all that came with it is done with.
+  // Small groups are joined to pieces up to this, and up to this part of the
+  // ring, so that one piece is copied while another is used.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
-  static constexpr uint64_t kJoinedPart = 4;
+  static constexpr uint64_t kJoinedPart = 2;
 
   Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
   Lane(const Lane&) = delete;
@@ -114,6 +114,8 @@ class Lane {
   }
   void Watch(LaneGroup group);
   void Serve(const LaneSchedule::Serve& serve);
+  static void Append(uint64_t to_offset, std::span<const std::byte> from,
+                     Piece& piece);
   void AskHost();
   std::optional<Wanted> FindWanted() const;
   std::string WhatItWaitsFor(LaneGroup group) const;

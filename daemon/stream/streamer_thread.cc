@@ -288,7 +288,7 @@ bool StreamerThread::TakeEnded(absl::Time now) {
     CheckHealth(now);
   }
   for (const Piece& piece : ended) {
-    copied_bytes_ += piece.from.size();
+    copied_bytes_ += piece.bytes;
     piece.lane->Ended(piece, now);
   }
   return !ended.empty();
@@ -328,7 +328,7 @@ bool StreamerThread::Fill(absl::Time now) {
 
 void StreamerThread::Queue(Lane& lane, absl::Time now) {
   Piece piece = lane.TakePiece();
-  share_.Charge(lane.plan(), piece.from.size(), now);
+  share_.Charge(lane.plan(), piece.bytes, now);
   bool queued = false;
   const absl::Status status = copies_->Add(std::move(piece), queued);
   if (!queued) lane.NotQueued();
