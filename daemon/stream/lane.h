@@ -35,9 +35,9 @@ class Lane {
   };
   static constexpr int kRequestsALook = 8;
   // Small groups are joined to pieces up to this, and up to this part of the
-  // ring, so that one piece is copied while another is used.
+  // ring, so that one piece is copied, one is next and others are used.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
-  static constexpr uint64_t kJoinedPart = 2;
+  static constexpr uint64_t kJoinedPart = 4;
 
   Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
   Lane(const Lane&) = delete;

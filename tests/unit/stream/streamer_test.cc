@@ -74,8 +74,8 @@ TEST(Streamer, SmallNeighboursGoInOneCopy) {
   for (uint64_t position = 0; position < 8; ++position) {
     ASSERT_OK(rig.Step(lane, position)) << position;
   }
-  // Half of the ring in each.
-  EXPECT_EQ(rig.faulty().calls(DeviceCall::kCopyIn), 2);
+  // A quarter of the ring in each.
+  EXPECT_EQ(rig.faulty().calls(DeviceCall::kCopyIn), 4);
   EXPECT_TRUE(
       StreamRig::Until([&] { return rig.Stats(lane.plan).loads == 8; }));
 }
