@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import re
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 640, 400
@@ -93,6 +94,11 @@ class Chart:
         print(path)
 
 
+def named(stem: pathlib.Path, what: str) -> pathlib.Path:
+    words = re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
+    return stem.with_name(f"{stem.name}-{words}.svg")
+
+
 def stream(report: dict, stem: pathlib.Path) -> None:
     rows = report["rows"]
     sizes = sorted({row["group_mib"] for row in rows})
@@ -126,19 +132,19 @@ def stream(report: dict, stem: pathlib.Path) -> None:
 def fairness(report: dict, stem: pathlib.Path) -> None:
     rows = [row for row in report["rows"] if "share" in row]
     cases = list(dict.fromkeys(row["what"] for row in rows))
-    for i, case in enumerate(cases):
+    for case in cases:
         mine = [row for row in rows if row["what"] == case]
         chart = Chart("Shares of the link: " + case, "session (weight)",
                       "share", [f"{row['session']} ({row['weight']})"
                                 for row in mine], 1.0 / 1.1)
         chart.bars("measured", [row["share"] for row in mine])
         chart.series("fair", [row["fair_share"] for row in mine], "6 3")
-        chart.write(stem.with_name(f"{stem.name}-{i}.svg"))
+        chart.write(named(stem, case))
 
 
 def policy(report: dict, stem: pathlib.Path) -> None:
     rows = report["rows"]
-    for i, trace in enumerate(dict.fromkeys(row["trace"] for row in rows)):
+    for trace in dict.fromkeys(row["trace"] for row in rows):
         mine = [row for row in rows if row["trace"] == trace]
         chart = Chart(trace, "budget, part of the model", "GiB a pass",
                       [f"{row['budget']:.0%}" for row in mine],
@@ -147,7 +153,7 @@ def policy(report: dict, stem: pathlib.Path) -> None:
                                 ("LRU", "lru_gib", "6 3"),
                                 ("MIN (Belady)", "min_gib", "2 2")):
             chart.series(name, [row[key] for row in mine], dash)
-        chart.write(stem.with_name(f"{stem.name}-{i}.svg"))
+        chart.write(named(stem, trace))
 
 
 def main() -> None:
