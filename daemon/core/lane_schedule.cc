@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "hoist/shared/lane_layout.h"
@@ -248,21 +247,6 @@ bool LaneSchedule::in_use(LaneGroup group) const {
 }
 uint64_t LaneSchedule::last_position(LaneGroup group) const {
   return groups_.at(group).position;
-}
-
-std::vector<LaneGroup> LaneSchedule::Upcoming(size_t count) const {
-  std::vector<LaneGroup> upcoming;
-  absl::flat_hash_set<LaneGroup> seen;
-  auto skip = skips_.begin();
-  uint64_t at = head_;
-  for (size_t i = 0; i < std::min(count, order_.size()); ++i, ++at) {
-    if (skip != skips_.end() && skip->from == at) at = (skip++)->to;
-    const LaneGroup group = GroupAt(at);
-    if (!present(group) && seen.insert(group).second) {
-      upcoming.push_back(group);
-    }
-  }
-  return upcoming;
 }
 
 }  // namespace hoistd

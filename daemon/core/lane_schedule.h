@@ -97,7 +97,6 @@ class LaneSchedule {
 
   // Every position below was served or skipped; the one at it is next.
   uint64_t head() const { return head_; }
-  uint64_t order_length() const { return order_.size(); }
   LaneGroup GroupAt(uint64_t position) const {
     return order_[position % order_.size()];
   }
@@ -107,10 +106,6 @@ class LaneSchedule {
   // Served, and neither done nor skipped.
   bool in_use(LaneGroup group) const;
   uint64_t last_position(LaneGroup group) const;
-  // The groups of the next `count` positions from the head on, skipped ones
-  // left out, that are not in their slots, in order, each once: what the host
-  // will be asked for.
-  std::vector<LaneGroup> Upcoming(size_t count) const;
 
  private:
   enum class State { kAbsent, kLoading, kLoaded };

@@ -27,12 +27,6 @@ LinkShare::Entry& LinkShare::Of(PlanId plan) {
   return it->second;
 }
 
-const ShareOptions& LinkShare::Get(PlanId plan) const {
-  const auto it = plans_.find(plan);
-  HOIST_CHECK(it != plans_.end());
-  return it->second.options;
-}
-
 void LinkShare::Add(PlanId plan, const ShareOptions& options) {
   HOIST_CHECK(options.weight > 0);
   Entry entry;

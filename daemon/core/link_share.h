@@ -44,7 +44,6 @@ class LinkShare {
   // Takes effect with the next copy. What is owed to an old cap is paid at the
   // rate of the new one; without a cap nothing is owed.
   void Set(PlanId plan, const ShareOptions& options);
-  const ShareOptions& Get(PlanId plan) const;
 
   // Of the plans in `ready`, which all have a copy to start, the one whose turn
   // it is; nullopt: all are held back by their caps, until NextTurn.

@@ -232,16 +232,6 @@ TEST(LaneSchedule, OnlyAMissingHostIsCalledThat) {
   EXPECT_TRUE(rig.schedule.present(0));
 }
 
-TEST(LaneSchedule, UpcomingNamesEachAbsentGroupOnceInOrder) {
-  Rig rig(kTwoPlaces, {0, 1, 0, 2, 3});
-  EXPECT_THAT(rig.schedule.Upcoming(4), ElementsAre(0, 1, 2));
-  EXPECT_OK(rig.schedule.Skip(1, 3));
-  EXPECT_THAT(rig.schedule.Upcoming(2), ElementsAre(0, 2));
-  rig.LoadOne();
-  EXPECT_THAT(rig.schedule.Upcoming(1000), ElementsAre(2, 3, 1));
-  EXPECT_THAT(rig.schedule.Upcoming(0), IsEmpty());
-}
-
 TEST(LaneSchedule, TheCapturedFormEndsAUseByAFlag) {
   Rig rig(kOneAlone, {0, 1, 2});
   rig.LoadOne();
