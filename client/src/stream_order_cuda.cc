@@ -122,7 +122,7 @@ class MemOpOrder final : public CudaOrder {
 };
 
 // cuLaunchHostFunc: a thread of CUDA's waits and writes. Works everywhere and
-// in captures; costs that thread, and some 20 us a wait.
+// in captures; costs that thread and its wake-ups.
 class HostFunctionOrder final : public CudaOrder {
  public:
   using CudaOrder::CudaOrder;

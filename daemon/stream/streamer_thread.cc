@@ -20,10 +20,10 @@
 namespace hoistd {
 namespace {
 
-// A look costs about a microsecond for a few lanes; what follows at once (the
-// next group's done word) is then seen without a nap's 4 us.
+// What follows at once (the next group's done word) is seen without a nap.
 constexpr int kSpins = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(1);
+constexpr absl::Duration kNapOverhead = absl::Microseconds(3);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 constexpr absl::Duration kLazyNap = absl::Milliseconds(5);
 constexpr absl::Duration kLazyAfter = absl::Seconds(10);
@@ -396,8 +396,8 @@ void StreamerThread::Rest(absl::Time now) {
                                                          : kLongestNap;
   absl::Duration nap = std::clamp(rested_ / kNapPart, kShortestNap, longest);
   nap = std::clamp(until - now, kShortestNap, nap);
-  // A nap lasts about 3 us longer than it is asked to.
-  rested_ += nap + absl::Microseconds(3);
+  // The kernel's part of a nap, which the shortest ones mostly are, is guessed.
+  rested_ += nap + kNapOverhead;
   Wait(nap);
 }
 
