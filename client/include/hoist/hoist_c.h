@@ -309,6 +309,38 @@ HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
                               const uint32_t* groups, size_t group_count,
                               hoist_error** error);
 
+/* --- Host images: a group's bytes where this process's CPUs can read them.
+ *
+ * A copy that hoistd makes when it is asked for, from whichever tier or file
+ * has the bytes. Its address is known and constant before anything is read, so
+ * that tensors can be built over it once; it belongs to this process, and pins
+ * nothing in hoistd. */
+
+typedef struct hoist_host_image hoist_host_image;
+
+/* Reserves addresses for the group's image; no byte is read, no memory taken.
+ * Until hoist_host_image_load, and again after hoist_host_image_drop, touching
+ * them faults (SIGSEGV). */
+HOIST_API int hoist_host_image_create(hoist_session* session,
+                                      const hoist_model* model, uint32_t group,
+                                      hoist_host_image** image,
+                                      hoist_error** error);
+/* Waits until the bytes are there, read-only. Again: nothing happens.
+ * `deadline_ms` is how long to wait for space in hoistd's host tier; 0: refuse
+ * at once. The memory is this process's own: RESOURCE_EXHAUSTED if it has none.
+ */
+HOIST_API int hoist_host_image_load(hoist_host_image* image,
+                                    uint64_t deadline_ms, hoist_error** error);
+/* Gives the memory back, and keeps the addresses. No thread may be reading. */
+HOIST_API void hoist_host_image_drop(hoist_host_image* image);
+/* 1: between load and drop. Stays so after the session's end. */
+HOIST_API int hoist_host_image_is_loaded(const hoist_host_image* image);
+/* Constant; NULL if the image is empty. */
+HOIST_API const void* hoist_host_image_data(const hoist_host_image* image);
+HOIST_API uint64_t hoist_host_image_bytes(const hoist_host_image* image);
+/* Drops, and ends the reservation. NULL is allowed. */
+HOIST_API void hoist_host_image_free(hoist_host_image* image);
+
 /* --- Plans: layer after layer at the speed of the link. ---
  *
  * A plan is a pass over a model's groups, in order, and a budget of device
