@@ -18,7 +18,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../client_workers"))
+sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
 from real_daemon import (MIB, RealDaemon, block_model,  # noqa: E402

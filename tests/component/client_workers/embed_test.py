@@ -12,7 +12,9 @@ import sys
 import tempfile
 import unittest
 
-from real_daemon import MIB, RealDaemon
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+from real_daemon import MIB, RealDaemon  # noqa: E402
 
 HOISTD, WORKER, MODEL = sys.argv[1:4]
 del sys.argv[1:4]

@@ -12,11 +12,14 @@ import tempfile
 import threading
 import unittest
 
-import hoist
-from real_daemon import MIB, RealDaemon, block_model, write_safetensors
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+import hoist  # noqa: E402
+from real_daemon import (MIB, RealDaemon, block_model,  # noqa: E402
+                         write_safetensors)
 
 HOISTD = sys.argv.pop(1)
-HERE = pathlib.Path(__file__).parent
 
 
 def bytes_of(tensor):

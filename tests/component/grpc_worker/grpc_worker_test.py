@@ -11,7 +11,7 @@ import sys
 import unittest
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../client_workers"))
+sys.path.insert(0, str(HERE / "../../support"))
 from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
 
 HOISTD, WORKER = sys.argv[1], sys.argv[2]

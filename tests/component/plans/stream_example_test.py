@@ -16,7 +16,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(HERE.parent / "client_workers"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from real_daemon import MIB, RealDaemon  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""A real hoistd on an emulated device, in a folder of its own."""
+"""A real hoistd in a folder of its own; its device is emulated by default."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
-                 extra=""):
+                 extra="", backend="emulated"):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
@@ -23,7 +23,7 @@ grpc_socket = "{self.path}/hoistd.grpc.sock"
 group = ""
 admin_group = ""
 [device]
-backend = "emulated"
+backend = "{backend}"
 pool = {pool}
 slab = {slab}
 [host]
