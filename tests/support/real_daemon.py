@@ -1,5 +1,6 @@
 """A real hoistd in a folder of its own; its device is emulated by default."""
 
+import json
 import os
 import pathlib
 import signal
@@ -15,11 +16,13 @@ class RealDaemon:
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
+        self.grpc_socket = str(self.path / "hoistd.grpc.sock")
+        self.binary = pathlib.Path(binary)
         config = self.path / "hoistd.toml"
         config.write_text(f"""
 [server]
 socket = "{self.socket}"
-grpc_socket = "{self.path}/hoistd.grpc.sock"
+grpc_socket = "{self.grpc_socket}"
 group = ""
 admin_group = ""
 [device]
@@ -41,6 +44,37 @@ sink = "stderr"
         self.log.flush()
         return (self.path / "log").read_text(errors="replace")
 
+    def ctl(self, *arguments):
+        """What hoistctl prints; CalledProcessError if it refuses."""
+        # Beside hoistd where that is installed, else in the build's folder.
+        beside = self.binary.with_name("hoistctl")
+        built = self.binary.parents[1] / "client" / "ctl" / "hoistctl"
+        return subprocess.run(
+            [beside if beside.exists() else built, "--socket",
+             self.grpc_socket, *arguments],
+            check=True, capture_output=True, text=True).stdout
+
+    def status(self):
+        return json.loads(self.ctl("status", "--json"))
+
+    def counters(self):
+        """What hoistd moved since it started: {"host_to_device_bytes": ...}"""
+        return {name: int(value)
+                for name, value in self.status()["counters"].items()}
+
+    def tier(self, name, device=0):
+        """{"used_bytes": ...} of DEVICE, HOST or DISK."""
+        found = next(tier for tier in self.status()["tiers"]
+                     if tier["tier"] == "TIER_" + name and
+                     (name != "DEVICE" or tier["device"] == device))
+        return {key: int(value) for key, value in found.items()
+                if key.endswith("_bytes")}
+
+    def forget_models(self):
+        """Drops all models; CalledProcessError if one is in use."""
+        for model in json.loads(self.ctl("models", "--json"))["models"]:
+            self.ctl("evict", model["name"], "--forget")
+
     def kill(self):
         """As a crash: nothing is given back by hoistd itself."""
         self.process.kill()
@@ -57,7 +91,6 @@ sink = "stderr"
 
 def write_safetensors(path, tensors):
     """tensors: {name: (dtype, shape, bytes)}."""
-    import json
     header, at, body = {}, 0, []
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape,
