@@ -171,6 +171,19 @@ std::string EncodeStage(uint64_t request_id, const StageRequest& request) {
   return Pack(message);
 }
 
+std::string EncodeReadImage(uint64_t request_id,
+                            const ReadImageRequest& request) {
+  Hoist__V1__ReadImageRequest body = HOIST__V1__READ_IMAGE_REQUEST__INIT;
+  body.model_id = request.model_id;
+  body.group = request.group;
+  body.fd_index = 0;
+  body.deadline_ms = request.deadline_ms;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_READ_IMAGE);
+  message.read_image = &body;
+  return Pack(message);
+}
+
 std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups, int tier,
                            uint32_t device) {

@@ -58,6 +58,12 @@ struct StageRequest {
   uint64_t deadline_ms = 0;
 };
 
+struct ReadImageRequest {
+  uint64_t model_id = 0;
+  uint32_t group = 0;
+  uint64_t deadline_ms = 0;
+};
+
 struct SetPlanRequest {
   uint64_t model_id = 0;
   uint32_t device = 0;
@@ -72,13 +78,16 @@ struct SetPlanRequest {
 };
 
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
-// which they are to be attached: shards, then the index; the image.
+// which they are to be attached: shards, then the index; the image; the memfd
+// that an image is read into.
 std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
                               uint64_t device_budget_bytes);
 std::string EncodeRegister(uint64_t request_id, const RegisterRequest& request);
 std::string EncodePublish(uint64_t request_id, const PublishRequest& request);
 std::string EncodeDescribe(uint64_t request_id, const std::string& name);
 std::string EncodeStage(uint64_t request_id, const StageRequest& request);
+std::string EncodeReadImage(uint64_t request_id,
+                            const ReadImageRequest& request);
 std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups, int tier,
                            uint32_t device);

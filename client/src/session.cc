@@ -180,6 +180,17 @@ Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
   return std::move(*lease);
 }
 
+Status Session::ReadImage(const ModelTable& model, uint32_t group, int memfd,
+                          std::chrono::milliseconds deadline) {
+  if (forked()) return ForkedStatus();
+  const ReadImageRequest request = {model.facts().id, group,
+                                    static_cast<uint64_t>(deadline.count())};
+  return connection_
+      ->Call([&request](uint64_t id) { return EncodeReadImage(id, request); },
+             std::span(&memfd, 1), deadline + call_deadline_)
+      .status();
+}
+
 Status Session::Prefetch(const ModelTable& model,
                          std::span<const uint32_t> groups, int tier,
                          uint32_t device) {

@@ -54,6 +54,10 @@ class Session {
   Result<ModelPtr> Describe(const std::string& name);
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
                            uint32_t device, std::chrono::milliseconds deadline);
+  // Into `memfd`, of the image's size and allocated, sealed against growing and
+  // shrinking alone. On success it cannot be written any more.
+  Status ReadImage(const ModelTable& model, uint32_t group, int memfd,
+                   std::chrono::milliseconds deadline);
   Status Prefetch(const ModelTable& model, std::span<const uint32_t> groups,
                   int tier, uint32_t device);
   Status SetOrder(const ModelTable& model, std::span<const uint32_t> groups);

@@ -100,6 +100,8 @@ class Node {
     std::optional<ModelId> spare;  // Evict none of this model.
     bool urgent = true;            // A prefetch is not, and evicts with care.
     std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
+    // A host copy, to be copied there; kept meanwhile.
+    std::shared_ptr<hoist::UniqueFd> memfd;
   };
 
   Node(const NodeOptions& options, std::vector<Device*> devices);
@@ -147,6 +149,11 @@ class Node {
 
   // Brings a copy up, and leases or pins it. Replies, now or later.
   void Bring(const BringArgs& args, absl::Time now, Effects& effects);
+  // Brings a group up to the host, keeps it there while its image is copied to
+  // a client's memfd of `memfd_bytes`, and replies when that is over.
+  void ReadImage(RequestId request, SessionId session, GroupKey key,
+                 std::shared_ptr<hoist::UniqueFd> memfd, uint64_t memfd_bytes,
+                 absl::Time deadline, absl::Time now, Effects& effects);
   // Brings groups up in order, without a reply, as space allows.
   absl::Status Prefetch(SessionId session, const PrefetchArgs& args,
                         absl::Time now, Effects& effects);
@@ -223,6 +230,7 @@ class Node {
     bool waited = false;   // A transfer was needed.
     bool no_wait = false;  // Refused rather than let wait for space.
     std::optional<PlanId> hold;
+    std::shared_ptr<hoist::UniqueFd> memfd;  // The image is copied there.
   };
   // Somebody wants a copy that is not there yet.
   struct Need {
@@ -331,7 +339,11 @@ class Node {
 
   // node_stage.cc
   absl::Status CheckBring(const BringArgs& args);
+  absl::Status CheckRead(SessionId session, GroupKey key,
+                         uint64_t memfd_bytes) const;
   absl::Status CheckBudget(SessionId session, const CopyRef& copy) const;
+  void StartRead(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+                 absl::Time now, Effects& effects);
   void Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                absl::Time now, Effects& effects);
   LeaseGrant Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
@@ -384,6 +396,8 @@ class Node {
                   absl::Time now, Effects& effects);
   void DeviceFilled(const Transfer& transfer, const absl::Status& status,
                     absl::Time now, Effects& effects);
+  void ImageRead(const Transfer& transfer, const absl::Status& status,
+                 Effects& effects);
   void Spilled(const Transfer& transfer, const absl::Status& status,
                const TransferResult& result, absl::Time now, Effects& effects);
   void Count(const Transfer& transfer);

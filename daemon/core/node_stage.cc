@@ -93,6 +93,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.lease = args.lease;
   waiter.pin = args.pin;
   waiter.hold = args.hold;
+  waiter.memfd = args.memfd;
   waiter.no_wait = args.deadline <= now;
   waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
   if (args.lease) {
@@ -124,6 +125,8 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
     HoldArrived(*waiter.hold, ref, copy, effects);
     return;
   }
+  if (waiter.memfd != nullptr)
+    return StartRead(waiter, ref, copy, now, effects);
   if (waiter.pin) copy.pinned = true;
   Answer answer = {waiter.request};
   if (waiter.lease) {
@@ -131,6 +134,53 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
     answer.lease = Grant(waiter, ref, copy, now);
   }
   effects.answers.push_back(std::move(answer));
+}
+
+absl::Status Node::CheckRead(SessionId session, GroupKey key,
+                             uint64_t memfd_bytes) const {
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, key.model));
+  const GroupEntry* group = copies_.FindGroup(key);
+  if (group == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("model ", model->spec->name, " has no group ",
+                     key.group.number(), "; describe it again"));
+  }
+  if (memfd_bytes == group->group->image_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the memfd for ", NameOf(key), " has ", memfd_bytes,
+                   " bytes; its image has ", group->group->image_bytes));
+}
+
+void Node::ReadImage(RequestId request, SessionId session, GroupKey key,
+                     std::shared_ptr<hoist::UniqueFd> memfd,
+                     uint64_t memfd_bytes, absl::Time deadline, absl::Time now,
+                     Effects& effects) {
+  if (absl::Status s = CheckRead(session, key, memfd_bytes); !s.ok()) {
+    effects.answers.push_back({request, std::move(s)});
+    return;
+  }
+  BringArgs bring;
+  bring.request = request;
+  bring.session = session;
+  bring.copy = {key, {OnHost(), false}};
+  bring.deadline = deadline;
+  bring.memfd = std::move(memfd);
+  Bring(bring, now, effects);
+}
+
+// As a reader the transfer keeps the copy where it is, whatever becomes of the
+// session: only its end gives the copy free.
+void Node::StartRead(const Waiter& waiter, const CopyRef& ref, Copy& copy,
+                     absl::Time now, Effects& effects) {
+  ++copy.readers;
+  copy.fresh = false;
+  copy.last_use = now;
+  Transfer& transfer =
+      NewTransfer(TransferKind::kToClient, ref, /*urgent=*/true, effects);
+  transfer.host_offset = copy.offset;
+  transfer.memfd = waiter.memfd;
+  transfer.request = waiter.request;
+  transfers_[transfer.id] = transfer;
 }
 
 // The slabs of a range that the session has not been given yet.

@@ -44,6 +44,9 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
     case TransferKind::kToDevice:
       DeviceFilled(transfer, status, now, effects);
       break;
+    case TransferKind::kToClient:
+      ImageRead(transfer, status, effects);
+      break;
     case TransferKind::kSpill:
       Spilled(transfer, status, result, now, effects);
       break;
@@ -116,6 +119,15 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
   HOIST_CHECK(false);  // A filling copy is neither dropped nor forgotten.
 }
 
+void Node::ImageRead(const Transfer& transfer, const absl::Status& status,
+                     Effects& effects) {
+  Copy& host = copies_.At({transfer.key, kHost});
+  HOIST_CHECK(host.readers > 0);
+  --host.readers;
+  ++space_epoch_;
+  effects.answers.push_back({transfer.request, status});
+}
+
 void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
                           Effects& effects) {
   GroupEntry& group = *copies_.FindGroup(key);
@@ -150,6 +162,7 @@ void Node::Count(const Transfer& transfer) {
       counters_.host_to_device_bytes += bytes;
       break;
     case TransferKind::kReceive:
+    case TransferKind::kToClient:
       break;
   }
 }

@@ -64,6 +64,15 @@ struct StageArgs {
   absl::Duration deadline;  // Zero: only if it need not wait for space.
 };
 
+struct ReadImageArgs {
+  GroupKey key;
+  absl::Duration deadline;  // Zero: only if it need not wait for space.
+  // A memfd of the client's, of exactly this size and no other ever; hostile
+  // until hoistd has sealed it.
+  hoist::UniqueFd memfd;
+  uint64_t memfd_bytes = 0;
+};
+
 struct PrefetchArgs {
   ModelId model;
   std::vector<GroupIndex> groups;

@@ -19,6 +19,7 @@ enum class TransferKind {
   kReceive,    // A client's memfd -> host, or only hashed.
   kSpill,      // Host -> spill store.
   kToDevice,   // Host -> device.
+  kToClient,   // Host -> a client's memfd.
 };
 
 // The memory it names stays put until TransferDone.
@@ -35,7 +36,8 @@ struct Transfer {
   SpillId spill;                        // kReadSpill.
   Uid owner;                            // kSpill.
   Readers readers = Readers::kOwner;    // kSpill.
-  std::shared_ptr<hoist::UniqueFd> memfd;  // kReceive.
+  std::shared_ptr<hoist::UniqueFd> memfd;  // kReceive, kToClient.
+  RequestId request;                       // kToClient: what its end answers.
 };
 
 struct TransferResult {

@@ -62,6 +62,8 @@ class Engine final : public EngineApi {
   void Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) override;
   void StageShared(SessionId session, StageArgs args,
                    Done<LeaseGrant> done) override;
+  void ReadImage(SessionId session, ReadImageArgs args,
+                 DoneStatus done) override;
   void Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) override;
   void Release(SessionId session, std::vector<LeaseId> leases,
                DoneStatus done) override;

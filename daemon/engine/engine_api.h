@@ -71,6 +71,10 @@ class EngineApi {
   // As Stage, but the image lies in an IPC slab (gRPC workers on CUDA).
   virtual void StageShared(SessionId session, StageArgs args,
                            Done<LeaseGrant> done) = 0;
+  // Copies a group's image into the client's memfd, bringing it up to the host
+  // for that. InvalidArgument: the memfd is not what ReadImage needs.
+  virtual void ReadImage(SessionId session, ReadImageArgs args,
+                         DoneStatus done) = 0;
   // Returns when the groups are queued, not when they have arrived.
   virtual void Prefetch(SessionId session, PrefetchArgs args,
                         DoneStatus done) = 0;

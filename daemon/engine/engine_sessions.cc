@@ -136,6 +136,19 @@ void Engine::StageIn(bool shared, SessionId session, StageArgs args,
   });
 }
 
+void Engine::ReadImage(SessionId session, ReadImageArgs args, DoneStatus done) {
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects& effects) mutable {
+    const RequestId request =
+        Await(session, [done = std::move(done)](Answer answer) mutable {
+          done(std::move(answer.status));
+        });
+    node_.ReadImage(request, session, args.key,
+                    std::make_shared<hoist::UniqueFd>(std::move(args.memfd)),
+                    args.memfd_bytes, Now() + args.deadline, Now(), effects);
+  });
+}
+
 void Engine::Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) {
   Post([this, session, args = std::move(args),
         done = std::move(done)](Effects& effects) mutable {

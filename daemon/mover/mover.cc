@@ -1,10 +1,13 @@
 #include "daemon/mover/mover.h"
 
+#include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/mover/image_copy.h"
 #include "daemon/mover/read_plan.h"
 #include "daemon/mover/receive.h"
 
@@ -45,6 +48,12 @@ class GroupRead {
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };
 
+// Enough to copy at a good part of the memory's rate; the other CPUs are the
+// workers'.
+unsigned CopyThreads() {
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts,
@@ -63,7 +72,12 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       on_done_(std::move(on_done)),
       reads_(kReadsUnderWay),
       spills_(kSpillsUnderWay),
-      receives_(1) {}
+      receives_(1),
+      images_(kImagesUnderWay) {
+  for (unsigned i = 0; i < CopyThreads(); ++i) {
+    copiers_.push_back(std::make_unique<Worker>());
+  }
+}
 
 Mover::~Mover() = default;
 
@@ -84,6 +98,8 @@ Road& Mover::RoadOf(const Transfer& transfer) {
       return spills_;
     case TransferKind::kToDevice:
       return copies_[transfer.device.number()];
+    case TransferKind::kToClient:
+      return images_;
   }
   HOIST_CHECK(false);
 }
@@ -121,6 +137,8 @@ void Mover::Run(Transfer transfer) {
       return Spill(transfer);
     case TransferKind::kToDevice:
       return CopyToDevice(transfer);
+    case TransferKind::kToClient:
+      return CopyToClient(transfer);
   }
 }
 
@@ -201,6 +219,16 @@ void Mover::CopyToDevice(const Transfer& transfer) {
   stream.Then([this, id = transfer.id, queued](absl::Status s) {
     Report(id, queued.ok() ? std::move(s) : queued);
   });
+}
+
+void Mover::CopyToClient(const Transfer& transfer) {
+  auto copy = std::make_shared<ImageCopy>(
+      transfer.memfd, HostOf(transfer),
+      [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
+  const size_t helpers = std::min<size_t>(copiers_.size(), copy->pieces());
+  for (size_t i = 0; i < helpers; ++i) {
+    copiers_[i]->Post([copy] { copy->Help(); });
+  }
 }
 
 void Mover::Unspill(SpillId id) {

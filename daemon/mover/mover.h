@@ -41,12 +41,14 @@ struct MoverParts {
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
 //           a transfer, from any thread, and must not block.
 // Owns:     the models' files, one copy stream a device. Borrows the parts.
-// Bounds:   kReadsUnderWay groups from disk, kCopiesUnderWay copies a device.
+// Bounds:   kReadsUnderWay groups from disk, kCopiesUnderWay copies a device,
+//           kImagesUnderWay images to clients.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
   static constexpr int kCopiesUnderWay = 16;
   static constexpr int kSpillsUnderWay = 2;
+  static constexpr int kImagesUnderWay = 2;
 
   using OnDone =
       absl::AnyInvocable<void(TransferId, absl::Status, const TransferResult&)>;
@@ -77,6 +79,7 @@ class Mover {
   void Receive(const Transfer& transfer);
   void Spill(const Transfer& transfer);
   void CopyToDevice(const Transfer& transfer);
+  void CopyToClient(const Transfer& transfer);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
   std::span<std::byte> HostOf(const Transfer& transfer) const;
 
@@ -86,10 +89,12 @@ class Mover {
   Road reads_;
   Road spills_;
   Road receives_;
+  Road images_;
   std::vector<Road> copies_;  // One a device.
   absl::flat_hash_map<TransferId, Road*> road_of_;
   std::vector<std::unique_ptr<CopyStream>> streams_;
   Worker receiver_;
+  std::vector<std::unique_ptr<Worker>> copiers_;
 };
 
 }  // namespace hoistd

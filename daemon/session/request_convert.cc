@@ -78,6 +78,28 @@ absl::Status CheckImage(int fd, uint64_t image_bytes) {
   return absl::OkStatus();
 }
 
+// The size of a memfd that an image is to be copied to.
+absl::StatusOr<uint64_t> CheckTarget(int fd) {
+  // fstat cannot block on what turned out to be a memfd.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  constexpr int kNeeded = F_SEAL_GROW | F_SEAL_SHRINK;
+  constexpr int kInTheWay = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (seals < 0 || (seals & kNeeded) != kNeeded || (seals & kInTheWay) != 0) {
+    return absl::InvalidArgumentError(
+        "the image must be read into a memfd that is sealed with F_SEAL_GROW "
+        "and F_SEAL_SHRINK, and not against writes or more seals");
+  }
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return absl::InvalidArgumentError(
+        "the image must be read into a memfd that is open for reading and "
+        "writing");
+  }
+  struct stat info;
+  if (fstat(fd, &info) != 0) return ErrnoToStatus(errno, "look at the memfd");
+  return static_cast<uint64_t>(info.st_size);
+}
+
 absl::Status CheckCount(absl::string_view what, int count, int limit) {
   if (count <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -149,6 +171,19 @@ absl::StatusOr<StageArgs> StageFromProto(
   args.key = {ModelId(request.model_id()), GroupIndex(request.group())};
   args.device = DeviceIndex(request.device());
   args.deadline = DeadlineFromProto(request.deadline_ms());
+  return args;
+}
+
+absl::StatusOr<ReadImageArgs> ReadImageFromProto(
+    const hoist::v1::ReadImageRequest& request,
+    std::vector<hoist::UniqueFd> fds) {
+  ReadImageArgs args;
+  args.key = {ModelId(request.model_id()), GroupIndex(request.group())};
+  args.deadline = DeadlineFromProto(request.deadline_ms());
+  HOIST_ASSIGN_OR_RETURN(args.memfd,
+                         TakeFd("the memfd", request.fd_index(), fds));
+  HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
+  HOIST_ASSIGN_OR_RETURN(args.memfd_bytes, CheckTarget(args.memfd.get()));
   return args;
 }
 

@@ -45,6 +45,11 @@ absl::StatusOr<PublishArgs> PublishFromProto(
 
 absl::StatusOr<StageArgs> StageFromProto(
     const hoist::v1::StageRequest& request);
+// The memfd's size can no longer change, and nobody has sealed it against our
+// writes. Whether its memory is allocated is looked at when it is written.
+absl::StatusOr<ReadImageArgs> ReadImageFromProto(
+    const hoist::v1::ReadImageRequest& request,
+    std::vector<hoist::UniqueFd> fds);
 absl::StatusOr<PrefetchArgs> PrefetchFromProto(
     const hoist::v1::PrefetchRequest& request);
 absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(

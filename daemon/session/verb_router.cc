@@ -110,6 +110,13 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
       engine_.Publish(session, std::move(args), ModelTo(mailbox_, ticket));
       return absl::OkStatus();
     }
+    case Body::kReadImage: {
+      HOIST_ASSIGN_OR_RETURN(
+          ReadImageArgs args,
+          ReadImageFromProto(message.read_image(), std::move(fds)));
+      engine_.ReadImage(session, std::move(args), StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
     case Body::BODY_NOT_SET:  // A verb that is not known may take some.
       return RouteWithoutFds(ticket, session, message);
     default:

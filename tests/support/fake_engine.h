@@ -124,6 +124,7 @@ class FakeEngine final : public EngineApi {
   VerbScript<std::string, Done<ModelPtr>> describe_model;
   VerbScript<StageArgs, Done<LeaseGrant>> stage;
   VerbScript<StageArgs, Done<LeaseGrant>> stage_shared;
+  VerbScript<ReadImageArgs, DoneStatus> read_image;
   VerbScript<PrefetchArgs, DoneStatus> prefetch;
   VerbScript<std::vector<LeaseId>, DoneStatus> release;
   VerbScript<OrderAsked, DoneStatus> set_order;
@@ -237,6 +238,10 @@ class FakeEngine final : public EngineApi {
   void StageShared(SessionId session, StageArgs args,
                    Done<LeaseGrant> done) override {
     Hand(stage_shared, session, args, std::move(done));
+  }
+  void ReadImage(SessionId session, ReadImageArgs args,
+                 DoneStatus done) override {
+    Hand(read_image, session, std::move(args), std::move(done));
   }
   void Prefetch(SessionId session, PrefetchArgs args,
                 DoneStatus done) override {

@@ -405,6 +405,7 @@ void NodeRig::Begin(const Transfer& transfer) {
       }
       break;
     case TransferKind::kSpill:
+    case TransferKind::kToClient:
       break;
     case TransferKind::kToDevice: {
       const uint32_t d = transfer.device.number();
@@ -425,6 +426,7 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
               "two write to the device");
     Fill(memory, transfer.device_offset, bytes, done);
   } else if (transfer.kind != TransferKind::kSpill &&
+             transfer.kind != TransferKind::kToClient &&
              transfer.host_offset.has_value()) {
     ExpectAll(host_, *transfer.host_offset, bytes, mine,
               "two write to the host");
@@ -470,6 +472,7 @@ void NodeRig::Check() {
   }
   for (const auto& [id, transfer] : moving_) {
     if (transfer.kind != TransferKind::kSpill &&
+        transfer.kind != TransferKind::kToClient &&
         transfer.kind != TransferKind::kToDevice) {
       continue;
     }

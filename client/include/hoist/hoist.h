@@ -139,6 +139,32 @@ class Lease {
   internal::Owned<hoist_lease> handle_;
 };
 
+// A group's bytes in this process's own memory, at an address that is known and
+// constant before anything is read; see hoist_c.h. Touching it before Load, or
+// after Drop, faults. Move-only.
+class HostImage {
+ public:
+  explicit HostImage(hoist_host_image* handle) : handle_(handle) {}
+
+  // Waits until the bytes are there. Again: nothing happens. `deadline`: for
+  // space in hoistd's host tier.
+  Status Load(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    const int64_t count = deadline.count();
+    return internal::Run([&](hoist_error** error) {
+      return hoist_host_image_load(
+          handle_.get(), count < 0 ? 0 : static_cast<uint64_t>(count), error);
+    });
+  }
+  // Gives the memory back, and keeps the address. No thread may be reading.
+  void Drop() { hoist_host_image_drop(handle_.get()); }
+  bool loaded() const { return hoist_host_image_is_loaded(handle_.get()) != 0; }
+  const void* data() const { return hoist_host_image_data(handle_.get()); }
+  uint64_t image_bytes() const { return hoist_host_image_bytes(handle_.get()); }
+
+ private:
+  internal::Owned<hoist_host_image> handle_;
+};
+
 enum class Planned {
   kResident = HOIST_PLANNED_RESIDENT,
   kStreamed = HOIST_PLANNED_STREAMED,
@@ -400,6 +426,17 @@ class Session {
     Result<uint32_t> index = model.FindGroup(group);
     if (!index.ok()) return index.status();
     return Stage(model, *index, options);
+  }
+
+  // Reserves addresses for the group's bytes; HostImage::Load brings them.
+  Result<HostImage> ReserveHostImage(const Model& model, uint32_t group) {
+    hoist_host_image* image = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_host_image_create(handle_.get(), model.get(), group, &image,
+                                     error);
+    });
+    if (!status.ok()) return status;
+    return HostImage(image);
   }
 
   // Asks for groups to be brought to a tier, in order of first need.

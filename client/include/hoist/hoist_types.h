@@ -195,6 +195,9 @@ struct Free {
   void operator()(hoist_model* model) const { hoist_model_free(model); }
   void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
+  void operator()(hoist_host_image* image) const {
+    hoist_host_image_free(image);
+  }
 };
 template <typename Handle>
 using Owned = std::unique_ptr<Handle, Free>;

@@ -16,6 +16,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       InternalError, InvalidArgument, NotFound, OutOfRange,
                       PermissionDenied, ResourceExhausted, Unauthenticated,
                       Unavailable, Unimplemented, UnknownError)
+from ._host_image import HostImage
 from ._library import library_path, library_version
 from ._session import Device, Lease, Session, connect
 from ._model import Group, Model, TensorInfo
@@ -24,10 +25,10 @@ from ._tensor import Tensor
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
-    "Device", "FailedPrecondition", "Group", "HoistError", "InternalError",
-    "InvalidArgument", "Lease", "Model", "NotFound", "OutOfRange",
-    "PermissionDenied", "Plan", "PlanInfo", "PlanStats", "PlannedTensors",
-    "ResourceExhausted", "Session", "Tensor", "TensorInfo",
+    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "InternalError", "InvalidArgument", "Lease", "Model", "NotFound",
+    "OutOfRange", "PermissionDenied", "Plan", "PlanInfo", "PlanStats",
+    "PlannedTensors", "ResourceExhausted", "Session", "Tensor", "TensorInfo",
     "Unauthenticated", "Unavailable", "Unimplemented", "UnknownError",
     "connect", "library_path", "library_version",
 ]

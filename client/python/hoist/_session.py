@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 from . import _library as lib
 from ._errors import InvalidArgument, NotFound
+from ._host_image import HostImage
 from ._library import ask, call, sized, text
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan
@@ -172,6 +173,14 @@ class Session:
         call("stage", self._handle, group.model._handle, group.index, device,
              _milliseconds(deadline), c.byref(handle))
         return Lease(self, group, handle)
+
+    def host_image(self, group: Group) -> HostImage:
+        """Reserves addresses of this process for the group's bytes, which
+        HostImage.load brings; no byte is read and no memory taken yet."""
+        handle = c.c_void_p()
+        call("host_image_create", self._handle, group.model._handle,
+             group.index, c.byref(handle))
+        return HostImage(self, group, handle)
 
     def prefetch(self, groups: Group | Iterable[Group], *,
                  tier: str = "device", device: int = 0) -> None:

@@ -1,0 +1,60 @@
+#ifndef HOIST_CLIENT_SRC_HOST_IMAGE_H_
+#define HOIST_CLIENT_SRC_HOST_IMAGE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "client/src/session.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+// A group's bytes at constant addresses of this process.
+//
+// The memory is a memfd's that this process makes and allocates, so that it is
+// this process's by every account, and that hoistd fills. It is mapped for
+// reading only once it is full; what has failed is gone with its descriptor.
+//
+// Threads:  thread-safe; loads and drops of one image take turns. No lock is
+//           taken in the child of a fork, where Load refuses.
+// Owns:     the addresses, and the memory while loaded. Keeps the session.
+class HostImage {
+ public:
+  // ResourceExhausted: no addresses are left. `group` is one of the model's.
+  static Result<std::unique_ptr<HostImage>> Create(
+      std::shared_ptr<Session> session, ModelPtr model, uint32_t group);
+  HostImage(const HostImage&) = delete;
+  HostImage& operator=(const HostImage&) = delete;
+
+  // Session::ReadImage's errors; ResourceExhausted: this process has no memory.
+  Status Load(std::chrono::milliseconds deadline);
+  void Drop();
+  bool loaded() const { return loaded_.load(std::memory_order_acquire); }
+  const void* data() const { return bytes() == 0 ? nullptr : Start(); }
+  uint64_t bytes() const { return entry().image_bytes; }
+  const Session& session() const { return *session_; }
+
+ private:
+  HostImage(std::shared_ptr<Session> session, ModelPtr model, uint32_t group,
+            Mapping range);
+
+  const GroupEntry& entry() const { return model_->groups()[group_]; }
+  const std::byte* Start() const { return range_.data() + start_; }
+  void Unmap();
+
+  const std::shared_ptr<Session> session_;
+  const ModelPtr model_;
+  const uint32_t group_;
+  Mapping range_;
+  const uint64_t start_;  // Of the image in the range; aligned for huge pages.
+  std::mutex mu_;         // Held over a load.
+  std::atomic<bool> loaded_{false};
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_HOST_IMAGE_H_

@@ -1,0 +1,66 @@
+#ifndef HOIST_DAEMON_MOVER_IMAGE_COPY_H_
+#define HOIST_DAEMON_MOVER_IMAGE_COPY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/mover/image_target.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+// One image on its way from the host pool to a client, cut into pieces that
+// several threads share. Who ends the last piece reports, with the first error.
+//
+// Threads:  thread-safe.
+// Owns:     the target, until it reports.
+class ImageCopy {
+ public:
+  static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+
+  ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd,
+            std::span<const std::byte> image,
+            absl::AnyInvocable<void(absl::Status)> report)
+      : memfd_(std::move(memfd)),
+        image_(image),
+        pieces_(PiecesOf(image.size())),
+        left_(pieces_),
+        report_(std::move(report)) {}
+
+  // An image of no bytes has one piece too, which only looks at the memfd.
+  static uint64_t PiecesOf(uint64_t bytes) {
+    return bytes == 0 ? 1 : (bytes + kPieceBytes - 1) / kPieceBytes;
+  }
+  uint64_t pieces() const { return pieces_; }
+
+  // Copies pieces that nobody has taken until there are none. Blocks.
+  void Help() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // nullptr: the copy has failed.
+  ImageTarget* Target() ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::shared_ptr<hoist::UniqueFd> memfd_;
+  const std::span<const std::byte> image_;
+  const uint64_t pieces_;
+  std::atomic<uint64_t> next_ = 0;
+  std::atomic<uint64_t> left_;
+  absl::AnyInvocable<void(absl::Status)> report_;
+  absl::Mutex mu_;
+  std::optional<ImageTarget> target_ ABSL_GUARDED_BY(mu_);
+  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_MOVER_IMAGE_COPY_H_
