@@ -65,6 +65,8 @@ enum Op : uint32_t {
   kHold2,
   kUnhold,
   kUnhold2,
+  kReadImage,
+  kReadImage2,
   kOps,
 };
 
@@ -302,6 +304,11 @@ void Life::Do(const Step& step) {
       if (PlanAt(a) != PlanId() && !rig_.plans().at(PlanAt(a)).ended) {
         rig_.Unhold(PlanAt(a), GroupOf(PlanAt(a), b));
       }
+      return;
+    case kReadImage:
+    case kReadImage2:
+      // Refused where the session may not read the model.
+      rig_.ReadImage(Session(a), key, absl::Seconds(c % 4) * 5);
       return;
     case kOps:
       return;

@@ -197,6 +197,18 @@ RequestId NodeRig::Stage(SessionId session, GroupKey key,
   });
 }
 
+RequestId NodeRig::ReadImage(SessionId session, GroupKey key,
+                             absl::Duration deadline,
+                             std::optional<uint64_t> memfd_bytes) {
+  const RequestId request = NewRequest(session);
+  return Do([&](Effects& e) {
+    node_->ReadImage(request, session, key, std::make_shared<hoist::UniqueFd>(),
+                     memfd_bytes.value_or(node_->BytesOf(key)), now + deadline,
+                     now, e);
+    return request;
+  });
+}
+
 RequestId NodeRig::Bring(GroupKey key, TierAt to, bool pin,
                          absl::Duration deadline,
                          std::optional<ModelId> spare) {

@@ -65,6 +65,10 @@ class NodeRig {
   RequestId Stage(SessionId session, GroupKey key,
                   absl::Duration deadline = absl::Seconds(10),
                   uint32_t device = 0, bool shared = false);
+  // nullopt: a memfd of the image's size.
+  RequestId ReadImage(SessionId session, GroupKey key,
+                      absl::Duration deadline = absl::Seconds(10),
+                      std::optional<uint64_t> memfd_bytes = {});
   RequestId Bring(GroupKey key, TierAt to, bool pin,
                   absl::Duration deadline = absl::Seconds(10),
                   std::optional<ModelId> spare = {});

@@ -117,6 +117,24 @@ inline hoist::UniqueFd SealedMemfd(uint64_t bytes) {
   return std::move(fd).value();
 }
 
+// A memfd of `bytes` bytes as a client makes it for an image.
+inline hoist::UniqueFd TargetMemfd(uint64_t bytes) {
+  hoist::Result<hoist::UniqueFd> fd = hoist::CreateMemfd("target", bytes);
+  HOIST_CHECK(fd.ok());
+  HOIST_CHECK(fallocate(fd->get(), 0, 0, static_cast<off_t>(bytes)) == 0);
+  HOIST_CHECK(fcntl(fd->get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+  return std::move(fd).value();
+}
+
+inline hoist::v1::ClientMessage ReadImageMessage(uint64_t request_id) {
+  hoist::v1::ClientMessage message;
+  message.set_request_id(request_id);
+  message.mutable_read_image()->set_model_id(3);
+  message.mutable_read_image()->set_group(4);
+  message.mutable_read_image()->set_deadline_ms(250);
+  return message;
+}
+
 // A model of one group with `tensors` tensors, as an engine gives it.
 inline ModelPtr ModelOf(uint64_t id, int tensors) {
   auto group = std::make_shared<Group>();

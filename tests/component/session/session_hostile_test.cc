@@ -256,8 +256,12 @@ TEST_F(RefusedRequests, DescriptorsMustMatchTheirIndexes) {
     ExpectRefused(takes_none, 1, kInvalid, "takes none");
   }
   ExpectRefused(PublishMessage(4096), 0, kInvalid, "descriptor 0");
+  ExpectRefused(ReadImageMessage(4), 0, kInvalid, "descriptor 0");
+  ExpectRefused(ReadImageMessage(5), 1, kInvalid, "memfd");  // /dev/null.
+  ExpectRefused(ReadImageMessage(6), 2, kInvalid, "does not name");
   EXPECT_EQ(engine().register_model.calls() + engine().stage.calls() +
-                engine().publish.calls() + engine().describe_model.calls(),
+                engine().publish.calls() + engine().describe_model.calls() +
+                engine().read_image.calls(),
             0u);
 }
 
@@ -319,6 +323,7 @@ TEST_F(SessionFixture, TenThousandRandomPacketsDoNoHarm) {
       RegisterMessage().SerializeAsString(),
       PublishMessage(4096).SerializeAsString(),
       StageMessage(1).SerializeAsString(),
+      ReadImageMessage(1).SerializeAsString(),
       DescribeMessage(2).SerializeAsString(),
       SetPlanMessage().SerializeAsString()};
   constexpr uint32_t kSeed = 20240607;

@@ -164,6 +164,25 @@ TEST_F(SessionVerbs, PublishHandsOverTheImage) {
             static_cast<int>(absl::StatusCode::kAlreadyExists));
 }
 
+TEST_F(SessionVerbs, ReadImageHandsOverTheMemfdAndIsJustAnswered) {
+  const hoist::UniqueFd target = TargetMemfd(12288);
+  ASSERT_TRUE(
+      client().Send(ReadImageMessage(8), std::vector<int>{target.get()}));
+  auto call = engine().read_image.Next();
+  EXPECT_EQ(call.args.key, (GroupKey{ModelId(3), GroupIndex(4)}));
+  EXPECT_EQ(call.args.deadline, absl::Milliseconds(250));
+  EXPECT_EQ(call.args.memfd_bytes, 12288u);
+  struct stat sent, came;
+  ASSERT_EQ(fstat(target.get(), &sent), 0);
+  ASSERT_EQ(fstat(call.args.memfd.get(), &came), 0);
+  EXPECT_EQ(sent.st_ino, came.st_ino);
+  call.done(absl::OkStatus());
+  const auto reply = client().Receive();
+  EXPECT_EQ(reply->message.request_id(), 8u);
+  EXPECT_EQ(reply->message.code(), 0);
+  EXPECT_EQ(reply->message.body_case(), hoist::v1::DaemonMessage::BODY_NOT_SET);
+}
+
 TEST_F(SessionVerbs, StageGivesLeaseAndSlabDescriptors) {
   hoist::UniqueFd slab = SealedMemfd(8192);
   struct stat original;

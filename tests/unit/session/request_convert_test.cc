@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "daemon/base/check.h"
 #include "daemon/convert/types_convert.h"
@@ -132,6 +133,64 @@ TEST(PublishFromProto, TheImageMustHoldTheGroup) {
   EXPECT_THAT(PublishFromProto(OneTensor(), Memfd(4096, kSeals)),
               StatusIs(kInvalid, HasSubstr("4096")));
   EXPECT_OK(PublishFromProto(OneTensor(), Memfd(12288, kSeals)));
+}
+
+TEST(ReadImageFromProto, EveryFieldReachesTheEngine) {
+  hoist::v1::ReadImageRequest request;
+  request.set_model_id(3);
+  request.set_group(4);
+  request.set_deadline_ms(250);
+  const auto args =
+      ReadImageFromProto(request, Memfd(12345, F_SEAL_GROW | F_SEAL_SHRINK));
+  ASSERT_OK(args);
+  EXPECT_EQ(args->key, (GroupKey{ModelId(3), GroupIndex(4)}));
+  EXPECT_EQ(args->deadline, absl::Milliseconds(250));
+  EXPECT_EQ(args->memfd_bytes, 12345u);
+  EXPECT_TRUE(args->memfd.valid());
+}
+
+TEST(ReadImageFromProto, TheMemfdMustKeepItsSizeAndTakeWrites) {
+  constexpr int kSeals = F_SEAL_GROW | F_SEAL_SHRINK;
+  for (const int seals : {0, F_SEAL_GROW, F_SEAL_SHRINK, kSeals | F_SEAL_WRITE,
+                          kSeals | F_SEAL_FUTURE_WRITE, kSeals | F_SEAL_SEAL}) {
+    EXPECT_THAT(ReadImageFromProto({}, Memfd(4096, seals)),
+                StatusIs(kInvalid, HasSubstr("sealed")))
+        << seals;
+  }
+}
+
+TEST(ReadImageFromProto, WhatIsNoMemfdIsRefused) {
+  EXPECT_THAT(ReadImageFromProto({}, Fds(1, O_RDWR)), StatusIs(kInvalid));
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const hoist::UniqueFd read_end(ends[0]);
+  std::vector<hoist::UniqueFd> write_end;
+  write_end.emplace_back(ends[1]);
+  EXPECT_THAT(ReadImageFromProto({}, std::move(write_end)),
+              StatusIs(kInvalid, HasSubstr("memfd")));
+  const std::vector<hoist::UniqueFd> memfd =
+      Memfd(4096, F_SEAL_GROW | F_SEAL_SHRINK);
+  std::vector<hoist::UniqueFd> readable;
+  readable.emplace_back(
+      open(("/proc/self/fd/" + std::to_string(memfd[0].get())).c_str(),
+           O_RDONLY | O_CLOEXEC));
+  EXPECT_THAT(ReadImageFromProto({}, std::move(readable)),
+              StatusIs(kInvalid, HasSubstr("reading and writing")));
+}
+
+TEST(ReadImageFromProto, TheDescriptorMustBeTheOneThatCame) {
+  constexpr int kSeals = F_SEAL_GROW | F_SEAL_SHRINK;
+  hoist::v1::ReadImageRequest request;
+  EXPECT_THAT(ReadImageFromProto(request, {}),
+              StatusIs(kInvalid, HasSubstr("descriptor 0")));
+  request.set_fd_index(1);
+  EXPECT_THAT(ReadImageFromProto(request, Memfd(4096, kSeals)),
+              StatusIs(kInvalid, HasSubstr("descriptor 1")));
+  request.set_fd_index(0);
+  std::vector<hoist::UniqueFd> two = Memfd(4096, kSeals);
+  two.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_THAT(ReadImageFromProto(request, std::move(two)),
+              StatusIs(kInvalid, HasSubstr("does not name")));
 }
 
 TEST(PrefetchFromProto, OnlyDeviceAndHostArePrefetchedTo) {
