@@ -1,0 +1,478 @@
+// How a module comes under hoist, step by step. Internal to torch.h.
+#ifndef HOIST_TORCH_ATTACH_H_
+#define HOIST_TORCH_ATTACH_H_
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hoist/torch.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+namespace internal {
+
+// Of what weights are; not against an adversary, as hoistd refuses other bytes
+// under a name that it has.
+class Digest {
+ public:
+  void Add(const void* data, size_t size) {
+    const char* at = static_cast<const char*>(data);
+    for (; size >= 32; at += 32, size -= 32) {
+      for (int lane = 0; lane < 4; ++lane) Mix(at + 8 * lane, 8, lane);
+    }
+    for (; size > 0;) {
+      const size_t step = std::min<size_t>(size, 8);
+      Mix(at, step, 0);
+      at += step;
+      size -= step;
+    }
+  }
+  void Add(const std::string& text) {
+    Add(static_cast<int64_t>(text.size()));
+    Add(text.data(), text.size());
+  }
+  void Add(int64_t number) { Add(&number, sizeof(number)); }
+
+  std::string Hex() const {
+    uint64_t all = 0;
+    for (const uint64_t lane : lanes_) {
+      all = (all ^ lane) * 0x9e3779b97f4a7c15u;
+      all ^= all >> 32;
+    }
+    char text[17];
+    std::snprintf(text, sizeof(text), "%016llx",
+                  static_cast<unsigned long long>(all));
+    return text;
+  }
+
+ private:
+  void Mix(const char* at, size_t size, int lane) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, size);
+    uint64_t& state = lanes_[lane];
+    state = (state ^ word) * 0x9e3779b97f4a7c15u;
+    state ^= state >> 29;
+  }
+
+  uint64_t lanes_[4] = {1, 2, 3, 4};
+};
+
+inline Status Refuse(const std::string& name, const std::string& why) {
+  return Status(Code::kInvalidArgument, "\"" + name + "\" " + why);
+}
+
+class Attacher {
+ public:
+  Attacher(::torch::nn::Module& module, Session& session,
+           const AttachOptions& options)
+      : session_(session),
+        options_(options),
+        state_(std::make_unique<Attached::State>()) {
+    Walk(module, "", &tree_);
+  }
+
+  Status Run() {
+    if (!options_.plan.order.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "plan.order is set; name groups in `order`");
+    }
+    if (Status s = Choose(options_.exclude, options_.hoist_buffer, &tree_);
+        !s.ok()) {
+      return s;
+    }
+    const bool theirs = !options_.path.empty() || !options_.model.empty();
+    Result<Model> model = theirs ? FindModel() : PublishModel();
+    if (!model.ok()) return model.status();
+    PlanOptions plan = options_.plan;
+    for (const std::string& group : options_.order) {
+      Result<uint32_t> index = model->FindGroup(group);
+      if (!index.ok()) return index.status();
+      plan.order.push_back(*index);
+    }
+    if (Status s = theirs ? BindByName(*model) : BindPublished(*model);
+        !s.ok()) {
+      return s;
+    }
+    Result<StagedTensors> staged =
+        StagedTensors::Create(session_, std::move(*model), plan);
+    if (!staged.ok()) return staged.status();
+    state_->device = staged->device();
+    state_->staged.emplace(std::move(*staged));
+    Index();
+    return TakeOver();
+  }
+
+  Attached Take() { return Attached(std::move(state_)); }
+
+ private:
+  Result<Model> FindModel() {
+    if (options_.path.empty()) return session_.DescribeModel(options_.model);
+    if (!options_.model.empty()) {
+      return Status(Code::kInvalidArgument, "give `path` or `model`, not both");
+    }
+    RegisterOptions given;
+    given.path = options_.path;
+    given.name = options_.name.empty() ? options_.path : options_.name;
+    // "/" may not be at an end of a model's name.
+    const size_t first = given.name.find_first_not_of('/');
+    const size_t last = given.name.find_last_not_of('/');
+    if (first == std::string::npos) {
+      return Status(Code::kInvalidArgument, "`name` is empty");
+    }
+    given.name = given.name.substr(first, last - first + 1);
+    given.grouping =
+        options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
+    given.readers = options_.readers;
+    return session_.RegisterModel(given);
+  }
+
+  // The bytes as host memory; on a GPU, a copy of them.
+  static at::Tensor HostBytes(const Stored& stored) {
+    c10::Storage storage(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(stored.storage));
+    return View(std::move(storage), Bytes(stored.to - stored.from, stored.from))
+        .to(at::kCPU);
+  }
+
+  // One range as what it is published as: every name of it, or, where weights
+  // are views of parts of it, plain bytes under the first name.
+  std::vector<PublishTensor> Describe(const Stored& stored,
+                                      const void* data) const {
+    std::vector<PublishTensor> all;
+    if (!stored.alike) {
+      all.push_back({tree_.weights[stored.weights.front()].name(),
+                     DType::kU8,
+                     {static_cast<int64_t>(stored.to - stored.from)},
+                     data,
+                     {}});
+      return all;
+    }
+    for (const size_t i : stored.weights) {
+      const Weight& weight = tree_.weights[i];
+      const Geometry geometry = GeometryOf(weight.tensor);
+      DType dtype = DType::kU8;
+      for (const TypePair& type : Types()) {
+        if (type.torch == geometry.dtype) dtype = type.hoist;
+      }
+      for (const std::string& name : weight.names) {
+        all.push_back({name, dtype, geometry.sizes, data, geometry.strides});
+      }
+    }
+    return all;
+  }
+
+  std::string MakeName() const {
+    Digest digest;
+    for (const StoredGroup& group : groups_) {
+      digest.Add(group.name);
+      for (const size_t i : group.stored) {
+        const at::Tensor bytes = HostBytes(stored_[i]);
+        for (const PublishTensor& one : Describe(stored_[i], nullptr)) {
+          digest.Add(one.name);
+          digest.Add(static_cast<int64_t>(one.dtype));
+          digest.Add(static_cast<int64_t>(one.shape.size()));
+          for (const int64_t size : one.shape) digest.Add(size);
+          for (const int64_t stride : one.strides) digest.Add(stride);
+        }
+        if (bytes.numel() > 0) {
+          digest.Add(bytes.const_data_ptr(), bytes.nbytes());
+        }
+      }
+    }
+    return "libtorch-" + digest.Hex();
+  }
+
+  Result<Model> PublishModel() {
+    stored_ = FindStored(tree_);
+    for (Stored& stored : stored_) {
+      // So that each view begins at a whole element of the bytes.
+      if (!stored.alike) stored.from -= stored.from % 16;
+    }
+    groups_ = GroupStored(tree_, stored_,
+                          Grouper(tree_, options_.groups, options_.rule).Run());
+    if (groups_.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "the module has no weight that hoist may keep");
+    }
+    PublishOptions given;
+    given.model = options_.name.empty() ? MakeName() : options_.name;
+    given.readers = options_.readers;
+    std::optional<Model> model;
+    for (const StoredGroup& group : groups_) {
+      given.group = group.name;
+      given.tensors.clear();
+      std::vector<at::Tensor> keep;
+      for (const size_t i : group.stored) {
+        keep.push_back(HostBytes(stored_[i]));
+        const void* data =
+            keep.back().numel() == 0 ? nullptr : keep.back().const_data_ptr();
+        for (PublishTensor& one : Describe(stored_[i], data)) {
+          given.tensors.push_back(std::move(one));
+        }
+      }
+      Result<Model> now = session_.Publish(given);
+      if (!now.ok()) return now.status();
+      model.emplace(std::move(*now));
+    }
+    if (model->group_count() != groups_.size()) {
+      return Status(Code::kAlreadyExists,
+                    "the model \"" + given.model + "\" has " +
+                        std::to_string(model->group_count()) +
+                        " groups, and not only this module's " +
+                        std::to_string(groups_.size()) +
+                        "; give it another name, or attach with `model`");
+    }
+    return std::move(*model);
+  }
+
+  size_t AddHome(const at::Tensor& tensor) {
+    const auto [it, fresh] = homes_.try_emplace(
+        tensor.storage().unsafeGetStorageImpl(), state_->bindings.homes.size());
+    if (fresh) state_->bindings.homes.push_back(HomeOf(tensor));
+    return it->second;
+  }
+
+  static std::optional<uint32_t> FindTensor(
+      const std::vector<TensorView>& views, const std::string& name) {
+    for (uint32_t i = 0; i < views.size(); ++i) {
+      if (views[i].name() == name) return i;
+    }
+    return std::nullopt;
+  }
+
+  Status BindPublished(const Model& model) {
+    Bindings& bindings = state_->bindings;
+    bindings.of_group.resize(model.group_count());
+    for (const StoredGroup& group : groups_) {
+      Result<uint32_t> number = model.FindGroup(group.name);
+      if (!number.ok()) return number.status();
+      const std::vector<TensorView> views = model.tensors(*number);
+      for (const size_t i : group.stored) {
+        const Stored& stored = stored_[i];
+        const Weight& first = tree_.weights[stored.weights.front()];
+        const auto index = FindTensor(views, first.name());
+        if (!index.has_value()) {
+          return Refuse(first.name(), "was published, and is not there");
+        }
+        Kept kept{*number,
+                  *index,
+                  AddHome(first.tensor),
+                  stored.from,
+                  stored.to - stored.from,
+                  {}};
+        for (const size_t w : stored.weights) {
+          const Geometry home = GeometryOf(tree_.weights[w].tensor);
+          Geometry image = home;
+          image.offset -= static_cast<int64_t>(stored.from) /
+                          static_cast<int64_t>(c10::elementSize(home.dtype));
+          kept.bound.push_back({tree_.weights[w].tensor, home, image, {}, {}});
+        }
+        bindings.of_group[*number].push_back(bindings.kept.size());
+        bindings.kept.push_back(std::move(kept));
+        bindings.MakeIdle(bindings.kept.size() - 1, first.name(), group.name);
+      }
+    }
+    return Status();
+  }
+
+  using Places = std::unordered_map<std::string, std::pair<uint32_t, uint32_t>>;
+
+  std::optional<std::pair<uint32_t, uint32_t>> Find(
+      const Places& places, const Weight& weight) const {
+    for (const std::string& name : weight.names) {
+      const auto found =
+          places.find(options_.rename ? options_.rename(name) : name);
+      if (found != places.end()) return found->second;
+    }
+    return std::nullopt;
+  }
+
+  static Status CheckSame(const Weight& weight, const TensorView& view) {
+    std::string type = "?";
+    for (const TypePair& pair : Types()) {
+      if (pair.torch == weight.tensor.scalar_type()) type = NameOf(pair.hoist);
+    }
+    if (type != NameOf(view.dtype())) {
+      return Refuse(weight.name(), "is " + type + " in the module and " +
+                                       NameOf(view.dtype()) + " in the model");
+    }
+    if (weight.tensor.sizes().vec() != view.shape()) {
+      return Refuse(weight.name(),
+                    "has the shape " + c10::str(weight.tensor.sizes()) +
+                        " in the module and " +
+                        c10::str(c10::IntArrayRef(view.shape())) +
+                        " in the model");
+    }
+    return Status();
+  }
+
+  Status BindByName(const Model& model) {
+    Bindings& bindings = state_->bindings;
+    bindings.of_group.resize(model.group_count());
+    std::vector<std::vector<TensorView>> views;
+    Places places;
+    for (uint32_t g = 0; g < model.group_count(); ++g) {
+      views.push_back(model.tensors(g));
+      for (uint32_t t = 0; t < views[g].size(); ++t) {
+        places[std::string(views[g][t].name())] = {g, t};
+      }
+    }
+    std::map<std::pair<uint32_t, uint64_t>, size_t> known;  // By offset.
+    for (const Weight& weight : tree_.weights) {
+      const auto place = Find(places, weight);
+      if (!place.has_value()) {
+        if (!weight.hoisted) continue;
+        return Status(Code::kNotFound,
+                      "the model \"" + std::string(model.name()) +
+                          "\" has no tensor \"" + weight.name() +
+                          "\"; see `rename`, or name it in `exclude`");
+      }
+      const TensorView& view = views[place->first][place->second];
+      if (Status s = CheckSame(weight, view); !s.ok()) return s;
+      if (!weight.hoisted) {
+        if (WhyNot(weight.tensor).empty()) {
+          to_load_.push_back({weight.tensor, *place});
+        }
+        continue;
+      }
+      // Tied here, or two names of the same bytes there: one home.
+      const auto [it, fresh] = known.try_emplace(
+          {place->first, view.offset_bytes()}, bindings.kept.size());
+      if (fresh) {
+        bindings.of_group[place->first].push_back(bindings.kept.size());
+        bindings.kept.push_back({place->first,
+                                 place->second,
+                                 bindings.homes.size(),
+                                 0,
+                                 view.size_bytes(),
+                                 {}});
+        bindings.homes.push_back(
+            {view.size_bytes(), weight.tensor.device(), std::nullopt});
+      }
+      const Geometry geometry{weight.tensor.scalar_type(), view.shape(),
+                              view.strides(), 0};
+      Kept& kept = bindings.kept[it->second];
+      if (kept.bytes != view.size_bytes()) {
+        return Refuse(weight.name(), "is a part of another weight's bytes");
+      }
+      kept.bound.push_back({weight.tensor, geometry, geometry, {}, {}});
+      bindings.MakeIdle(it->second, weight.name(),
+                        std::string(model.group_name(place->first)));
+    }
+    return Status();
+  }
+
+  // Which groups hold what is below each module.
+  void Index() {
+    Attached::State& state = *state_;
+    for (const Kept& kept : state.bindings.kept) {
+      for (const Bound& bound : kept.bound) {
+        state.group_of[bound.tensor.unsafeGetTensorImpl()] = kept.group;
+      }
+    }
+    for (const Weight& weight : tree_.weights) {
+      for (const std::string& name : weight.names) {
+        state.weights.emplace(name, weight.tensor);
+      }
+    }
+    for (size_t i = tree_.nodes.size(); i-- > 0;) {  // Children come later.
+      const Node& node = tree_.nodes[i];
+      state.modules.emplace(node.name, node.module);
+      std::vector<uint32_t>& groups = state.groups_of[node.module];
+      const auto add = [&](uint32_t group) {
+        if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
+          groups.push_back(group);
+        }
+      };
+      // By the module itself, as a tie has one owner and several users.
+      const auto own = [&](const auto& tensors) {
+        for (const auto& item : tensors) {
+          const auto found =
+              state.group_of.find(item.value().unsafeGetTensorImpl());
+          if (found != state.group_of.end()) add(found->second);
+        }
+      };
+      own(node.module->named_parameters(/*recurse=*/false));
+      own(node.module->named_buffers(/*recurse=*/false));
+      for (const auto& child : node.module->named_children()) {
+        for (const uint32_t group : state.groups_of[child.value().get()]) {
+          add(group);
+        }
+      }
+      std::sort(groups.begin(), groups.end());
+    }
+  }
+
+  // Private weights that the model has, as they are there.
+  Status Load(std::vector<std::pair<at::Tensor, at::Tensor>>* values) {
+    for (const auto& [tensor, place] : to_load_) {
+      Result<StagedTensors::Scope> scope = state_->staged->Stage(place.first);
+      if (!scope.ok()) return scope.status();
+      values->emplace_back(tensor, scope->tensors()[place.second].to(
+                                       tensor.device(), tensor.scalar_type(),
+                                       /*non_blocking=*/false, /*copy=*/true));
+    }
+    return to_load_.empty() ? Status() : state_->staged->Check();
+  }
+
+  Status TakeOver() {
+    Attached::State* state = state_.get();
+    std::vector<std::pair<at::Tensor, at::Tensor>> values;
+    if (Status s = Load(&values); !s.ok()) return s;
+    for (const auto& [tensor, value] : values) {
+      View(tensor.storage(), GeometryOf(tensor)).copy_(value);
+    }
+    std::map<c10::StorageImpl*, std::vector<at::Tensor>> by_storage;
+    for (const Weight& weight : tree_.weights) {
+      if (weight.hoisted || !WhyNot(weight.tensor).empty()) continue;
+      by_storage[weight.tensor.storage().unsafeGetStorageImpl()].push_back(
+          weight.tensor);
+    }
+    for (const auto& [storage, tensors] : by_storage) {
+      state->bindings.MoveTo(state->device, tensors);
+    }
+    state->bindings.LetGo();
+    state->staged->Watch(
+        {[state](uint32_t group, const std::vector<at::Tensor>& tensors,
+                 bool made) { state->bindings.Begun(group, tensors, made); },
+         [state](uint32_t group) { state->bindings.Ended(group); }});
+    return Status();
+  }
+
+  Session& session_;
+  const AttachOptions& options_;
+  Tree tree_;
+  std::vector<Stored> stored_;
+  std::vector<StoredGroup> groups_;
+  std::unordered_map<c10::StorageImpl*, size_t> homes_;
+  std::vector<std::pair<at::Tensor, std::pair<uint32_t, uint32_t>>> to_load_;
+  std::unique_ptr<Attached::State> state_;
+};
+
+}  // namespace internal
+
+inline Result<Attached> Attach(::torch::nn::Module& module, Session& session,
+                               const AttachOptions& options) {
+  std::optional<Attached> attached;
+  Status status = internal::Catching([&] {
+    internal::Attacher attacher(module, session, options);
+    Status s = attacher.Run();
+    if (s.ok()) attached.emplace(attacher.Take());
+    return s;
+  });
+  if (!status.ok()) return status;
+  return std::move(*attached);
+}
+
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_ATTACH_H_

@@ -1,0 +1,215 @@
+// How a module's tensor objects and hoist's bytes come together and part.
+// Internal to torch.h.
+//
+// A tensor object stays the one that the module, and whoever took a handle of
+// it, holds; what it shows is exchanged by set_data: the group's place on the
+// device while that is staged, else nothing, of the true shape and type, which
+// throws when its data is asked for.
+#ifndef HOIST_TORCH_BIND_H_
+#define HOIST_TORCH_BIND_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hoist/torch_module.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+namespace internal {
+
+// A storage that the module had.
+struct Home {
+  uint64_t bytes = 0;
+  c10::Device device{at::kCPU};
+  // Still there if somebody else holds it.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> was;
+};
+
+inline Home HomeOf(const at::Tensor& tensor) {
+  return {tensor.storage().nbytes(), tensor.device(),
+          tensor.storage().getWeakStorageImpl()};
+}
+
+// A hoisted weight: how it lay at home, and how it lies in its hoist tensor.
+struct Bound {
+  at::Tensor tensor;
+  Geometry home;
+  Geometry image;
+  at::Tensor idle;
+  at::Tensor staged;
+};
+
+// Bytes that hoist keeps: a tensor of a group.
+struct Kept {
+  uint32_t group = 0;
+  uint32_t tensor = 0;
+  size_t home = 0;
+  uint64_t from = 0;  // In its home.
+  uint64_t bytes = 0;
+  std::vector<Bound> bound;
+};
+
+// A weight that was moved to the device, where forward may write it.
+struct Moved {
+  at::Tensor tensor;
+  size_t home = 0;
+  Geometry geometry;
+};
+
+// Threads:  Begun and Ended of one group one after another; the others alone.
+class Bindings {
+ public:
+  std::vector<Home> homes;
+  std::vector<Kept> kept;
+  std::vector<Moved> moved;
+  std::vector<std::vector<size_t>> of_group;  // Of `kept`.
+
+  // `name` of a weight of `kept[i]`, for what it says when it is misused.
+  void MakeIdle(size_t i, const std::string& name, const std::string& group) {
+    const c10::Storage storage =
+        Borrow(nullptr, kept[i].bytes, c10::Device(at::kCPU));
+    storage.unsafeGetStorageImpl()
+        ->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            "hoist: \"" + name + "\" is in hoistd, and its group \"" + group +
+            "\" is not staged; use it in a scope of attached.Use(...), copy it "
+            "by attached.Value(\"" +
+            name + "\"), or attached.Detach()");
+    for (Bound& bound : kept[i].bound) {
+      bound.idle = View(storage, bound.image, bound.tensor.is_inference());
+    }
+  }
+
+  void LetGo() {
+    for (const Kept& one : kept) {
+      for (const Bound& bound : one.bound) bound.tensor.set_data(bound.idle);
+    }
+  }
+
+  void Begun(uint32_t group, const std::vector<at::Tensor>& tensors,
+             bool made) {
+    for (const size_t i : of_group[group]) {
+      for (Bound& bound : kept[i].bound) {
+        if (made || !bound.staged.defined()) {
+          bound.staged = View(tensors[kept[i].tensor].storage(), bound.image,
+                              bound.tensor.is_inference());
+        }
+        bound.tensor.set_data(bound.staged);
+      }
+    }
+  }
+
+  void Ended(uint32_t group) {
+    for (const size_t i : of_group[group]) {
+      for (const Bound& bound : kept[i].bound) {
+        bound.tensor.set_data(bound.idle);
+        // The bytes where it lay are another's from now on: backward, which may
+        // have kept a view of it, must not take them for the weight.
+        if (!bound.tensor.is_inference()) {
+          bound.tensor.unsafeGetTensorImpl()->bump_version();
+        }
+      }
+    }
+  }
+
+  // Moves private weights of one home; throws torch's exceptions.
+  void MoveTo(c10::Device device, const std::vector<at::Tensor>& tensors) {
+    const at::Tensor& first = tensors.front();
+    if (first.device() == device) return;
+    const size_t home = homes.size();
+    const Home here = HomeOf(first);
+    const c10::Storage there = Allocate(here.bytes, device, /*all=*/true);
+    Copy(first.storage(), 0, there, 0, here.bytes);
+    homes.push_back(here);
+    for (const at::Tensor& tensor : tensors) {
+      moved.push_back({tensor, home, GeometryOf(tensor)});
+      tensor.set_data(
+          View(there, moved.back().geometry, tensor.is_inference()));
+    }
+  }
+
+  // All is made before any tensor changes. Throws torch's exceptions.
+  Status GiveBack(StagedTensors* staged) {
+    std::vector<bool> alive(homes.size(), false);
+    std::vector<c10::Storage> storages = OpenHomes(&alive);
+    for (uint32_t group = 0; group < of_group.size(); ++group) {
+      if (of_group[group].empty()) continue;
+      Result<StagedTensors::Scope> scope = staged->Stage(group);
+      if (!scope.ok()) return scope.status();
+      const std::vector<at::Tensor> tensors = scope->tensors();
+      for (const size_t i : of_group[group]) {
+        const Kept& one = kept[i];
+        if (alive[one.home]) continue;  // Its bytes have not changed.
+        Copy(tensors[one.tensor].storage(), 0, storages[one.home], one.from,
+             one.bytes);
+      }
+      if (Status s = scope->End(); !s.ok()) return s;
+    }
+    if (Status s = staged->Check(); !s.ok()) return s;
+    std::vector<bool> written(homes.size(), false);
+    for (const Moved& one : moved) {
+      if (written[one.home]) continue;
+      written[one.home] = true;
+      Copy(one.tensor.storage(), 0, storages[one.home], 0,
+           homes[one.home].bytes);
+    }
+    for (const Kept& one : kept) {
+      for (const Bound& bound : one.bound) {
+        bound.tensor.set_data(
+            View(storages[one.home], bound.home, bound.tensor.is_inference()));
+      }
+    }
+    for (const Moved& one : moved) {
+      one.tensor.set_data(
+          View(storages[one.home], one.geometry, one.tensor.is_inference()));
+    }
+    return Status();
+  }
+
+  static void Copy(const c10::Storage& from, uint64_t at,
+                   const c10::Storage& to, uint64_t to_at, uint64_t bytes) {
+    if (bytes == 0) return;
+    View(to, Bytes(bytes, to_at)).copy_(View(from, Bytes(bytes, at)));
+  }
+
+ private:
+  static c10::Storage Allocate(uint64_t bytes, c10::Device device, bool all) {
+    const auto options = at::TensorOptions().dtype(at::kByte).device(device);
+    const auto count = static_cast<int64_t>(bytes);
+    // What no weight covers is nobody's, but not random either.
+    return (all ? at::empty({count}, options) : at::zeros({count}, options))
+        .storage();
+  }
+
+  std::vector<c10::Storage> OpenHomes(std::vector<bool>* alive) const {
+    std::vector<uint64_t> covered(homes.size(), 0);
+    for (const Kept& one : kept) covered[one.home] += one.bytes;
+    for (const Moved& one : moved) {
+      covered[one.home] = homes[one.home].bytes;
+    }
+    std::vector<c10::Storage> storages;
+    for (size_t i = 0; i < homes.size(); ++i) {
+      const Home& home = homes[i];
+      if (home.was.has_value()) {
+        if (auto was = home.was->lock()) {
+          (*alive)[i] = true;
+          storages.emplace_back(std::move(was));
+          continue;
+        }
+      }
+      storages.push_back(
+          Allocate(home.bytes, home.device, covered[i] >= home.bytes));
+    }
+    return storages;
+  }
+};
+
+}  // namespace internal
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_BIND_H_
