@@ -55,6 +55,7 @@ PlanOptions OptionsOf(const hoist_plan_options& given) {
   options.weight = given.weight;
   options.priority = given.priority;
   options.max_bytes_per_second = given.max_bytes_per_second;
+  options.learn = given.learn != 0;
   return options;
 }
 

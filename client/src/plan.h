@@ -31,6 +31,7 @@ struct PlanOptions {
   uint32_t weight = 0;
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;
+  bool learn = false;  // Though an order is given; EndPass alone ends a pass.
 };
 
 // What hoist_plan_* calls promise is in hoist_c.h.

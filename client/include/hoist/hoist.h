@@ -269,6 +269,7 @@ struct PlanOptions {
   uint32_t weight = 1;                // 1 to 1,000.
   int32_t priority = 0;               // -10 to 10; higher goes first.
   uint64_t max_bytes_per_second = 0;  // 0: no cap.
+  bool learn = false;  // `order` serves until EndPass; see hoist_c.h.
 };
 
 struct ConnectOptions {
@@ -468,6 +469,7 @@ class Session {
     given.weight = options.weight;
     given.priority = options.priority;
     given.max_bytes_per_second = options.max_bytes_per_second;
+    given.learn = options.learn ? 1 : 0;
     hoist_plan* plan = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);

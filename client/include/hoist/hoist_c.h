@@ -393,6 +393,9 @@ typedef struct hoist_plan_options {
   uint32_t weight;               /* 1 to 1,000; 0: 1. */
   int32_t priority;              /* -10 to 10; higher goes first. */
   uint64_t max_bytes_per_second; /* 0: no cap. */
+  /* 1: `order` serves only until one has been learned, from the pass that the
+   * first hoist_plan_end_pass ends. */
+  int learn;
 } hoist_plan_options;
 
 /* `options` may be NULL: device 0, what can be promised, a learned order.

@@ -11,6 +11,8 @@ Nothing is copied into this process: arrays and tensors are views of hoistd's
 memory, and may be used until their lease is released.
 """
 
+import importlib
+
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
                       InternalError, InvalidArgument, NotFound, OutOfRange,
@@ -33,3 +35,20 @@ __all__ = [
     "connect", "library_path", "library_version",
 ]
 __version__ = "0.1.0"
+
+# What needs torch is imported when it is first asked for.
+_NN = {"AttachStats", "attach", "check", "detach", "load", "set_budget",
+       "stage", "stats"}
+_MODULES = {"compat", "nn"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _NN:
+        return getattr(importlib.import_module(".nn", __name__), name)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NN, *_MODULES})

@@ -72,7 +72,7 @@ class PlanOptions(c.Structure):
                 ("order_length", c.c_size_t), ("deadline_ms", c.c_uint64),
                 ("stage_deadline_ms", c.c_uint64), ("weight", c.c_uint32),
                 ("priority", c.c_int32),
-                ("max_bytes_per_second", c.c_uint64)]
+                ("max_bytes_per_second", c.c_uint64), ("learn", c.c_int)]
 
 
 class PlanInfoRecord(c.Structure):

@@ -202,7 +202,8 @@ class Session:
                  order: Iterable[Group] | None = None, device: int = 0,
                  deadline: float = 30.0, stage_deadline: float = 0.0,
                  weight: int = 1, priority: int = 0,
-                 max_bytes_per_second: int = 0) -> Plan:
+                 max_bytes_per_second: int = 0,
+                 learn: bool = False) -> Plan:
         """Stages the model's groups in order, over and over, in a budget.
 
         budget: bytes of device memory; 0: as much as can be promised.
@@ -211,6 +212,8 @@ class Session:
         stage_deadline: seconds for a group's bytes to come; 0: 60.
         weight, priority, max_bytes_per_second: how the link is shared with
         other plans: 1 to 1,000; -10 to 10, higher goes first; 0: no cap.
+        learn: `order` serves only until the first Plan.end_pass, which ends
+        the pass that the order is learned from.
         """
         options = sized(lib.PlanOptions)
         options.device = device
@@ -227,6 +230,7 @@ class Session:
         options.weight = weight
         options.priority = priority
         options.max_bytes_per_second = max_bytes_per_second
+        options.learn = learn
         handle = c.c_void_p()
         call("set_plan", self._handle, model._handle, c.byref(options),
              c.byref(handle))

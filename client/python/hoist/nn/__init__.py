@@ -1,0 +1,15 @@
+"""PyTorch modules whose weights live in hoist.
+
+    model = hoist.attach(model, budget="8GiB")
+    model(x)                     # as before, bit for bit
+
+See hoist.attach, and README.md for recipes.
+"""
+
+from ._api import attach, check, detach, set_budget, stage, stats
+from ._attachment import AttachStats
+from ._casting import DEFAULT_SKIP
+from ._idle import IdleTensor
+
+__all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "attach", "check",
+           "detach", "set_budget", "stage", "stats"]

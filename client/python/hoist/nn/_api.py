@@ -1,0 +1,229 @@
+"""hoist.attach, detach, stage, stats, set_budget; load is in _load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import Any, Iterator, Sequence, Union
+
+import torch
+from torch import nn
+
+from .. import _session
+from .._errors import FailedPrecondition, InvalidArgument, NotFound
+from ._assemble import Wanted, assemble, plan_budget
+from ._attachment import (Attachment, AttachStats, attachment_of,
+                          attachments_in)
+from ._budget import Budget
+from ._casting import DEFAULT_SKIP, Skip, check_storage_type, matches
+from ._grouping import Groups
+from ._hand_over import known_model, name_by_content
+from ._layout import choose_storage, lay_out
+from ._progress import progress_bar
+
+IDLE = ("cpu", "slot", "meta")
+
+
+def attach(module: nn.Module, budget: Budget = None, *,
+           groups: Groups = "block", order: Union[str, Sequence[str]] = "learn",
+           storage_dtype: torch.dtype | None = None,
+           skip: Skip = DEFAULT_SKIP, exclude: Skip = (), idle: str = "cpu",
+           name: str | None = None, device: Any = None,
+           session: _session.Session | None = None,
+           exclude_kwargs: Sequence[str] = (), progress: bool | None = None,
+           deadline: float = 60.0, weight: int = 1,
+           priority: int = 0) -> nn.Module:
+    """Puts a module's weights under hoist; returns the module.
+
+    Its weights are handed to hoistd group by group, and the module's own are
+    let go on the way; from then on each group is staged on the device before
+    the modules that need it run. The module computes what it computed before.
+    Where hoistd has the same weights in the same groups already, nothing is
+    handed over. Weights on the meta device are the model's called `name`.
+
+    budget: device memory for the weights: bytes, "8GiB", a float in (0, 1] of
+        the model's bytes, None for what hoistd can promise; or {device: any of
+        these}, which spreads the groups over several devices in order.
+    groups: what is staged together: "block" (each element of the outermost
+        lists and sequences, and each largest subtree beside them), ("block",
+        n) for n of those, "leaf", {group: [module names]}, or a function of
+        (name, module) that gives a group's name or None.
+    order: in which groups are needed, by name; "learn": from the first pass.
+    storage_dtype: store parameters as this smaller floating type, in hoistd and
+        on the link, and cast them back on the device. What they were is kept.
+    skip: modules that storage_dtype leaves alone: patterns of names, classes.
+    exclude: modules that hoist leaves alone: patterns, classes or modules.
+    idle: what a weight is outside its forward: "cpu" (the true value, read
+        when it is looked at), "slot" (the same between passes; within a pass
+        nothing is put back, so that compiled code sees one object), "meta".
+    name: the model's in hoistd; None: by its class and content.
+    device: torch's name or hoistd's index; None: the current GPU if hoistd has
+        it, else hoistd's first.
+    session: None: one for the whole process, to $HOIST_SOCKET.
+    exclude_kwargs: arguments of the module that are not moved to the device.
+    progress: True, False, or None for a bar if stderr is a terminal; with tqdm.
+    deadline: seconds to wait for space, whenever something is staged.
+    weight, priority: of this module's share of the link; see Session.set_plan.
+
+    If it fails, the module is as it was. Raises FailedPrecondition (attached
+    already, or under accelerate's or diffusers' hooks), ResourceExhausted (the
+    budget is too small, and what would do), Unavailable (no hoistd),
+    AlreadyExists (`name` has other weights), Unimplemented (a tensor subclass
+    that does not flatten).
+    """
+    module = unwrap(module)
+    refuse_managed(module)
+    wanted = check_wanted(Wanted(
+        budget, groups, order, storage_dtype, skip, exclude, idle, name,
+        device, session or default_session(), exclude_kwargs, progress,
+        deadline, weight, priority))
+    excluded = find_excluded(module, exclude)
+    specs = lay_out(module, groups, excluded)
+    if not specs:
+        raise InvalidArgument("the module has no weights to attach")
+    if storage_dtype is not None:
+        choose_storage(module, specs, storage_dtype, skip)
+    on_meta = all(stored.device.type == "meta"
+                  for spec in specs for stored in spec.stored)
+    if on_meta and name is None:
+        raise FailedPrecondition(
+            "the module's weights are on the meta device; give name=, the "
+            "model that hoistd has them in, or use hoist.load for files")
+    if name is None:
+        name = name_by_content(module, specs)
+        original = known_model(wanted.session, name, specs, cast=False)
+    else:
+        original = (known_model(wanted.session, name, specs, cast=False)
+                    if on_meta else None)
+    if on_meta and original is None:
+        raise NotFound(f'hoistd has no model "{name}" with all of these groups')
+    total = sum(spec.nbytes for spec in specs)
+    with progress_bar(progress, f"attach {name}", total) as advance:
+        assemble(module, wanted, specs, excluded, original, name, advance)
+    return module
+
+
+def detach(module: nn.Module) -> nn.Module:
+    """Gives an attached module its own weights again; returns the module.
+
+    Bytes, types, strides, ties and devices are what they were before attach
+    (of a module that was loaded: on the CPU), and so are hooks and forward.
+    NotFound: the module is not attached.
+    """
+    module = unwrap(module)
+    found = _attachment(module)
+    if found.root is not module:
+        raise FailedPrecondition(
+            f"a {type(found.root).__name__} that holds this module was "
+            "attached; detach that")
+    found.detach()
+    return module
+
+
+@contextlib.contextmanager
+def stage(module: nn.Module) -> Iterator[nn.Module]:
+    """Makes the weights of a module usable on the device for the block, for
+    what does not go through forward. Waits for the bytes, and at the block's
+    end for the current stream."""
+    found = _attachment(module)
+    with found.staged_beside_the_plan(set(unwrap(module).modules())):
+        yield module
+
+
+def stats(module: nn.Module) -> AttachStats:
+    """What an attached module is and has done so far."""
+    return _attachment(module).stats()
+
+
+def set_budget(module: nn.Module, budget: Budget) -> None:
+    """Changes the device memory of an attached module, between passes. On
+    ResourceExhausted it stays as it was."""
+    found = _attachment(module)
+    found.set_budget([plan_budget(found, part, budget)
+                      for part in found.parts])
+
+
+def check(module: nn.Module) -> None:
+    """Raises if results of an attached module may not be trusted: hoistd, the
+    session or a deadline ended while they were computed. Synchronize first."""
+    _attachment(module).check()
+
+
+def check_wanted(wanted: Wanted) -> Wanted:
+    if wanted.idle not in IDLE:
+        raise InvalidArgument(f"idle={wanted.idle!r} is none of {IDLE}")
+    if wanted.storage_dtype is not None:
+        check_storage_type(wanted.storage_dtype)
+    if isinstance(wanted.order, str) and wanted.order != "learn":
+        raise InvalidArgument(f'order={wanted.order!r} is neither "learn" nor '
+                              "a list of groups' names")
+    return wanted
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module that torch.compile or DataParallel's kin wrap."""
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(
+            f"{type(module).__name__} is no torch.nn.Module; attach a "
+            "pipeline's modules one by one")
+    return getattr(module, "_orig_mod", module)
+
+
+def _attachment(module: nn.Module) -> Attachment:
+    module = unwrap(module)
+    found = attachment_of(module)
+    if found is None:
+        found = next(attachments_in(module), None)
+    if found is None:
+        raise NotFound(f"this {type(module).__name__} is not attached to hoist")
+    return found
+
+
+def refuse_managed(module: nn.Module) -> None:
+    """FailedPrecondition: somebody else moves these weights already."""
+    if next(attachments_in(module), None) is not None:
+        raise FailedPrecondition(
+            "the module, or a part of it, is attached already; "
+            "hoist.detach it first")
+    for name, one in module.named_modules():
+        if hasattr(one, "_hf_hook"):
+            raise FailedPrecondition(
+                f'accelerate manages "{name or "the module"}" (device_map or '
+                "cpu_offload); accelerate.hooks.remove_hook_from_submodules("
+                "module) first, or load it without device_map")
+        hooks = getattr(one, "_diffusers_hook", None)
+        if hooks is not None and any("offload" in key or "layerwise" in key
+                                     for key in hooks.hooks):
+            raise FailedPrecondition(
+                f'diffusers offloads or casts "{name or "the module"}" '
+                "already; attach a module without those hooks, or use "
+                "hoist.compat in their place")
+
+
+def find_excluded(module: nn.Module, exclude: Skip) -> set[nn.Module]:
+    """The modules that match, and all below them."""
+    found: set[nn.Module] = set()
+    for name, one in module.named_modules():
+        if name and matches(name, one, exclude):
+            found.update(one.modules())
+    return found
+
+
+_sessions: dict[tuple[int, str | None], _session.Session] = {}
+_sessions_lock = threading.Lock()
+
+
+def default_session() -> _session.Session:
+    """One for the process, made when first asked for; again if it has ended."""
+    key = (os.getpid(), os.environ.get("HOIST_SOCKET"))
+    with _sessions_lock:
+        session = _sessions.get(key)
+        if session is not None:
+            try:
+                session.check()
+                return session
+            except Exception:  # It has ended; whoever uses it still sees why.
+                del _sessions[key]
+        session = _sessions[key] = _session.connect()
+        return session

@@ -1,0 +1,208 @@
+"""From groups on paper to an attached module: hand-over, plans, hooks."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, Callable, Sequence
+
+import torch
+from torch import nn
+
+from .. import _session
+from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
+                       ResourceExhausted)
+from .._model import Group, Model
+from ._attachment import Attachment
+from ._budget import Budget, find_device, to_bytes
+from ._casting import Skip
+from ._grouping import Groups
+from ._hand_over import (cast_name, check_group, known_model, publish,
+                         publish_cast)
+from ._idle import Shelf
+from ._layout import GroupSpec
+from ._live import DevicePart, LiveGroup
+
+log = logging.getLogger("hoist.nn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """How a module is to be attached; see hoist.attach."""
+
+    budget: Budget
+    groups: Groups
+    order: str | Sequence[str]
+    storage_dtype: torch.dtype | None
+    skip: Skip
+    exclude: Skip
+    idle: str
+    name: str | None
+    device: Any
+    session: _session.Session
+    exclude_kwargs: Sequence[str]
+    progress: Any
+    deadline: float
+    weight: int
+    priority: int
+
+
+def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
+             excluded: set[nn.Module], original: Model | None,
+             name: str, advance: Callable[[int], None]) -> Attachment:
+    """Hands the groups over, unless hoistd has them (`original`), and attaches
+    the module. If that fails, the module has its own weights again."""
+    attachment = Attachment(
+        root, wanted.session, wanted.idle, frozenset(wanted.exclude_kwargs))
+    attachment.excluded = excluded
+    attachment.wanted = wanted
+    attachment.devices = {stored.name: stored.device for spec in specs
+                          for stored in spec.stored}
+    attachment.parts, shares = _spread(wanted, specs)
+    try:
+        _make_live(attachment, wanted, specs, original, name, advance, shares)
+        _pin(attachment, wanted)
+        _plan(attachment, wanted, specs)
+    except BaseException:
+        _undo(attachment)
+        raise
+    attachment.install()
+    return attachment
+
+
+def _spread(wanted: Wanted, specs: list[GroupSpec]
+            ) -> tuple[list[DevicePart], list[int]]:
+    """The devices, and which of them each group goes to: in order, each as
+    much as its share of the budgets."""
+    if not isinstance(wanted.budget, dict):
+        device, torch_device = find_device(wanted.session, wanted.device)
+        return [DevicePart(wanted.session, device, torch_device)], (
+            [0] * len(specs))
+    if not wanted.budget:
+        raise InvalidArgument("budget={} names no device")
+    total = sum(spec.nbytes for spec in specs)
+    parts, amounts = [], []
+    for key, amount in wanted.budget.items():
+        device, torch_device = find_device(wanted.session, key)
+        parts.append(DevicePart(wanted.session, device, torch_device))
+        amounts.append(to_bytes(amount, total) or device.pool_bytes)
+    shares, done, part = [], 0, 0
+    ends = [sum(amounts[:at + 1]) / sum(amounts) * total
+            for at in range(len(amounts))]
+    for spec in specs:
+        while part + 1 < len(parts) and done + spec.nbytes / 2 > ends[part]:
+            part += 1
+        shares.append(part)
+        done += spec.nbytes
+    return parts, shares
+
+
+def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
+               original: Model | None, name: str,
+               advance: Callable[[int], None], shares: list[int]) -> None:
+    """Group by group, so that there is never more than one group twice."""
+    session = wanted.session
+    cast_to = None
+    staged: Model | None = None
+    if wanted.storage_dtype is not None:
+        cast_to = cast_name(name, specs, wanted.storage_dtype)
+        staged = known_model(session, cast_to, specs, cast=True)
+    known = original is not None
+    for spec, share in zip(specs, shares):
+        if not known:
+            original = publish(session, name, spec)
+        assert original is not None
+        group = original[spec.name]
+        check_group(group, spec, cast=False)
+        coming = group
+        if cast_to is not None:
+            if staged is None or spec.name not in staged:
+                staged = publish_cast(session, cast_to, spec, group,
+                                      wanted.deadline)
+            coming = staged[spec.name]
+        live = LiveGroup(spec, attachment.parts[share], coming, group,
+                         attachment.shelf, wanted.deadline, wanted.idle)
+        attachment.groups.append(live)
+        live.show_idle()
+        for stored in spec.stored:
+            stored.tensor = None
+        advance(spec.nbytes)
+    if not known:
+        assert original is not None
+        original = session.model(original.name)
+    attachment.original = original
+    attachment.model = staged if staged is not None else original
+
+
+def _pin(attachment: Attachment, wanted: Wanted) -> None:
+    for group in attachment.groups:
+        if group.pinned:
+            group.stage()
+
+
+def _plan(attachment: Attachment, wanted: Wanted,
+          specs: list[GroupSpec]) -> None:
+    """A plan for each device, of what is not pinned."""
+    # Groups' handles are of the model as it was when each was handed over.
+    model = wanted.session.model(attachment.model.name)
+    names = {spec.name for spec in specs}
+    order = ([group.spec.name for group in attachment.groups]
+             if isinstance(wanted.order, str) else list(wanted.order))
+    for name in order:
+        if name not in names:
+            raise InvalidArgument(
+                f'order names "{name}", which is no group; they are '
+                + ", ".join(sorted(names)))
+    by_name = {group.spec.name: group for group in attachment.groups}
+    for part in attachment.parts:
+        groups = [model[name] for name in order
+                  if by_name[name].part is part and not by_name[name].pinned]
+        groups = [group for group in groups if group.image_bytes]
+        if not groups:
+            continue
+        part.budget = plan_budget(attachment, part, wanted.budget)
+        try:
+            part.plan = wanted.session.set_plan(
+                model, budget=part.budget, order=groups,
+                device=part.device.index, deadline=wanted.deadline,
+                weight=wanted.weight, priority=wanted.priority,
+                learn=isinstance(wanted.order, str))
+        except ResourceExhausted as error:
+            pinned = attachment.pinned_bytes(part)
+            if not pinned:
+                raise
+            raise ResourceExhausted(
+                f"{error}; besides, {pinned} bytes of the budget are pinned: "
+                "groups that are needed while others come and go") from None
+    attachment.learns = isinstance(wanted.order, str)
+
+
+def plan_budget(attachment: Attachment, part: DevicePart,
+                budget: Budget) -> int:
+    """What is left of a part's budget for its plan; 0: what hoistd gives."""
+    if isinstance(budget, dict):
+        for key, amount in budget.items():
+            if find_device(attachment.session, key)[0] == part.device:
+                budget = amount
+                break
+    whole = sum(group.staged.image_bytes for group in attachment.groups
+                if group.part is part)
+    amount = to_bytes(budget, whole)  # type: ignore[arg-type]
+    if amount == 0:
+        return 0
+    pinned = attachment.pinned_bytes(part)
+    if amount <= pinned:
+        raise ResourceExhausted(
+            f"a budget of {amount} bytes is too small: {pinned} bytes are "
+            "pinned, being needed while other groups come and go, and the "
+            "plan needs some beyond that")
+    return amount - pinned
+
+
+def _undo(attachment: Attachment) -> None:
+    """The module has what it had; hoistd has back what is its."""
+    try:
+        for group in attachment.groups:
+            group.restore(attachment.devices)
+    finally:
+        attachment.close()

@@ -1,0 +1,497 @@
+"""A module under hoist: hooks, passes, and what undoes them.
+
+A forward enters here and leaves here. Before a module that a group belongs to
+runs, the group is staged on the worker's stream and its weights are put into
+the module; in a pass of the root module it is ended when another group's turn
+comes (a layer that is called twice in a row is staged once), else when the
+module is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import weakref
+from typing import Any, Iterator
+
+import torch
+from torch import nn
+
+from .. import _session
+from .._errors import FailedPrecondition
+from .._model import Model
+from ._eager import eager
+from ._idle import Shelf
+from ._live import DevicePart, LiveGroup
+from ._move import device_of, to_device
+
+
+@dataclasses.dataclass(frozen=True)
+class AttachStats:
+    """What an attached module is and has done; bytes unless named otherwise."""
+
+    model: str
+    groups: int
+    model_bytes: int  # That hoist holds of it.
+    budget_bytes: int  # Of device memory, as granted: pinned, resident, ring.
+    pinned_bytes: int  # On the device for the attachment's life.
+    resident_bytes: int
+    ring_bytes: int
+    streamed_bytes: int  # Copied in each pass that keeps to the order.
+    scratch_bytes: int  # The worker's own, where weights are cast to.
+    passes: int  # Of the root module.
+    stages: int
+    resident_stages: int
+    ready_stages: int
+    skipped: int
+    unplanned: int
+    host_waits: int
+    wake_ups: int
+    idle_reads: int  # Operators that looked at a weight outside its forward.
+
+
+class Attachment:
+    """The link between a module tree and hoistd.
+
+    Threads: any may call the module; passes of several threads take turns,
+    while the GPU work that they queue does not.
+    """
+
+    model: Model  # As it is staged.
+    original: Model  # With the weights as they were; often the same.
+
+    def __init__(self, root: nn.Module, session: _session.Session, idle: str,
+                 exclude_kwargs: frozenset[str]) -> None:
+        self.root = root
+        self.session = session
+        self.idle = idle
+        self.parts: list[DevicePart] = []
+        self.groups: list[LiveGroup] = []
+        self.shelf = Shelf()
+        self.devices: dict[str, torch.device] = {}  # Of stored tensors, before.
+        self.excluded: set[nn.Module] = set()
+        self.wanted: Any = None  # As attach was called.
+        self.learns = False  # The order of the groups.
+        self._exclude_kwargs = exclude_kwargs
+        self._lock = threading.RLock()
+        self._passes = 0
+        self._pass_depth = 0
+        self._running = 0  # Modules that are running and have groups.
+        self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
+        self._shown: list[LiveGroup] = []  # idle="slot": shown in this pass.
+        self._return_to: torch.device | None = None
+        self._handles: list[Any] = []
+        self._managed: dict[nn.Module, set[str]] = {}
+        self._changed = False  # The tree has modules or weights we do not know.
+
+    # Set-up and its undoing.
+
+    def install(self) -> None:
+        """Hooks the modules; from here on forwards come through here."""
+        triggers: dict[nn.Module, list[LiveGroup]] = {}
+        for group in self.groups:
+            for weight in group.spec.weights:
+                for place in weight.places:
+                    self._managed.setdefault(place.module, set()).add(place.key)
+            if not group.pinned:
+                for trigger in group.spec.triggers:
+                    triggered = triggers.setdefault(trigger, [])
+                    triggered.append(group)
+        for module, groups in triggers.items():
+            self._hook(module, _Begin(self, groups), _End(self, groups))
+        # Last, so that it comes before a group's that has the same module.
+        self._hook(self.root, _BeginPass(self), _EndPass(self))
+        for module in {self.root, *self._managed}:
+            vars(module)["_hoist"] = self
+            vars(module)["_apply"] = _Apply(self, module)
+            _attached[module] = weakref.ref(self)
+        _watch_registrations()
+
+    def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
+        self._handles += [
+            module.register_forward_pre_hook(eager(begin), prepend=True,
+                                             with_kwargs=True),
+            module.register_forward_hook(eager(end), with_kwargs=True,
+                                         always_call=True)]
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for module in {self.root, *self._managed}:
+            for name in ("_hoist", "_apply"):
+                vars(module).pop(name, None)
+            _attached.pop(module, None)
+
+    def close(self) -> None:
+        """Gives hoistd everything back; nothing may be running."""
+        with self._lock:
+            self._end_open()
+            for part in self.parts:
+                if part.torch_device.type == "cuda":
+                    torch.cuda.synchronize(part.torch_device)
+            for group in self.groups:
+                group.end(show_idle=False)
+            for part in self.parts:
+                if part.plan is not None:
+                    part.plan.close()
+                    part.plan = None
+
+    def detach(self) -> None:
+        with self._lock:
+            if self._pass_depth:
+                raise FailedPrecondition(
+                    "the module is running; detach it between passes")
+            self._end_open()
+            self.uninstall()
+            for group in self.groups:
+                group.restore(self.devices)
+            self.close()
+
+    # Passes.
+
+    def begin_pass(self, args: Any, kwargs: Any) -> Any:
+        self._lock.acquire()
+        if self._pass_depth:
+            # Only this thread can be here. A module does not call itself: a
+            # pass before this one was cut short (KeyboardInterrupt).
+            self._abandon()
+        self._pass_depth = 1
+        if self._changed:
+            self._admit()
+        part = self.parts[0]
+        self._refuse_training(args, kwargs)
+        self._return_to = None
+        if part.torch_device.type == "cpu":
+            return None
+        came_from = device_of((args, kwargs))
+        kept = {name: kwargs[name] for name in kwargs
+                if name in self._exclude_kwargs}
+        moved = to_device((args, {name: value for name, value in kwargs.items()
+                                  if name not in kept}), part.torch_device)
+        if came_from is not None and came_from != part.torch_device:
+            self._return_to = came_from
+        return moved[0], {**moved[1], **kept}
+
+    def end_pass(self, output: Any) -> Any:
+        """Returns what is to replace the output; None: nothing."""
+        if not self._pass_depth:
+            return None
+        try:
+            self._end_open()
+            for group in self._shown:
+                group.show_idle()
+            self._shown.clear()
+            if output is None:
+                return None  # It failed, or gave nothing: no pass to learn.
+            self._passes += 1
+            if self.learns:
+                self._learn()
+            if self._return_to is not None:
+                return to_device(output, self._return_to)
+            return None
+        finally:
+            self._pass_depth = 0
+            self._lock.release()
+
+    def _learn(self) -> None:
+        self.learns = False
+        for part in self.parts:
+            if part.plan is None or (
+                    part.torch_device.type == "cuda"
+                    and torch.cuda.is_current_stream_capturing()):
+                continue
+            if part.plan.end_pass():
+                self._forget_addresses(part)
+            self.learns |= part.plan.info.learning
+
+    def _forget_addresses(self, part: DevicePart) -> None:
+        for group in self.groups:
+            if group.part is part and not group.pinned:
+                group.forget_addresses()
+
+    def _abandon(self) -> None:
+        for group in self.groups:
+            if not group.pinned:
+                group.depth = 0
+                group.end()
+        self._open = None
+        self._running = 0
+        self._shown.clear()
+        self._lock.release()
+
+    def _refuse_training(self, args: Any, kwargs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                raise FailedPrecondition(
+                    "hoist's weights are for inference: gradients would flow "
+                    "through memory that later holds other weights; call the "
+                    "module under torch.no_grad() or torch.inference_mode()")
+
+    # Groups.
+
+    def enter(self, group: LiveGroup) -> None:
+        self._lock.acquire()
+        if group.depth == 0 and self._open is not group:
+            self._end_open()
+            try:
+                # A cast has one place to go to for all groups of the plan.
+                group.stage(beside_plan=self._running > 0
+                            and group.casts_bytes > 0)
+            except BaseException:
+                self._lock.release()
+                raise
+            if self.idle == "slot" and self._pass_depth:
+                self._shown.append(group)
+        group.depth += 1
+        self._running += 1
+
+    def leave(self, group: LiveGroup) -> None:
+        if not group.depth:
+            return  # It was never entered, or the pass was abandoned.
+        group.depth -= 1
+        self._running -= 1
+        try:
+            if group.depth == 0 and self._open is not group:
+                if self._pass_depth:
+                    self._end_open()
+                    self._open = group
+                else:
+                    group.end()
+        finally:
+            self._lock.release()
+
+    def _end_open(self) -> None:
+        group, self._open = self._open, None
+        if group is not None and not group.depth:
+            group.end(show_idle=group not in self._shown)
+
+    @contextlib.contextmanager
+    def staged_beside_the_plan(self, modules: set[nn.Module]) -> Iterator[None]:
+        """The groups of these modules, by leases of their own."""
+        with self._lock:
+            self._end_open()
+            groups = [group for group in self.groups
+                      if not group.pinned and not group.depth and any(
+                          place.module in modules
+                          for weight in group.spec.weights
+                          for place in weight.places)]
+            staged: list[LiveGroup] = []
+            try:
+                for group in groups:
+                    group.stage(beside_plan=True)
+                    staged.append(group)
+                    group.depth += 1
+                yield
+            finally:
+                for group in staged:
+                    group.depth -= 1
+                    group.end()
+
+    # The tree's changes.
+
+    def note_change(self) -> None:
+        self._changed = True
+
+    def manages(self, module: nn.Module, name: str) -> bool:
+        return name in self._managed.get(module, ())
+
+    def _admit(self) -> None:
+        """Weights that came after attach (adapters) are the worker's own, and
+        are moved to the device."""
+        self._changed = False
+        device = self.parts[0].torch_device
+        for module in self.root.modules():
+            if module in self.excluded:
+                continue
+            for holder in (module._parameters, module._buffers):
+                for key, value in holder.items():
+                    if value is None or self.manages(module, key) or (
+                            value.device == device):
+                        continue
+                    with torch.no_grad():
+                        if isinstance(value, nn.Parameter):
+                            value.data = value.data.to(device)
+                        else:
+                            holder[key] = value.to(device)
+
+    # Budget and facts.
+
+    def pinned_bytes(self, part: DevicePart) -> int:
+        return sum(group.staged.image_bytes for group in self.groups
+                   if group.pinned and group.part is part)
+
+    def stats(self) -> AttachStats:
+        plans = [part.plan for part in self.parts if part.plan is not None]
+        infos = [plan.info for plan in plans]
+        counts = [plan.stats for plan in plans]
+        pinned = sum(map(self.pinned_bytes, self.parts))
+        return AttachStats(
+            model=self.model.name, groups=len(self.groups),
+            model_bytes=self.model.image_bytes,
+            budget_bytes=pinned + sum(info.budget_bytes for info in infos),
+            pinned_bytes=pinned,
+            resident_bytes=sum(info.resident_bytes for info in infos),
+            ring_bytes=sum(info.ring_bytes for info in infos),
+            streamed_bytes=sum(info.streamed_bytes for info in infos),
+            scratch_bytes=sum(part.scratch_bytes for part in self.parts),
+            passes=self._passes, idle_reads=self.shelf.reads,
+            **{name: sum(getattr(one, name) for one in counts)
+               for name in ("stages", "resident_stages", "ready_stages",
+                            "skipped", "unplanned", "host_waits",
+                            "wake_ups")})
+
+    def set_budget(self, budgets: list[int]) -> None:
+        """Of the plans, a part each; between passes."""
+        with self._lock:
+            self._end_open()
+            for part, budget in zip(self.parts, budgets):
+                if part.plan is not None:
+                    part.plan.set_budget(budget)
+                    self._forget_addresses(part)
+
+    def check(self) -> None:
+        """Raises if results since the last check may not be trusted."""
+        for part in self.parts:
+            if part.plan is not None:
+                part.plan.check()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise FailedPrecondition(
+            "a module whose weights live in hoist cannot be copied; load a "
+            "second one (it shares the weights), or hoist.detach(module) first")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise FailedPrecondition(
+            "a module whose weights live in hoist cannot be pickled; save its "
+            "state_dict(), or hoist.detach(module) first")
+
+
+@dataclasses.dataclass
+class _Begin:
+    attachment: Attachment
+    groups: list[LiveGroup]
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        for group in self.groups:
+            self.attachment.enter(group)
+        if len(self.attachment.parts) > 1:
+            return to_device((args, kwargs),
+                             self.groups[0].part.torch_device)
+        return None
+
+
+@dataclasses.dataclass
+class _End:
+    attachment: Attachment
+    groups: list[LiveGroup]
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any,
+                 output: Any) -> None:
+        for group in reversed(self.groups):
+            self.attachment.leave(group)
+
+
+@dataclasses.dataclass
+class _BeginPass:
+    attachment: Attachment
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return self.attachment.begin_pass(args, kwargs)
+
+
+@dataclasses.dataclass
+class _EndPass:
+    attachment: Attachment
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any,
+                 output: Any) -> Any:
+        return self.attachment.end_pass(output)
+
+
+@dataclasses.dataclass
+class _Apply:
+    """Stands in for a module's `_apply`, which .to(), .half() and .cuda() go
+    through: what hoist holds can only stay what and where it is."""
+
+    attachment: Attachment
+    module: nn.Module
+
+    def __call__(self, fn: Any, recurse: bool = True) -> nn.Module:
+        module, attachment = self.module, self.attachment
+        kept: list[tuple[dict[str, Any], str, Any]] = []
+        device = attachment.parts[0].torch_device
+        for holder in (module._parameters, module._buffers):
+            for key, value in holder.items():
+                if value is not None and attachment.manages(module, key):
+                    _refuse_conversion(fn, value.dtype, device)
+                    kept.append((holder, key, value))
+        for holder, key, _ in kept:
+            holder[key] = None
+        try:
+            type(module)._apply(module, fn, recurse)
+        finally:
+            for holder, key, value in kept:
+                holder[key] = value
+        return module
+
+
+def _refuse_conversion(fn: Any, dtype: torch.dtype,
+                       device: torch.device) -> None:
+    probe = torch.empty(0, dtype=dtype, device=device)
+    made = fn(probe)
+    if made.dtype != dtype or made.device != device:
+        raise FailedPrecondition(
+            f"the module's weights live in hoist, which stages them as {dtype} "
+            f"on {device}; they cannot become {made.dtype} on {made.device}. "
+            "hoist.detach(module) first, or attach with storage_dtype=, or "
+            "load with dtype=")
+
+
+# Registrations of parameters and modules are seen for the whole process.
+_attached: weakref.WeakKeyDictionary[nn.Module, Any] = (
+    weakref.WeakKeyDictionary())
+_watching: list[Any] = []
+
+
+def attachment_of(module: nn.Module) -> Attachment | None:
+    return vars(module).get("_hoist")
+
+
+def attachments_in(module: nn.Module) -> Iterator[Attachment]:
+    """Those that any module of the tree belongs to, each once."""
+    found = {id(one): one for one in map(attachment_of, module.modules())
+             if one is not None}
+    return iter(found.values())
+
+
+def _watch_registrations() -> None:
+    if _watching:
+        return
+    hooks = nn.modules.module
+    _watching.append(hooks.register_module_parameter_registration_hook(
+        _on_weight))
+    _watching.append(hooks.register_module_buffer_registration_hook(_on_weight))
+    _watching.append(hooks.register_module_module_registration_hook(_on_module))
+
+
+def _on_weight(module: nn.Module, name: str, value: Any) -> None:
+    attachment = attachment_of(module)
+    if attachment is None:
+        return
+    if attachment.manages(module, name):
+        raise FailedPrecondition(
+            f'"{name}" lives in hoist and cannot be replaced; '
+            "hoist.detach(module) first")
+    attachment.note_change()
+
+
+def _on_module(module: nn.Module, name: str, child: Any) -> None:
+    # A module without weights of its own is not known by itself.
+    if isinstance(child, nn.Module):
+        for one in {ref() for ref in list(_attached.values())}:
+            if one is not None:
+                one.note_change()

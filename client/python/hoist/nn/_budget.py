@@ -1,0 +1,86 @@
+"""Budgets and devices, as callers write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Mapping, Union
+
+import torch
+
+from .. import _session
+from .._errors import InvalidArgument, NotFound
+
+Amount = Union[int, float, str, None]
+Budget = Union[Amount, Mapping[Union[int, str, torch.device], Amount]]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def to_bytes(amount: Amount, whole: int) -> int:
+    """Bytes; 0 for None, what hoistd can promise.
+
+    amount: bytes; "8GiB"; or a fraction of `whole`, a float in (0, 1].
+    """
+    if amount is None:
+        return 0
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", amount)
+        if match is None or match[2].upper() not in _UNITS:
+            raise InvalidArgument(
+                f'budget={amount!r} is no amount; write "8GiB", "500MB"')
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+    if isinstance(amount, float):
+        if not 0 < amount <= 1:
+            raise InvalidArgument(
+                f"budget={amount} is a fraction of the model, which lies in "
+                "(0, 1]; write bytes as an int")
+        return max(1, int(amount * whole))
+    if isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0:
+        raise InvalidArgument(
+            f"budget={amount!r}: bytes (an int above 0), \"8GiB\", or a "
+            "fraction (a float)")
+    return amount
+
+
+def find_device(session: _session.Session, wanted: Any
+                ) -> tuple[_session.Device, torch.device]:
+    """hoistd's device and torch's name of it.
+
+    wanted: None (the current GPU, if hoistd has it; else hoistd's first),
+    hoistd's index, or what torch.device takes.
+    """
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        for device in session.devices:
+            if device.index == wanted:
+                return device, _torch_device(device)
+        raise NotFound(f"hoistd has no device {wanted}; it has {_list(session)}")
+    if wanted is None:
+        if torch.cuda.is_available():
+            for device in session.devices:
+                if device.kind == "cuda" and _torch_device(device) == (
+                        torch.device("cuda", torch.cuda.current_device())):
+                    return device, _torch_device(device)
+        first = session.devices[0]
+        return first, _torch_device(first)
+    target = torch.device(wanted)
+    if target.type == "cuda" and target.index is None:
+        target = torch.device("cuda", torch.cuda.current_device())
+    for device in session.devices:
+        kind = {"emulated": "cpu", "cuda": "cuda"}[device.kind]
+        if kind == target.type and (kind == "cpu" or
+                                    _torch_device(device) == target):
+            return device, _torch_device(device)
+    raise NotFound(f"hoistd does not manage {target}; it has {_list(session)}")
+
+
+def _list(session: _session.Session) -> str:
+    return ", ".join(f"{device.index} ({device.kind}, {device.name})"
+                     for device in session.devices)
+
+
+def _torch_device(device: _session.Device) -> torch.device:
+    if device.kind == "emulated":
+        return torch.device("cpu")
+    from .._tensor import _cuda_device
+    return torch.device(_cuda_device(device.uuid))

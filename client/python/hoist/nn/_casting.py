@@ -1,0 +1,52 @@
+"""Which weights are stored in a smaller type than they compute in."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, Sequence, Union
+
+import torch
+from torch import nn
+
+from .._errors import InvalidArgument
+
+# Patterns are regular expressions, searched for in the module's name; classes
+# match with isinstance.
+Skip = Sequence[Union[str, type]]
+
+# diffusers' own defaults (DEFAULT_SKIP_MODULES_PATTERN), and what its "auto"
+# stands for in transformers' models.
+DEFAULT_SKIP: Skip = (
+    "pos_embed", "patch_embed", "norm", r"^proj_in$", r"^proj_out$",
+    "embed", r"^lm_head$", nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+    nn.Embedding, nn.modules.batchnorm._NormBase)
+
+STORAGE_TYPES = tuple(
+    getattr(torch, name) for name in
+    ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+    if hasattr(torch, name))
+
+
+def check_storage_type(dtype: torch.dtype) -> None:
+    if dtype not in STORAGE_TYPES:
+        raise InvalidArgument(
+            f"storage_dtype={dtype} is none of "
+            + ", ".join(str(known) for known in STORAGE_TYPES))
+
+
+def matches(name: str, module: nn.Module, patterns: Iterable[object]) -> bool:
+    for pattern in patterns:
+        if isinstance(pattern, str):
+            if re.search(pattern, name):
+                return True
+        elif isinstance(pattern, type):
+            if isinstance(module, pattern):
+                return True
+        elif pattern is module:
+            return True
+    return False
+
+
+def may_be_cast(dtype: torch.dtype, storage: torch.dtype) -> bool:
+    """Floating types that are larger; integers and booleans stay."""
+    return dtype.is_floating_point and dtype.itemsize > storage.itemsize

@@ -1,0 +1,267 @@
+"""Which modules are staged together.
+
+A group is a set of modules, and the triggers at which it must be there: the
+modules whose forward is called. Modules that have no forward (lists,
+dictionaries) trigger nothing; what they hold is their parent's, or their
+children's, business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
+
+from torch import nn
+
+from .._errors import InvalidArgument
+
+Groups = Union[str, tuple[str, int], Mapping[str, Sequence[str]],
+               Callable[[str, nn.Module], Union[str, None]]]
+
+_MODES = ('"block", ("block", 2), "leaf", {group: [modules]} or a function of '
+          "(name, module)")
+
+
+@dataclasses.dataclass
+class ModuleGroup:
+    """Modules whose weights are one group."""
+
+    name: str
+    triggers: list[nn.Module] = dataclasses.field(default_factory=list)
+    # Their own weights, not their children's.
+    owners: list[nn.Module] = dataclasses.field(default_factory=list)
+
+
+def group_modules(root: nn.Module, groups: Groups,
+                  excluded: set[nn.Module]) -> list[ModuleGroup]:
+    """Every module of the tree that has weights of its own in one group.
+
+    InvalidArgument: the rule is none, or names modules that are not there.
+    """
+    tree = _Tree(root, excluded)
+    if isinstance(groups, Mapping):
+        return _named(tree, groups)
+    if callable(groups):
+        return _called(tree, groups)
+    if groups == "leaf":
+        return _leaves(tree)
+    if groups == "block":
+        return _blocks(tree, 1)
+    if (isinstance(groups, tuple) and len(groups) == 2
+            and groups[0] == "block" and isinstance(groups[1], int)
+            and groups[1] >= 1):
+        return _blocks(tree, groups[1])
+    raise InvalidArgument(f"groups={groups!r} is none of {_MODES}")
+
+
+def is_called(module: nn.Module) -> bool:
+    """False for lists and dictionaries, which have no forward."""
+    forward = getattr(module.forward, "__func__", module.forward)
+    return forward is not nn.Module.forward
+
+
+class _Tree:
+    """The modules that hoist looks after, by name; each once."""
+
+    def __init__(self, root: nn.Module, excluded: set[nn.Module]) -> None:
+        self.root = root
+        self.names = {module: name for name, module in root.named_modules()
+                      if module not in excluded}
+        self._parents: dict[nn.Module, nn.Module] = {}
+        for module in self.names:
+            for child in module.children():
+                self._parents.setdefault(child, module)
+
+    def children(self, module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            if child in self.names:
+                yield child
+
+    def below(self, module: nn.Module) -> Iterator[nn.Module]:
+        """It, and all under it."""
+        for found in module.modules():
+            if found in self.names:
+                yield found
+
+    def above(self, module: nn.Module) -> Iterator[nn.Module]:
+        """It, and what holds it, up to the root."""
+        found: nn.Module | None = module
+        while found is not None:
+            yield found
+            found = self._parents.get(found)
+
+    def has_own(self, module: nn.Module) -> bool:
+        return any(value is not None for value in
+                   [*module._parameters.values(), *module._buffers.values()])
+
+    def has_any(self, module: nn.Module) -> bool:
+        return any(map(self.has_own, self.below(module)))
+
+
+def _triggers(tree: _Tree, module: nn.Module) -> Iterator[nn.Module]:
+    """The module, or what of its children is called where it is not."""
+    if is_called(module):
+        yield module
+        return
+    for child in tree.children(module):
+        yield from _triggers(tree, child)
+
+
+def _whole(tree: _Tree, name: str, module: nn.Module) -> ModuleGroup:
+    """A subtree as one group."""
+    return ModuleGroup(name, list(_triggers(tree, module)),
+                       [found for found in tree.below(module)
+                        if tree.has_own(found)])
+
+
+def _is_row(tree: _Tree, module: nn.Module) -> bool:
+    """Of blocks: a list or a sequence of several modules with weights."""
+    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(
+        tree.has_any(child) for child in tree.children(module)) >= 2
+
+
+def _blocks(tree: _Tree, together: int) -> list[ModuleGroup]:
+    """Each element of the outermost rows, and each largest subtree beside
+    them; modules above rows have their own weights to themselves."""
+    groups: list[ModuleGroup] = []
+    done: set[nn.Module] = set()
+
+    def row_below(module: nn.Module) -> bool:
+        return any(_is_row(tree, found) for found in tree.below(module))
+
+    def visit(module: nn.Module) -> None:
+        if module in done:
+            return
+        done.add(module)
+        name = tree.names[module] or "model"
+        if _is_row(tree, module):
+            elements = [child for child in tree.children(module)
+                        if child not in done]
+            for at in range(0, len(elements), together):
+                several = elements[at:at + together]
+                done.update(several)
+                made = [_whole(tree, tree.names[one], one) for one in several]
+                first = made[0]
+                for more in made[1:]:
+                    first.triggers += more.triggers
+                    first.owners += more.owners
+                if together > 1 and len(made) > 1:
+                    first.name += "+" + str(len(made))
+                groups.append(first)
+        elif not row_below(module):
+            groups.append(_whole(tree, name, module))
+        else:
+            if tree.has_own(module):
+                groups.append(ModuleGroup(f"{name}.own", [module], [module]))
+            for child in tree.children(module):
+                visit(child)
+
+    visit(tree.root)
+    return _once(tree, groups)
+
+
+def _leaves(tree: _Tree) -> list[ModuleGroup]:
+    """Modules with weights of their own; with their children where those are
+    no row, since such a module (nn.MultiheadAttention) may use a child's
+    weights without calling it."""
+    groups: list[ModuleGroup] = []
+    done: set[nn.Module] = set()
+
+    def visit(module: nn.Module) -> None:
+        if module in done:
+            return
+        done.add(module)
+        name = tree.names[module] or "model"
+        if tree.has_own(module):
+            if not any(_is_row(tree, found) for found in tree.below(module)):
+                groups.append(_whole(tree, name, module))
+                done.update(tree.below(module))
+                return
+            groups.append(ModuleGroup(f"{name}.own", [module], [module]))
+        for child in tree.children(module):
+            visit(child)
+
+    visit(tree.root)
+    return _once(tree, groups)
+
+
+def _named(tree: _Tree,
+           groups: Mapping[str, Sequence[str]]) -> list[ModuleGroup]:
+    """As the caller says; the innermost name wins, and what no name covers is
+    grouped by leaf."""
+    by_name = {name: module for module, name in tree.names.items()}
+    chosen: dict[nn.Module, str] = {}
+    for group, names in groups.items():
+        for name in [names] if isinstance(names, str) else names:
+            if name not in by_name:
+                raise InvalidArgument(
+                    f'groups: "{group}" names the module "{name}", which is '
+                    "not there; it has " + ", ".join(sorted(by_name)[1:20]))
+            if by_name[name] in chosen:
+                raise InvalidArgument(
+                    f'groups: the module "{name}" is in "{group}" and in '
+                    f'"{chosen[by_name[name]]}"')
+            chosen[by_name[name]] = group
+    return _chosen(tree, chosen)
+
+
+def _called(tree: _Tree, rule: Callable[[str, nn.Module], Any]
+            ) -> list[ModuleGroup]:
+    chosen = {}
+    for module, name in tree.names.items():
+        group = rule(name, module)
+        if group is None:
+            continue
+        if not isinstance(group, str):
+            raise InvalidArgument(
+                f'groups: the function gave {group!r} for "{name}"; it gives '
+                "a group's name, or None")
+        chosen[module] = group
+    return _chosen(tree, chosen)
+
+
+def _chosen(tree: _Tree, chosen: Mapping[nn.Module, str]) -> list[ModuleGroup]:
+    groups: dict[str, ModuleGroup] = {}
+    done: set[nn.Module] = set()
+
+    def visit(module: nn.Module, group: str | None) -> None:
+        if module in done:
+            return
+        done.add(module)
+        own = chosen.get(module)
+        if own is not None:
+            made = groups.setdefault(own, ModuleGroup(own))
+            made.triggers += _triggers(tree, module)
+            group = own
+        if tree.has_own(module):
+            name = group or tree.names[module] or "model"
+            made = groups.setdefault(name, ModuleGroup(name))
+            made.owners.append(module)
+            if group is None:
+                made.triggers += _triggers(tree, module)
+        for child in tree.children(module):
+            visit(child, group)
+
+    visit(tree.root, None)
+    return _once(tree, groups.values())
+
+
+def _once(tree: _Tree, groups: Iterable[ModuleGroup]) -> list[ModuleGroup]:
+    """Those with weights; names unique, triggers and owners once, and every
+    owner below a trigger."""
+    found, names = [], set()
+    for group in groups:
+        if not group.owners:
+            continue
+        while group.name in names:
+            group.name += "'"
+        names.add(group.name)
+        for owner in group.owners:
+            if not any(found in group.triggers for found in tree.above(owner)):
+                group.triggers.append(next(
+                    (found for found in tree.above(owner) if is_called(found)),
+                    tree.root))
+        group.triggers = list(dict.fromkeys(group.triggers))
+        group.owners = list(dict.fromkeys(group.owners))
+        found.append(group)
+    return found

@@ -1,0 +1,156 @@
+"""A module's weights on their way to hoistd, group by group."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import os
+from typing import Any, Iterable
+
+import torch
+from torch import nn
+
+from .. import _dtypes, _session
+from .._errors import AlreadyExists, FailedPrecondition, NotFound
+from .._model import Group, Model
+from ._inventory import Stored
+from ._layout import GroupSpec
+
+_PIECE = 16 << 20  # Hashed at once, by one thread.
+
+def name_by_content(module: nn.Module, specs: Iterable[GroupSpec]) -> str:
+    """The module's class and a hash of its groups and bytes, so that the same
+    weights in the same groups have the same name in every worker."""
+    digest = hashlib.sha256()
+    with concurrent.futures.ThreadPoolExecutor(
+            min(16, os.cpu_count() or 1)) as pool:
+        for spec in specs:
+            digest.update(repr((spec.name, len(spec.stored))).encode())
+            for stored in spec.stored:
+                meta = stored.meta
+                digest.update(repr((stored.name, meta.dtype, meta.shape,
+                                    meta.stride())).encode())
+                for piece in pool.map(_sha256, _pieces(stored)):
+                    digest.update(piece)
+    return f"{type(module).__name__}-{digest.hexdigest()[:16]}"
+
+
+def _pieces(stored: Stored) -> Iterable[Any]:
+    flat = _bytes_of(stored)
+    for at in range(0, flat.numel(), _PIECE):
+        yield flat[at:at + _PIECE]
+
+
+def _sha256(piece: torch.Tensor) -> bytes:
+    return hashlib.sha256(memoryview(piece.numpy())).digest()
+
+
+def _bytes_of(stored: Stored) -> torch.Tensor:
+    """All bytes that its elements span, on the CPU."""
+    tensor = _on_cpu(stored)
+    start = tensor.storage_offset() * tensor.element_size()
+    return torch.empty(0, dtype=torch.uint8).set_(
+        tensor.untyped_storage(), start, (stored.nbytes,), (1,))
+
+
+def _on_cpu(stored: Stored) -> torch.Tensor:
+    tensor = stored.tensor
+    assert tensor is not None
+    if tensor.is_meta:
+        raise FailedPrecondition(
+            f'"{stored.name}" is on the meta device and has no bytes; use '
+            "hoist.load for weights in files, or name= for a model that hoistd "
+            "has already")
+    if tensor.device.type == "cpu":
+        return tensor
+    found = torch.empty_strided(tensor.shape, tensor.stride(),
+                                dtype=tensor.dtype)
+    return found.copy_(tensor)
+
+
+def known_model(session: _session.Session, name: str,
+                specs: list[GroupSpec], cast: bool) -> Model | None:
+    """The model of that name, if hoistd has it with all of these groups.
+
+    FailedPrecondition: it has groups of these names with other tensors.
+    """
+    try:
+        model = session.model(name)
+    except NotFound:
+        return None
+    for spec in specs:
+        if spec.name in model:
+            check_group(model[spec.name], spec, cast)
+    return model if all(spec.name in model for spec in specs) else None
+
+
+def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
+    """FailedPrecondition: hoistd's group is not made of these tensors."""
+    infos = {info.name: info for info in group.tensors}
+    for stored in spec.stored:
+        info = infos.get(stored.name)
+        meta = stored.meta
+        dtype = _dtypes.from_torch(
+            spec.storage.get(stored.name, meta.dtype) if cast else meta.dtype)
+        if (info is None or info.shape != tuple(meta.shape)
+                or info.dtype != dtype
+                or (meta.numel() > 1 and info.strides != meta.stride())):
+            there = "nothing" if info is None else f"{info.dtype} {info.shape}"
+            raise FailedPrecondition(
+                f'hoistd has a model "{group.model.name}" whose group '
+                f'"{group.name}" differs from this module in "{stored.name}": '
+                f"{there} there, {dtype} {tuple(meta.shape)} here; give "
+                "another name=")
+
+
+def publish(session: _session.Session, name: str, spec: GroupSpec) -> Model:
+    """Hands one group over as it is."""
+    return _publish(session, name, spec.name,
+                    {stored.name: _on_cpu(stored) for stored in spec.stored})
+
+
+def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
+                 original: Group, deadline: float) -> Model:
+    """Hands one group over in the types that it is stored in; from the
+    module's own tensors, or from hoistd's where those are gone."""
+    if all(stored.tensor is not None and not stored.tensor.is_meta
+           for stored in spec.stored):
+        return _publish(session, name, spec.name, {
+            stored.name: _cast(_on_cpu(stored), stored, spec)
+            for stored in spec.stored})
+    with session.host_image(original) as image:
+        image.load(deadline)
+        return _publish(session, name, spec.name, {
+            stored.name: _cast(image[stored.name].torch(), stored, spec)
+            for stored in spec.stored})
+
+
+def _cast(tensor: torch.Tensor, stored: Stored,
+          spec: GroupSpec) -> torch.Tensor:
+    """With the same strides."""
+    to = spec.storage.get(stored.name)
+    if to is None:
+        return tensor
+    with torch.no_grad():
+        return torch.empty_strided(tensor.shape, tensor.stride(),
+                                   dtype=to).copy_(tensor)
+
+
+def _publish(session: _session.Session, model: str, group: str,
+             tensors: dict[str, torch.Tensor]) -> Model:
+    try:
+        return session.publish(model, group, tensors)
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            f"{error}; give these weights another name=, or none, to have "
+            "them named by their content") from None
+
+
+def cast_name(name: str, specs: Iterable[GroupSpec],
+              storage: torch.dtype) -> str:
+    """Of the model that holds `name`'s weights as `storage`: it tells which of
+    them are cast."""
+    rule = hashlib.sha256(repr([(spec.name, sorted(spec.storage))
+                                for spec in specs]).encode())
+    return (f"{name}@{str(storage).removeprefix('torch.')}-"
+            f"{rule.hexdigest()[:8]}")

@@ -1,0 +1,285 @@
+"""What a weight is while it is not staged: its true value, read when needed.
+
+An idle tensor has the weight's shape, type and strides, is on the CPU, and
+takes no memory: its address is reserved in a host image, whose bytes are
+fetched from hoistd when an operator, data_ptr() or numpy() looks at them. A
+few images at most stay in memory unless somebody may still be reading them.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes as c
+import threading
+import weakref
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .._errors import FailedPrecondition
+from .._host_image import HostImage
+
+_KEPT = 1  # Images that stay loaded for the next read.
+
+
+class IdleGroup:
+    """A group's image in this process, loaded while it is looked at.
+
+    Threads: any; a load holds up only those who need the image.
+    """
+
+    def __init__(self, image: HostImage, shelf: Shelf, deadline: float) -> None:
+        self.image = image
+        self.deadline = deadline
+        self.shelf = shelf
+        self._readers = 0  # Memory that may be read at any time.
+        self._pointers = False  # So may addresses that were given away.
+
+    def hold_for(self, thing: Any) -> None:
+        """The bytes stay for as long as `thing` lives."""
+        with self.shelf.lock:
+            self.image.load(self.deadline)
+            self._readers += 1
+            self.shelf.used(self)
+        weakref.finalize(thing, self._let_go).atexit = False
+
+    def hold_for_pointers(self) -> None:
+        """The bytes stay until the group is staged."""
+        with self.shelf.lock:
+            self.image.load(self.deadline)
+            self._pointers = True
+            self.shelf.used(self)
+
+    def end_pointers(self) -> None:
+        if self._pointers:
+            with self.shelf.lock:
+                self._pointers = False
+                self.shelf.used(self)
+
+    def _let_go(self) -> None:
+        with self.shelf.lock:
+            self._readers -= 1
+            self.shelf.used(self)
+
+    @property
+    def held(self) -> bool:
+        return self._readers > 0 or self._pointers
+
+    def memory(self, address: int, nbytes: int) -> Any:
+        """Host memory for torch, that keeps the reservation."""
+        found = (c.c_uint8 * nbytes).from_address(address)
+        found.image = self.image
+        return found
+
+
+class Shelf:
+    """The idle images of one attached module: the last one used stays."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.reads = 0  # Operators that looked at idle weights.
+        self._recent: collections.OrderedDict[IdleGroup, None] = (
+            collections.OrderedDict())
+
+    def used(self, group: IdleGroup) -> None:
+        """Under the lock."""
+        self._recent[group] = None
+        self._recent.move_to_end(group)
+        idle = [one for one in self._recent if not one.held]
+        for one in idle[:-_KEPT]:
+            del self._recent[one]
+            one.image.drop()
+
+    def clear(self) -> None:
+        """Drops all that nobody may be reading."""
+        with self.lock:
+            for one in [one for one in self._recent if not one.held]:
+                del self._recent[one]
+                one.image.drop()
+
+    @contextlib.contextmanager
+    def reading(self, groups: list[IdleGroup]) -> Iterator[None]:
+        """Loads several at once, for one operator."""
+        with self.lock:
+            self.reads += 1
+            for group in groups:
+                group.image.load(group.deadline)
+            yield
+            for group in groups:
+                self.used(group)
+
+
+class IdleTensor(torch.Tensor):
+    """A weight that is not staged. See the module's docstring.
+
+    Reading gives the true value. Writing raises FailedPrecondition, as hoist's
+    weights are shared and read-only.
+    """
+
+    _plain: torch.Tensor  # The same memory, without this class.
+    _group: IdleGroup
+
+    @staticmethod
+    def make(plain: torch.Tensor, group: IdleGroup,
+             parameter: bool = False) -> IdleTensor:
+        """`plain`: a view of the group's image, loaded or not."""
+        made = torch.Tensor._make_subclass(IdleTensor, plain, False)
+        made._plain = plain
+        made._group = group
+        if parameter:
+            made._is_param = True  # What isinstance(_, nn.Parameter) asks.
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        escape = _ESCAPES.get(func)
+        if escape is not None and isinstance(args[0], IdleTensor):
+            return escape(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        _refuse_writes(func, args, kwargs)
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        idle = [one for one in flat if isinstance(one, IdleTensor)]
+        found = {id(one): one._plain for one in idle}
+        with contextlib.ExitStack() as stack:
+            if not _is_view(func):
+                groups = list(dict.fromkeys(one._group for one in idle))
+                stack.enter_context(groups[0].shelf.reading(groups))
+                device = _device_of(flat)
+                if device is not None and func not in _ACROSS_DEVICES:
+                    for one in idle:
+                        found[id(one)] = one._plain.to(device)
+            args, kwargs = pytree.tree_unflatten(
+                [found.get(id(one), one) for one in flat], spec)
+            result = func(*args, **kwargs)
+        return pytree.tree_map_only(
+            torch.Tensor, lambda one: _wrap_view(one, idle), result)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return _copied(self)
+
+
+def _device_of(flat: list[Any]) -> torch.device | None:
+    for one in flat:
+        if (isinstance(one, torch.Tensor) and not isinstance(one, IdleTensor)
+                and one.device.type == "cuda"):
+            return one.device
+    return None
+
+
+def _wrap_view(made: torch.Tensor, idle: list[IdleTensor]) -> torch.Tensor:
+    """What still shows an image's bytes stays an idle tensor."""
+    if isinstance(made, IdleTensor) or made.device.type != "cpu":
+        return made
+    storage = made.untyped_storage()._cdata
+    for one in idle:
+        if one._plain.untyped_storage()._cdata == storage:
+            return IdleTensor.make(made, one._group)
+    return made
+
+
+def _refuse_writes(func: Any, args: Any, kwargs: Any) -> None:
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = (kwargs.get(argument.name) if at >= len(args) or
+                 argument.kwarg_only else args[at])
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            if isinstance(one, IdleTensor):
+                _refuse(str(func))
+
+
+def _refuse(what: str) -> None:
+    raise FailedPrecondition(
+        f"{what} would write to a weight that lives in hoist, where it is "
+        "shared and read-only; hoist.detach(module) gives the module its own "
+        "weights, or exclude the module that changes them")
+
+
+def _is_view(func: Any) -> bool:
+    """Only addresses, no bytes."""
+    return func._schema.returns and all(
+        found.alias_info is not None and not found.alias_info.is_write
+        for found in func._schema.returns)
+
+
+# Copies from one device to another read the CPU's bytes.
+_ACROSS_DEVICES = {torch.ops.aten._to_copy.default,
+                   torch.ops.aten.copy_.default}
+
+
+def _exposed(tensor: IdleTensor) -> torch.Tensor:
+    """An ordinary tensor over the image, which stays while its memory is
+    referred to."""
+    plain = tensor._plain
+    storage = plain.untyped_storage()
+    memory = tensor._group.memory(storage.data_ptr(), storage.nbytes())
+    tensor._group.hold_for(memory)
+    made = torch.frombuffer(memory, dtype=torch.uint8)
+    return torch.empty(0, dtype=plain.dtype).set_(
+        made.untyped_storage(), plain.storage_offset(), plain.shape,
+        plain.stride())
+
+
+def _copied(tensor: IdleTensor) -> torch.Tensor:
+    with tensor._group.shelf.reading([tensor._group]):
+        made = tensor._plain.clone()
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, requires_grad=False)
+    return made
+
+
+def _numpy(tensor: IdleTensor, *args: Any, **kwargs: Any) -> Any:
+    made = _exposed(tensor).numpy(*args, **kwargs)
+    made.flags.writeable = False
+    return made
+
+
+def _data_ptr(tensor: IdleTensor) -> int:
+    if tensor.numel():
+        tensor._group.hold_for_pointers()
+    return tensor._plain.data_ptr()
+
+
+def _reduce(tensor: IdleTensor, protocol: Any) -> Any:
+    made = _exposed(tensor)
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, requires_grad=False)
+    return made.__reduce_ex__(protocol)
+
+
+def _detach(tensor: IdleTensor) -> IdleTensor:
+    return tensor  # Never has a gradient; ties stay what they are.
+
+
+def _set_data(tensor: IdleTensor, value: Any) -> None:
+    _refuse("assigning to .data")
+
+
+# What reaches the memory without an operator.
+_ESCAPES: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.data_ptr: _data_ptr,
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.__array__: lambda tensor, *args, **kwargs: _exposed(
+        tensor).__array__(*args, **kwargs),
+    torch.Tensor.__dlpack__: lambda tensor, *args, **kwargs: _exposed(
+        tensor).__dlpack__(*args, **kwargs),
+    torch.Tensor.untyped_storage: lambda tensor: _exposed(
+        tensor).untyped_storage(),
+    torch.Tensor.storage: lambda tensor: _exposed(tensor).storage(),
+    torch.Tensor._typed_storage: lambda tensor: _exposed(
+        tensor)._typed_storage(),
+    torch.Tensor.tolist: lambda tensor: _exposed(tensor).tolist(),
+    torch.Tensor.__reduce_ex__: _reduce,
+    torch.Tensor.detach: _detach,
+    torch.Tensor.data.__get__: _detach,
+    torch.Tensor.data.__set__: _set_data,
+}

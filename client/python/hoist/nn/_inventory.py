@@ -1,0 +1,214 @@
+"""Every weight of a module tree: who holds it, and what it is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterator
+
+import torch
+from torch import nn
+
+from ._take_apart import PutTogether, holds_tensors, take_apart
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a module holds a weight: `holder[key]`, one of the dictionaries
+    `_parameters`, `_buffers` or `__dict__` of `module`."""
+
+    module: nn.Module
+    holder: dict[str, Any]
+    key: str
+
+
+@dataclasses.dataclass
+class Stored:
+    """Bytes that hoist keeps: a tensor of an image.
+
+    `tensor` is the module's own until it has been handed over; what it was is
+    then still known by `meta`.
+    """
+
+    name: str
+    tensor: torch.Tensor | None
+    meta: torch.Tensor
+    device: torch.device  # Where the module had it.
+
+    @property
+    def nbytes(self) -> int:
+        """That its elements span."""
+        return span_bytes(self.meta)
+
+
+@dataclasses.dataclass
+class Part:
+    """A plain tensor of a weight, as a view of stored bytes."""
+
+    stored: Stored
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset_bytes: int  # From the stored tensor's first element.
+
+    def view(self, base: torch.Tensor) -> torch.Tensor:
+        """The part within `base`, the stored tensor at some address."""
+        if (self.offset_bytes == 0 and base.shape == self.shape
+                and base.dtype == self.dtype
+                and base.stride() == self.strides):
+            return base
+        start = base.storage_offset() * base.element_size()
+        made = torch.empty(0, dtype=self.dtype, device=base.device)
+        return made.set_(base.untyped_storage(),
+                         (start + self.offset_bytes) // self.dtype.itemsize,
+                         self.shape, self.strides)
+
+
+@dataclasses.dataclass
+class Weight:
+    """One object that modules hold, in one or more places (a tie)."""
+
+    name: str
+    kind: str  # "parameter", "buffer" or "state".
+    places: list[Place]
+    parts: list[Part]
+    put_together: PutTogether
+    dtype: torch.dtype | None  # None: not a tensor.
+    requires_grad: bool
+    plain: bool  # No subclass: one part, which is it.
+
+    @property
+    def value(self) -> Any:
+        place = self.places[0]
+        return place.holder[place.key]
+
+    def put(self, value: Any) -> None:
+        for place in self.places:
+            place.holder[place.key] = value
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in
+               zip(tensor.shape, tensor.stride()))
+    return (last + 1) * tensor.element_size()
+
+
+def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
+    """The weights below `root`, in the order of its modules.
+
+    Ties (one object in several places) are one weight; views of one another
+    are weights whose parts lie in the same stored bytes.
+    """
+    weights: dict[int, Weight] = {}
+    pieces: list[tuple[Weight, str, torch.Tensor]] = []
+    keep = []  # Objects whose id() is in `weights`.
+    for module_name, module in root.named_modules():
+        if module in excluded:
+            continue
+        for kind, holder, key, value in _held(module):
+            place = Place(module, holder, key)
+            known = weights.get(id(value))
+            if known is not None:
+                known.places.append(place)
+                continue
+            name = f"{module_name}.{key}" if module_name else key
+            weight, own = _weigh(name, kind, place, value)
+            if not own:
+                continue
+            weights[id(value)] = weight
+            keep.append(value)
+            pieces += [(weight, name + rest, part) for rest, part in own]
+    _store(pieces)
+    return list(weights.values())
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+    quantised = False
+    for key, value in module._parameters.items():
+        if value is not None:
+            quantised |= type(value) is not nn.Parameter
+            yield "parameter", module._parameters, key, value
+    for key, value in module._buffers.items():
+        if value is not None:
+            yield "buffer", module._buffers, key, value
+    if not quantised:
+        return
+    # bitsandbytes keeps scales beside its parameters, on the module.
+    for key, value in list(vars(module).items()):
+        if not key.startswith("_") and holds_tensors(value):
+            yield "state", vars(module), key, value
+
+
+def _weigh(name: str, kind: str, place: Place,
+           value: Any) -> tuple[Weight, list[tuple[str, torch.Tensor]]]:
+    parts, put_together = take_apart(value)
+    tensor = isinstance(value, torch.Tensor)
+    return Weight(
+        name, kind, [place], [], put_together,
+        dtype=value.dtype if tensor else None,
+        requires_grad=tensor and value.requires_grad,
+        plain=type(value) in (torch.Tensor, nn.Parameter, nn.Buffer)), parts
+
+
+@dataclasses.dataclass
+class _Piece:
+    weight: Weight
+    name: str
+    tensor: torch.Tensor
+    start: int  # Bytes from its storage's begin.
+    end: int
+    base: Stored | None = None
+    base_start: int = 0
+
+
+def _store(found: list[tuple[Weight, str, torch.Tensor]]) -> None:
+    """Gives each piece its stored bytes: its own, or those it overlaps."""
+    pieces = []
+    by_storage: dict[int, list[_Piece]] = {}
+    for weight, name, tensor in found:
+        start = tensor.storage_offset() * tensor.element_size()
+        piece = _Piece(weight, name, tensor, start, start + span_bytes(tensor))
+        pieces.append(piece)
+        if piece.end == piece.start:
+            _share([piece])
+        else:
+            by_storage.setdefault(tensor.untyped_storage()._cdata,
+                                  []).append(piece)
+    for several in by_storage.values():
+        run: list[_Piece] = []
+        end = 0
+        for piece in sorted(several, key=lambda piece: piece.start):
+            if run and piece.start >= end:
+                _share(run)
+                run = []
+            end = max(end if run else 0, piece.end)
+            run.append(piece)
+        _share(run)
+    for piece in pieces:
+        assert piece.base is not None
+        piece.weight.parts.append(Part(
+            piece.base, piece.tensor.dtype, tuple(piece.tensor.shape),
+            tuple(piece.tensor.stride()), piece.start - piece.base_start))
+
+
+def _share(run: list[_Piece]) -> None:
+    """One stored tensor for pieces that overlap."""
+    start = min(piece.start for piece in run)
+    end = max(piece.end for piece in run)
+    whole = next((piece for piece in run
+                  if piece.start == start and piece.end == end), None)
+    if whole is not None:
+        name, tensor = whole.name, whole.tensor
+    else:
+        start -= start % 16  # So that every element type can be viewed in it.
+        name = run[0].name + "..."
+        tensor = torch.empty(0, dtype=torch.uint8, device=run[0].tensor.device)
+        tensor.set_(run[0].tensor.untyped_storage(), start, (end - start,),
+                    (1,))
+    base = Stored(name, tensor, tensor.to("meta") if tensor.is_meta else
+                  torch.empty_strided(tensor.shape, tensor.stride(),
+                                      dtype=tensor.dtype, device="meta"),
+                  tensor.device)
+    for piece in run:
+        piece.base, piece.base_start = base, start

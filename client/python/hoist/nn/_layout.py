@@ -1,0 +1,139 @@
+"""Which weights go into which group, and when each group is needed.
+
+From here on a group is what hoistd knows by that name. Some are *pinned*: what
+is needed while other groups come and go has a lease for the attachment's life
+rather than a turn in the plan's ring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Iterable
+
+import torch
+from torch import nn
+
+from ._casting import Skip, matches, may_be_cast
+from ._grouping import Groups, ModuleGroup, group_modules
+from ._inventory import Stored, Weight, take_inventory
+
+
+@dataclasses.dataclass
+class GroupSpec:
+    """A group's weights, and the modules that cannot run without them."""
+
+    name: str
+    weights: list[Weight] = dataclasses.field(default_factory=list)
+    triggers: list[nn.Module] = dataclasses.field(default_factory=list)
+    pinned: bool = False
+    # Of the stored tensors that are stored in another type than they compute
+    # in, that type. By name.
+    storage: dict[str, torch.dtype] = dataclasses.field(default_factory=dict)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """In image order, each once."""
+        found = {id(part.stored): part.stored
+                 for weight in self.weights for part in weight.parts}
+        return list(found.values())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.stored)
+
+
+def lay_out(root: nn.Module, groups: Groups,
+            excluded: set[nn.Module]) -> list[GroupSpec]:
+    """Groups in the order of the tree, each with weights."""
+    weights = take_inventory(root, excluded)
+    modules = group_modules(root, groups, excluded)
+    group_of = {owner: group for group in modules for owner in group.owners}
+    specs = {group.name: GroupSpec(group.name, triggers=group.triggers)
+             for group in modules}
+    alone: dict[str, set[str]] = {group.name: set() for group in modules}
+    tied: list[tuple[list[Weight], list[ModuleGroup]]] = []
+    for several in _sharing(weights):
+        users = list({id(group): group for weight in several
+                      for group in [group_of[place.module]
+                                    for place in weight.places]}.values())
+        if len(users) == 1:
+            specs[users[0].name].weights += several
+        else:
+            tied.append((several, users))
+        for user in users:
+            alone[user.name].add("own" if len(users) == 1 else
+                                 several[0].name)
+    for several, users in tied:
+        name = f"tied.{several[0].name}"
+        specs[name] = GroupSpec(name, several, list(dict.fromkeys(
+            trigger for user in users for trigger in user.triggers)))
+        # Whoever has more than these needs two groups at once.
+        specs[name].pinned = any(len(alone[user.name]) > 1 for user in users)
+    found = [spec for spec in specs.values() if spec.weights]
+    order = {id(weight): at for at, weight in enumerate(weights)}
+    found.sort(key=lambda spec: min(order[id(w)] for w in spec.weights))
+    _pin_what_spans(found)
+    return found
+
+
+def _sharing(weights: list[Weight]) -> list[list[Weight]]:
+    """Weights with stored bytes in common, together."""
+    leader: dict[int, int] = {}
+
+    def find(key: int) -> int:
+        while leader.setdefault(key, key) != key:
+            leader[key] = key = leader[leader[key]]
+        return key
+
+    for weight in weights:
+        first = find(id(weight.parts[0].stored))
+        for part in weight.parts[1:]:
+            leader[find(id(part.stored))] = first
+    found: dict[int, list[Weight]] = {}
+    for weight in weights:
+        found.setdefault(find(id(weight.parts[0].stored)), []).append(weight)
+    return list(found.values())
+
+
+def _pin_what_spans(specs: list[GroupSpec]) -> None:
+    """Pins groups whose modules run while other groups' modules run."""
+    triggered: dict[nn.Module, list[GroupSpec]] = {}
+    for spec in specs:
+        if spec.pinned:
+            continue
+        for trigger in spec.triggers:
+            triggered.setdefault(trigger, []).append(spec)
+    for module, several in triggered.items():
+        # Of groups that one module needs at once, the largest may stream.
+        for spec in sorted(several, key=lambda one: one.nbytes)[:-1]:
+            spec.pinned = True
+        streams = [spec for spec in several if not spec.pinned]
+        for below in module.modules():
+            if below is module:
+                continue
+            if any(other not in streams and not other.pinned
+                   for other in triggered.get(below, ())):
+                for spec in streams:
+                    spec.pinned = True
+                break
+
+
+def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
+                   storage: torch.dtype, skip: Skip) -> None:
+    """Marks what is stored as `storage`: parameters of modules that no pattern
+    skips, of larger floating types."""
+    names = {module: name for name, module in root.named_modules()}
+    for spec in specs:
+        kept, cast = set(), {}
+        for weight in spec.weights:
+            skipped = any(matches(names[place.module], place.module, skip)
+                          for place in weight.places)
+            for part in weight.parts:
+                if (weight.kind == "parameter" and weight.plain and not skipped
+                        and part.dtype == part.stored.meta.dtype
+                        and may_be_cast(part.dtype, storage)):
+                    cast[part.stored.name] = storage
+                else:
+                    kept.add(part.stored.name)
+        spec.storage = {name: to for name, to in cast.items()
+                        if name not in kept}

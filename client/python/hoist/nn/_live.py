@@ -1,0 +1,365 @@
+"""Groups while a module is attached: staged, shown to the module, ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, Iterable, Mapping
+
+import torch
+
+from .. import _session
+from .._errors import FailedPrecondition
+from .._model import Group
+from .._plan import Plan
+from .._tensor import Tensor
+from ._idle import IdleGroup, IdleTensor, Shelf
+from ._inventory import Stored, Weight
+from ._layout import GroupSpec
+
+log = logging.getLogger("hoist.nn")
+
+# A buffer this small is the worker's own, on the device: a forward may write
+# to it. Larger ones are, too, once a forward has written to them.
+PRIVATE_BYTES = 1 << 20
+# Addresses whose objects are kept. A plan gives each group one; a group that
+# is staged outside of it may lie anywhere.
+_ADDRESSES = 4
+
+
+# Where to put what: `holder[key] = value`.
+Swap = tuple[dict[str, Any], str, Any]
+
+
+class DevicePart:
+    """The groups that are staged on one device, and the plan they follow."""
+
+    def __init__(self, session: _session.Session, device: _session.Device,
+                 torch_device: torch.device) -> None:
+        self.session = session
+        self.device = device
+        self.torch_device = torch_device
+        self.plan: Plan | None = None
+        self.budget = 0  # Of the plan, as asked for.
+        self._scratch: torch.Tensor | None = None
+        self._scratch_stream: int | None = None
+
+    def stream(self) -> int | None:
+        """The worker's current stream, as CUDA's handle."""
+        if self.torch_device.type != "cuda":
+            return None
+        return torch._C._cuda_getCurrentRawStream(self.torch_device.index)
+
+    def synchronize(self) -> None:
+        if self.torch_device.type == "cuda":
+            torch.cuda.current_stream(self.torch_device).synchronize()
+
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Where weights are cast to: one place, since groups whose weights are
+        cast are used one after another."""
+        if self._scratch is None or self._scratch.numel() < nbytes:
+            self._scratch = torch.empty(nbytes, dtype=torch.uint8,
+                                        device=self.torch_device)
+        return self._scratch
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 0 if self._scratch is None else self._scratch.numel()
+
+    def order_scratch(self) -> None:
+        """What the scratch held is not read any more, on whichever stream."""
+        stream = self.stream()
+        last, self._scratch_stream = self._scratch_stream, stream
+        if last is None or last == stream or (
+                torch.cuda.is_current_stream_capturing()):
+            return
+        torch.cuda.current_stream(self.torch_device).wait_stream(
+            torch.cuda.ExternalStream(last, device=self.torch_device))
+
+
+@dataclasses.dataclass
+class _Shown:
+    """A group's weights at one address: what to put where."""
+
+    swaps: list[Swap]
+    casts: list[tuple[torch.Tensor, torch.Tensor]]  # To, from.
+
+
+class LiveGroup:
+    """One group of an attached module.
+
+    Threads: one at a time; the attachment's lock.
+    """
+
+    def __init__(self, spec: GroupSpec, part: DevicePart, staged: Group,
+                 original: Group, shelf: Shelf, deadline: float,
+                 idle: str) -> None:
+        """`staged`: the group as it comes to the device. `original`: with the
+        bytes that a weight shows while it is idle."""
+        self.spec = spec
+        self.part = part
+        self.staged = staged
+        self.depth = 0  # Modules that are running and need it.
+        self.is_staged = False
+        self.pinned = spec.pinned
+        self._deadline = deadline
+        self._lease: Any = None
+        self._stream: int | None = None
+        self._shown: dict[int, _Shown] = {}
+        self._private: dict[int, Weight] = {}  # By id().
+        self._trial: list[tuple[Weight, torch.Tensor, int]] = []
+        self._scratch: torch.Tensor | None = None  # Under a lease: its own.
+        self._buffers_seen = False
+        self._infos = {info.name: info for info in staged.tensors}
+        self.idle = IdleGroup(part.session.host_image(original), shelf,
+                              deadline)
+        self._idle_kind = idle
+        self._host_infos = {info.name: info for info in original.tensors}
+        self._off = self._idle_swaps(spec.weights)
+        self.casts_bytes = _scratch_bytes(spec)
+
+    # What the module sees.
+
+    def _idle_swaps(self, weights: Iterable[Weight]) -> list[Swap]:
+        bases = {stored.name: self._idle_base(stored)
+                 for stored in self.spec.stored}
+        swaps = []
+        for weight in weights:
+            parts = [part.view(bases[part.stored.name])
+                     for part in weight.parts]
+            parts = [part if part.is_meta or not part.numel() else
+                     IdleTensor.make(part, self.idle) for part in parts]
+            swaps += _swaps(weight, weight.put_together(parts))
+        return swaps
+
+    def _idle_base(self, stored: Stored) -> torch.Tensor:
+        """The stored tensor in the host image, loaded or not."""
+        if self._idle_kind == "meta":
+            return stored.meta
+        if stored.nbytes == 0:
+            return _empty(stored, torch.device("cpu"))
+        return _as_stored(self._host_bytes(stored), stored)
+
+    def _host_bytes(self, stored: Stored) -> torch.Tensor:
+        image = self.idle.image
+        memory = self.idle.memory(
+            image.address + self._host_infos[stored.name].offset,
+            stored.nbytes)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def show_idle(self) -> None:
+        for holder, key, value in self._off:
+            holder[key] = value
+
+    def stage(self, beside_plan: bool = False) -> None:
+        """The weights are there for what is put on the current stream.
+
+        beside_plan: by a lease, whose bytes this waits for.
+        """
+        part = self.part
+        self._stream = part.stream()
+        with torch.inference_mode(False):
+            address, shown = self._bring(beside_plan or self.pinned)
+            if shown.casts:
+                if self._scratch is None:
+                    part.order_scratch()
+                with torch.no_grad():
+                    for to, source in shown.casts:
+                        to.copy_(source)
+            if not self._buffers_seen:
+                shown = self._adopt_buffers(address, shown)
+        self.is_staged = True
+        for holder, key, value in shown.swaps:
+            holder[key] = value
+        self.idle.end_pointers()
+
+    def _bring(self, by_lease: bool) -> tuple[int, _Shown]:
+        if self.part.plan is not None and not by_lease:
+            try:
+                address = self.part.plan.stage(self.staged,
+                                               stream=self._stream)
+                return address, self._shown_at(address)
+            except FailedPrecondition as error:
+                self.part.plan.check()
+                log.warning("%s is staged beside the plan: %s",
+                            self.spec.name, error)
+        self._lease = self.part.session.stage(
+            self.staged, device=self.part.device.index,
+            deadline=self._deadline)
+        self._shown.clear()
+        if self.casts_bytes:
+            self._scratch = torch.empty(self.casts_bytes, dtype=torch.uint8,
+                                        device=self.part.torch_device)
+        return self._lease.address, self._shown_at(self._lease.address)
+
+    def end(self, show_idle: bool = True) -> None:
+        """What is on the stream by now is the last that reads it."""
+        if not self.is_staged:
+            return
+        self.is_staged = False
+        if self._trial:
+            self._end_trial()
+        if show_idle:
+            self.show_idle()
+        if self._lease is not None:
+            self.part.synchronize()
+            lease, self._lease = self._lease, None
+            self._shown.clear()
+            self._scratch = None
+            lease.release()
+        elif self.part.plan is not None:
+            self.part.plan.done(self.staged, stream=self._stream)
+
+    def forget_addresses(self) -> None:
+        """The plan was made anew."""
+        self._shown.clear()
+
+    def _shown_at(self, address: int) -> _Shown:
+        shown = self._shown.get(address)
+        if shown is None:
+            while len(self._shown) >= _ADDRESSES:
+                del self._shown[next(iter(self._shown))]
+            shown = self._shown[address] = self._build(address)
+        return shown
+
+    def _build(self, address: int) -> _Shown:
+        tensors = _Views(self, address)
+        bases: dict[str, torch.Tensor] = {}
+        casts = []
+        scratch, at = None, 0
+        if self.casts_bytes:
+            scratch = (self._scratch if self._scratch is not None else
+                       self.part.scratch(self.casts_bytes))
+        for stored in self.spec.stored:
+            base = tensors[stored.name]
+            if stored.name in self.spec.storage and stored.nbytes:
+                assert scratch is not None
+                to = _as_stored(scratch[at:], stored)
+                casts.append((to, base))
+                at += _aligned(stored.nbytes)
+                base = to
+            bases[stored.name] = base
+        swaps = []
+        for weight in self.spec.weights:
+            if id(weight) in self._private:
+                continue
+            value = weight.put_together([part.view(bases[part.stored.name])
+                                         for part in weight.parts])
+            swaps += _swaps(weight, value)
+        return _Shown(swaps, casts)
+
+    # Buffers that a forward may write.
+
+    def _adopt_buffers(self, address: int, shown: _Shown) -> _Shown:
+        """At the first stage: copies of the buffers, on the device."""
+        self._buffers_seen = True
+        values = {(id(holder), key): value
+                  for holder, key, value in shown.swaps}
+        for weight in self.spec.weights:
+            if weight.kind != "buffer" or not weight.plain:
+                continue
+            place = weight.places[0]
+            own = values[id(place.holder), place.key].clone()
+            weight.put(own)
+            self._private[id(weight)] = weight
+            if own.nbytes >= PRIVATE_BYTES and not self.pinned:
+                self._trial.append((weight, own, own._version))
+        if not self._private:
+            return shown
+        self._off = [swap for swap in self._off
+                     if not self._is_private(swap)]
+        self._shown.clear()
+        return self._shown_at(address)
+
+    def _is_private(self, swap: Swap) -> bool:
+        return any(place.holder is swap[0] and place.key == swap[1]
+                   for weight in self._private.values()
+                   for place in weight.places)
+
+    def _end_trial(self) -> None:
+        """Large buffers that nobody wrote to are shared after all."""
+        for weight, own, version in self._trial:
+            if weight.value is own and own._version == version:
+                del self._private[id(weight)]
+                self._shown.clear()
+                self._off += self._idle_swaps([weight])
+        self._trial = []
+
+    def is_own(self, weight: Weight) -> bool:
+        """The worker's own memory, rather than hoist's."""
+        return id(weight) in self._private
+
+    def restore(self, devices: Mapping[str, torch.device]) -> None:
+        """Gives the module its own weights again, with hoistd's bytes."""
+        own: dict[str, torch.Tensor] = {}
+        with self.idle.shelf.reading([self.idle]):
+            for stored in self.spec.stored:
+                device = devices[stored.name]
+                own[stored.name] = (
+                    _as_stored(self._host_bytes(stored).to(device, copy=True),
+                               stored)
+                    if stored.nbytes else _empty(stored, device))
+        for weight in self.spec.weights:
+            if self.is_own(weight):
+                device = devices[weight.parts[0].stored.name]
+                if weight.value.device != device:
+                    weight.put(weight.value.to(device))
+                continue
+            value = weight.put_together([part.view(own[part.stored.name])
+                                         for part in weight.parts])
+            if weight.requires_grad:
+                value.requires_grad_(True)
+            weight.put(value)
+
+
+class _Views(Mapping):
+    """A staged group's plain tensors, by name."""
+
+    def __init__(self, live: LiveGroup, address: int) -> None:
+        device = live.part.device
+        self._infos = live._infos
+        self._address = address
+        # What hoist.Tensor asks of a lease.
+        self.device_kind = {"emulated": 1, "cuda": 2}[device.kind]
+        self.device_uuid = device.uuid
+
+    def check(self) -> None:
+        """The attachment knows when views may be used."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        info = self._infos[name]
+        address = self._address + info.offset if info.nbytes else 0
+        return Tensor(self, info, address).torch()
+
+    def __iter__(self) -> Any:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def _swaps(weight: Weight, value: Any) -> list[Swap]:
+    return [(place.holder, place.key, value) for place in weight.places]
+
+
+def _as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
+    """Bytes as the stored tensor: its type, shape and strides."""
+    meta = stored.meta
+    return torch.empty(0, dtype=meta.dtype, device=memory.device).set_(
+        memory.untyped_storage(),
+        memory.storage_offset() // meta.dtype.itemsize, meta.shape,
+        meta.stride())
+
+
+def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(stored.meta.shape, stored.meta.stride(),
+                               dtype=stored.meta.dtype, device=device)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 256) * 256
+
+
+def _scratch_bytes(spec: GroupSpec) -> int:
+    return sum(_aligned(stored.nbytes) for stored in spec.stored
+               if stored.name in spec.storage)
