@@ -4,6 +4,9 @@
 #
 #   scripts/gpu_check.sh pack [TARGET...]  builds here, and lays what the other
 #                                          machine needs into .gpu/ (< 60 MiB)
+#   scripts/gpu_check.sh pack-python       the Python packages that the PyTorch
+#                                          tests need into .gpu/ too: diffusers,
+#                                          torchao, peft, ... (8 MiB)
 #   scripts/gpu_check.sh pack-model        MiniLM in two halves, .gpu-m0/ and
 #                                          .gpu-m1/, 42 MiB each: carry one a call
 #   scripts/gpu_check.sh there [STEP...]   runs there, from the repository's
@@ -41,14 +44,8 @@ pack_model() {
   du -sm .gpu-m0 .gpu-m1
 }
 
-pack() {
-  local args=() target size
-  ignore '/.gpu/'
-  for target in "$@"; do args+=(--target "$target"); done
-  scripts/package.sh --with-tests --dir "$kit" ${args:+"${args[@]}"} || return
-  rm -rf "$kit/share/doc"
-  # The tests' fake driver must not stand in for the real one.
-  find "$kit" -name 'libcuda.so*' -delete
+fits() {
+  local size
   size=$(du -sm .gpu | cut -f1)
   if [[ $size -ge $limit_mib ]]; then
     echo ".gpu holds $size MiB, the limit is $limit_mib:" >&2
@@ -56,6 +53,41 @@ pack() {
     return 1
   fi
   echo ".gpu: $size MiB; run 'scripts/gpu_check.sh there' beside it"
+}
+
+pack_python() {
+  scripts/setup.sh --no-model --with-torch || return
+  ignore '/.gpu/'
+  mkdir -p .gpu
+  "${HOIST_VENV:-build/venv}/bin/python" scripts/carried_python.py \
+    pack .gpu/python.tar.xz || return
+  fits
+}
+
+# Puts what this machine's Python lacks of pack-python on its path, once.
+use_python() {
+  local unpacked=${TMPDIR:-/tmp}/hoist-carried-python missing
+  [[ -f .gpu/python.tar.xz ]] || return 0  # What is not there is skipped.
+  if [[ .gpu/python.tar.xz -nt $unpacked/.unpacked ]]; then
+    rm -rf "$unpacked"
+    mkdir -p "$unpacked"
+    tar -C "$unpacked" -xJf .gpu/python.tar.xz || return
+    touch "$unpacked/.unpacked"
+  fi
+  missing=$(python3 scripts/carried_python.py use "$unpacked") || return
+  # The tree itself travels, and is never older than what was packed of it.
+  export PYTHONPATH=$PWD/client/python${missing:+:$missing}
+}
+
+pack() {
+  local args=() target
+  ignore '/.gpu/'
+  for target in "$@"; do args+=(--target "$target"); done
+  scripts/package.sh --with-tests --dir "$kit" ${args:+"${args[@]}"} || return
+  rm -rf "$kit/share/doc"
+  # The tests' fake driver must not stand in for the real one.
+  find "$kit" -name 'libcuda.so*' -delete
+  fits
 }
 
 # Runs a GoogleTest program and reports its counts.
@@ -196,6 +228,35 @@ step_workers() {
   python3 tests/component/client_workers/workers_test.py "$kit/bin/hoistd" -v
 }
 
+# The PyTorch tests; HOIST_PYTEST: more arguments, such as "-k compile -x".
+step_torch_conformance() {
+  local dirs=() dir rc=0
+  use_python || return
+  for dir in client/python/tests tests/conformance/torch; do
+    if compgen -G "$dir/test_*.py" >/dev/null; then dirs+=("$dir"); fi
+  done
+  rm -f "$logs/torch.xml"
+  # Within the time of a call, so that its result is written.
+  # shellcheck disable=SC2086
+  HOIST_TEST_DEVICE=cuda HOIST_BIN=$kit/bin HF_HUB_OFFLINE=1 \
+    timeout --signal INT 540 python3 -m pytest -q -p no:cacheprovider -rs \
+    --durations 15 --junit-xml "$logs/torch.xml" ${HOIST_PYTEST:-} \
+    "${dirs[@]}" || rc=$?
+  python3 scripts/tally.py "$logs/torch.xml" | tail -1 >&3
+  return "$rc"
+}
+
+# hoist beside its peers; HOIST_PEERS: other arguments than these, which are
+# for a third of the model.
+step_peers() {
+  use_python || return
+  # shellcheck disable=SC2086
+  python3 scripts/bench_peers.py --bin "$kit/bin" --json "$logs/peers.json" \
+    ${HOIST_PEERS:---blocks 8 --sets all --passes 5 --seconds 3 --limit 300} ||
+    return
+  echo "its table is above, and in $logs/peers.log" >&3
+}
+
 step_bench_gpu() {
   python3 tests/bench/bench_gpu.py --bin "$kit/bin" || return
   echo "its table is above, and in $logs/bench_gpu.log" >&3
@@ -242,7 +303,7 @@ there() {
     : >"$logs/$step.log"  # Appended to, also by those who open it anew.
     "step_$step" 3>"$note" >>"$logs/$step.log" 2>&1 </dev/null || rc=$?
     if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"
-    elif [[ $step == bench_* ]]; then cat "$logs/$step.log"; fi
+    elif [[ $step == bench_* || $step == peers ]]; then cat "$logs/$step.log"; fi
     printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
       echo FAILED)" $((SECONDS - started)) "$(tr '\n' ' ' <"$note")" >>"$table"
   done
@@ -255,6 +316,7 @@ there() {
 case ${1:-} in
   pack) shift; pack "$@" ;;
   pack-model) pack_model ;;
+  pack-python) pack_python ;;
   there) shift; there "$@" ;;
   steps) steps_known ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
