@@ -1,0 +1,37 @@
+"""hoist: a module in memory that is attached, or a file that is loaded."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from .casting import STORAGE
+from .job import Job, LeftOut, Ready
+from .models import load_weights
+
+
+def hoisted(job: Job, device: torch.device) -> Ready:
+    """job.options: how ("attach" or "load"), budget, groups, storage.
+
+    The socket comes by HOIST_SOCKET.
+    """
+    import hoist
+    if not hasattr(hoist, "attach"):
+        raise LeftOut("this hoist has no attach")
+    options = job.options
+    settings = {"groups": options.get("groups", "block"),
+                "budget": options["budget"]}
+    if options.get("storage") == "fp8":
+        settings["storage_dtype"] = STORAGE
+    loaded = 0.0
+    if options["how"] == "load":
+        module = hoist.load(job.spec.build, job.weights, **settings)
+    else:
+        begin = time.perf_counter()
+        module = job.spec.build()
+        load_weights(module, job.path)
+        loaded = time.perf_counter() - begin
+        module = hoist.attach(module, **settings)
+    stats = hoist.stats(module)
+    return Ready(module, loaded, stats.streamed_bytes, module)

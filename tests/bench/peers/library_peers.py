@@ -1,0 +1,74 @@
+"""What diffusers and accelerate offer for models larger than the GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import time
+
+import torch
+
+from .casting import STORAGE, stored_bytes
+from .job import Job, LeftOut, Ready
+from .models import DTYPE, bytes_of, load_weights
+
+
+def import_of(kind: str) -> None:
+    """Imports what a row needs. Its memory counts, its time does not: these
+    libraries are imported once, and take seconds."""
+    names = {"diffusers": "diffusers.hooks", "accelerate":
+             "accelerate.big_modeling"}
+    if kind in names:
+        with contextlib.suppress(ImportError):  # The row itself will say so.
+            importlib.import_module(names[kind])
+
+
+def _in_memory(job: Job) -> tuple[torch.nn.Module, float]:
+    begin = time.perf_counter()
+    module = job.spec.build()
+    load_weights(module, job.path)
+    return module, time.perf_counter() - begin
+
+
+def diffusers(job: Job, device: torch.device) -> Ready:
+    """job.options: type ("block" or "leaf"), stream, record, disk, storage."""
+    if device.type != "cuda":
+        raise LeftOut("diffusers' group offloading needs an accelerator")
+    try:
+        from diffusers import hooks
+    except ImportError as error:
+        raise LeftOut(f"no diffusers here: {error}") from error
+    logging.getLogger("diffusers").setLevel(logging.ERROR)
+    options = job.options
+    module, loaded = _in_memory(job)
+    streamed = bytes_of(module)
+    if options.get("storage") == "fp8":
+        streamed = stored_bytes(module)
+        hooks.apply_layerwise_casting(module, storage_dtype=STORAGE,
+                                      compute_dtype=DTYPE)
+    hooks.apply_group_offloading(
+        module, onload_device=device, offload_device=torch.device("cpu"),
+        offload_type=options["type"] + "_level",
+        num_blocks_per_group=1 if options["type"] == "block" else None,
+        non_blocking=bool(options.get("stream")),
+        use_stream=bool(options.get("stream")),
+        record_stream=bool(options.get("record")),
+        offload_to_disk_path=job.scratch if options.get("disk") else None)
+    return Ready(module, loaded, streamed, module)
+
+
+def accelerate(job: Job, device: torch.device) -> Ready:
+    """job.options: disk."""
+    try:
+        from accelerate import big_modeling
+    except ImportError as error:
+        raise LeftOut(f"no accelerate here: {error}") from error
+    module, loaded = _in_memory(job)
+    streamed = bytes_of(module)
+    if job.options.get("disk"):
+        module = big_modeling.disk_offload(module, job.scratch,
+                                           execution_device=device)
+    else:
+        module = big_modeling.cpu_offload(module, execution_device=device)
+    return Ready(module, loaded, streamed, module)

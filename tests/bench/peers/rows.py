@@ -1,0 +1,76 @@
+"""The rows there are, by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_DIFFUSERS = {
+    "block": {"type": "block"},
+    "block-stream": {"type": "block", "stream": True},
+    "block-record": {"type": "block", "stream": True, "record": True},
+    "leaf": {"type": "leaf"},
+    "leaf-stream": {"type": "leaf", "stream": True},
+    "leaf-record": {"type": "leaf", "stream": True, "record": True},
+    "disk": {"type": "block", "disk": True},
+    "disk-stream": {"type": "block", "stream": True, "disk": True},
+}
+_OTHERS: dict[str, dict[str, Any]] = {
+    "resident": {"kind": "resident"},
+    "two-slot": {"kind": "two-slot"},
+    "accelerate": {"kind": "accelerate"},
+    "accelerate-disk": {"kind": "accelerate", "disk": True},
+    "resident-fp8": {"kind": "resident", "storage": "fp8"},
+    "diffusers-fp8": {"kind": "diffusers", "type": "block", "stream": True,
+                      "storage": "fp8"},
+    "diffusers-fp8-record": {"kind": "diffusers", "type": "block",
+                             "stream": True, "record": True,
+                             "storage": "fp8"},
+}
+# hoist[.load][-leaf][-fp8][-stagings]@BUDGET and N-workers@BUDGET.
+_HOIST = re.compile(r"(?:hoist(?P<load>\.load)?(?P<leaf>-leaf)?(?P<fp8>-fp8)?"
+                    r"(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
+                    r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
+
+SETS = {
+    # What is slow comes last: it is what a short time leaves out.
+    "main": ["resident", "two-slot", "hoist@min", "hoist@0.5",
+             "hoist.load@min", "hoist.load@0.5", "hoist-leaf@min",
+             "diffusers-block-stream", "diffusers-block-record",
+             "diffusers-leaf-stream", "diffusers-leaf-record",
+             "diffusers-block", "accelerate", "diffusers-leaf",
+             "diffusers-disk-stream", "diffusers-disk", "accelerate-disk"],
+    "fp8": ["resident-fp8", "hoist-fp8@min", "diffusers-fp8",
+            "diffusers-fp8-record", "hoist@min"],
+    "workers": ["2-workers@min", "4-workers@min"],
+    "stagings": ["hoist-stagings@min"],
+}
+
+
+def options_of(row: str, stagings: int) -> dict[str, Any]:
+    """A row's options; ValueError says what rows there are."""
+    if row in _OTHERS:
+        return dict(_OTHERS[row])
+    how = row.removeprefix("diffusers-")
+    if how != row and how in _DIFFUSERS:
+        return {"kind": "diffusers", **_DIFFUSERS[how]}
+    found = _HOIST.fullmatch(row)
+    if not found:
+        known = [*_OTHERS, *(f"diffusers-{how}" for how in _DIFFUSERS),
+                 "hoist[.load][-leaf][-fp8][-stagings]@BUDGET",
+                 "N-workers@BUDGET"]
+        raise ValueError(f"no row {row!r}; there are: {', '.join(known)}; "
+                         "a BUDGET is min, a fraction, or as 4GiB")
+    options: dict[str, Any] = {"kind": "hoist", "budget": found["budget"],
+                               "how": "attach"}
+    if found["load"] or found["workers"]:
+        options["how"] = "load"
+    if found["leaf"]:
+        options["groups"] = "leaf"
+    if found["fp8"]:
+        options["storage"] = "fp8"
+    if found["stagings"]:
+        options["stagings"] = stagings
+    if found["workers"]:
+        options["workers"] = int(found["workers"])
+    return options

@@ -1,0 +1,202 @@
+"""The process that one row is measured in: a fresh context, its own memory.
+
+python3 -m peers.worker JOB.json RESULT.json
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from . import hoist_peer, library_peers, measure, plain_peers
+from .job import Job, LeftOut, Ready
+from .models import write_weights
+
+KINDS = {
+    "resident": plain_peers.resident,
+    "two-slot": plain_peers.two_slot,
+    "diffusers": library_peers.diffusers,
+    "accelerate": library_peers.accelerate,
+    "hoist": hoist_peer.hoisted,
+}
+
+
+class Hoistd:
+    """hoistd's own account of itself."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._facts = facts
+
+    def look(self) -> dict[str, int]:
+        """Bytes: allocated on the device, pinned, moved to the device so far."""
+        if not self._facts:
+            return {"device": 0, "pinned": 0, "moved": 0}
+        status = json.loads(subprocess.run(
+            [self._facts["ctl"], "--socket", self._facts["grpc_socket"],
+             "status", "--json"], check=True, capture_output=True).stdout)
+        allocated = {tier["tier"]: int(tier["allocated_bytes"])
+                     for tier in status["tiers"] if tier.get("device", 0) == 0}
+        return {"device": allocated["TIER_DEVICE"],
+                "pinned": allocated["TIER_HOST"],
+                "moved": int(status["counters"]["host_to_device_bytes"])}
+
+
+class Stagings:
+    """Where each linear layer's weight lies in each of its forwards."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.calls = 0
+        self.places: dict[str, set[int]] = {}
+        for name, part in module.named_modules():
+            if isinstance(part, torch.nn.Linear):
+                part.register_forward_pre_hook(self._looker(name))
+
+    def _looker(self, name: str):
+        places = self.places.setdefault(name, set())
+
+        def look(module: torch.nn.Module, args: object) -> None:
+            self.calls += 1
+            places.add(module.weight.data_ptr())
+        return look
+
+    def moved(self) -> int:
+        return sum(len(places) > 1 for places in self.places.values())
+
+
+def in_step(job: Job, said: dict[str, Any]) -> None:
+    """Tells the parent, and waits until all others are as far."""
+    if job.in_step:
+        print(json.dumps(said), flush=True)
+        sys.stdin.readline()
+
+
+def check_finite(output: torch.Tensor) -> None:
+    if not torch.isfinite(output).all():
+        raise FloatingPointError("the output is not finite")
+
+
+def is_expected(job: Job, output: torch.Tensor) -> bool | None:
+    """None if nobody knows what is expected."""
+    if job.options["kind"] == "resident" and not os.path.exists(job.expected):
+        torch.save(output.cpu(), job.expected)
+    if not os.path.exists(job.expected):
+        return None
+    return torch.equal(output.cpu(), torch.load(job.expected))
+
+
+def how_many(job: Job, steady: float) -> int:
+    """Passes of `steady` seconds each that fit the row's time, 2 at least."""
+    return max(2, min(job.passes, int(job.seconds / max(steady, 1e-9))))
+
+
+def stage_many(job: Job, ready: Ready, inputs: tuple[torch.Tensor, ...],
+               device: torch.device) -> dict[str, Any]:
+    """job.options["stagings"] stagings of groups: what grew meanwhile?"""
+    places = Stagings(ready.module)
+    groups = len(ready.module.blocks) + 1
+    for _ in range(2):
+        ready.run(*inputs)
+    measure.synchronize(device)
+    rss, used = measure.rss_bytes(), measure.device_used_bytes(device)
+    count = -(-job.options["stagings"] // groups)
+    for _ in range(count):
+        ready.run(*inputs)
+    measure.synchronize(device)
+    return {"stagings": count * groups, "weights_moved": places.moved(),
+            "rss_grew_bytes": measure.rss_bytes() - rss,
+            "device_grew_bytes": measure.device_used_bytes(device) - used}
+
+
+def prepare(job: Job) -> dict[str, Any]:
+    """The machine's facts, and the weights' file if it is not there."""
+    device = torch.device(job.device)
+    measure.warm_up(job.spec, device)
+    idle = measure.device_used_bytes(device)
+    if not job.path.exists():
+        write_weights(job.spec, job.path, device)
+    name = (torch.cuda.get_device_name(device) if device.type == "cuda"
+            else "emulated")
+    return {"link": measure.link_rate(device, job.options["link_bytes"]),
+            "idle_bytes": idle, "device_name": name,
+            "torch": torch.__version__}
+
+
+def run(job: Job) -> dict[str, Any]:
+    device = torch.device(job.device)
+    measure.warm_up(job.spec, device)
+    inputs = job.spec.inputs(device)
+    hoistd = Hoistd(job.hoistd)
+    gc.collect()
+    rss = measure.rss_bytes()
+    measure.forget_peaks(device)
+    library_peers.import_of(job.options["kind"])
+    begin = time.perf_counter()
+    ready = KINDS[job.options["kind"]](job, device)
+    measure.synchronize(device)
+    set_up = time.perf_counter() - begin
+    in_step(job, {"set_up_seconds": set_up})
+    output, first = measure.once(lambda: ready.run(*inputs), device)
+    check_finite(output)
+    equal = [is_expected(job, output)]
+    # Those that learn an order do so in the first pass, and may use it only
+    # from the second on.
+    warm = [measure.once(lambda: ready.run(*inputs), device)[1]]
+    if warm[0] * 4 < job.seconds:
+        warm.append(measure.once(lambda: ready.run(*inputs), device)[1])
+    count = how_many(job, warm[-1])
+    before = hoistd.look()["moved"]
+    output, seconds = measure.passes(lambda: ready.run(*inputs), device, count)
+    result = {
+        "rss_bytes": measure.rss_bytes() - rss,
+        "peak_rss_bytes": measure.peak_rss_bytes() - rss,
+        "pinned_bytes": measure.pinned_bytes(device),
+        "device_used_bytes": measure.device_used_bytes(device),
+    }
+    look = hoistd.look()
+    equal.append(is_expected(job, output))
+    if device.type == "cuda":
+        result["torch_peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    else:
+        result["torch_peak_bytes"] = 0
+    streamed = ready.streamed_bytes
+    if job.hoistd:  # Counted by hoistd, not by construction.
+        streamed = (look["moved"] - before) // count
+    result |= {
+        "set_up_seconds": set_up, "load_seconds": ready.load_seconds,
+        "first_seconds": first, "pass_seconds": statistics.median(seconds),
+        "all_pass_seconds": seconds, "warm_up_seconds": warm,
+        "streamed_bytes": streamed, "hoistd_device_bytes": look["device"],
+        "hoistd_pinned_bytes": look["pinned"],
+        "equal": None if None in equal else all(equal),
+    }
+    if "stagings" in job.options:
+        result |= stage_many(job, ready, inputs, device)
+    in_step(job, {"pass_seconds": result["pass_seconds"]})
+    return result
+
+
+def main() -> int:
+    job = Job.from_json(pathlib.Path(sys.argv[1]).read_text())
+    try:
+        with torch.no_grad():
+            prepares = job.options["kind"] == "prepare"
+            result = prepare(job) if prepares else run(job)
+    except LeftOut as why:
+        result = {"left_out": str(why)}
+    pathlib.Path(sys.argv[2]).write_text(json.dumps(result))
+    # Nothing to tidy up: exiting would unpin and unmap what the kernel drops.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
