@@ -204,7 +204,7 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
       Refuse(waiter, need.copy,
              absl::DeadlineExceededError(absl::StrCat(
                  NameOf(need.copy.key),
-                 " is still being copied; give the stage a longer deadline")),
+                 " is still being copied; give it a longer deadline")),
              effects);
     } else {
       Refuse(waiter, need.copy, absl::ResourceExhaustedError(waiting.message()),

@@ -143,9 +143,10 @@ void Engine::ReadImage(SessionId session, ReadImageArgs args, DoneStatus done) {
         Await(session, [done = std::move(done)](Answer answer) mutable {
           done(std::move(answer.status));
         });
+    const absl::Time now = Now();
     node_.ReadImage(request, session, args.key,
                     std::make_shared<hoist::UniqueFd>(std::move(args.memfd)),
-                    args.memfd_bytes, Now() + args.deadline, Now(), effects);
+                    args.memfd_bytes, now + args.deadline, now, effects);
   });
 }
 
