@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import torch
@@ -33,5 +34,5 @@ def hoisted(job: Job, device: torch.device) -> Ready:
         load_weights(module, job.path)
         loaded = time.perf_counter() - begin
         module = hoist.attach(module, **settings)
-    stats = hoist.stats(module)
-    return Ready(module, loaded, stats.streamed_bytes, module)
+    return Ready(module, loaded, hoist.stats(module).streamed_bytes, module,
+                 lambda: dataclasses.asdict(hoist.stats(module)))

@@ -52,7 +52,9 @@ class Ready:
     run: Callable[..., torch.Tensor]
     load_seconds: float  # Of the set-up: file to module in memory.
     streamed_bytes: int  # A pass, by construction.
-    module: torch.nn.Module | None = None
+    module: torch.nn.Module
+    # What the library says of itself after the passes.
+    facts: Callable[[], dict[str, Any]] = dict
 
 
 class LeftOut(Exception):

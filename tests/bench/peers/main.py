@@ -30,6 +30,8 @@ columns:
   set-up   from the weights' file to a module that is ready; of N workers, the
            slowest of those after the first
   GPU      the most that the worker's tensors took, and what hoistd allocated
+  used     what all processes came to use on the device, contexts but this one's
+           included: the check of the column before
   RSS      what the process grew by since torch and its context were there
   pinned   page-locked host memory, of torch's allocator and of hoistd
   link     bytes streamed in a pass by its time, as a part of the link's rate,
@@ -136,14 +138,15 @@ def roomy_folder(needed: int) -> pathlib.Path:
              "names another")
 
 
-def derive(row: dict[str, Any], link: float,
+def derive(row: dict[str, Any], facts: dict[str, Any],
            resident: float | None) -> None:
     """Adds what follows from the row's figures and the run's."""
     if "pass_seconds" not in row:
         return
     row["device_bytes"] = row["torch_peak_bytes"] + row["hoistd_device_bytes"]
     row["all_pinned_bytes"] = row["pinned_bytes"] + row["hoistd_pinned_bytes"]
-    at_link = row["streamed_bytes"] / link
+    row["used_bytes"] = row["device_used_bytes"] - facts["idle_bytes"]
+    at_link = row["streamed_bytes"] / facts["link"]
     row["of_link"] = at_link / row["pass_seconds"]
     if resident is not None:
         row["of_floor"] = row["pass_seconds"] / max(resident, at_link)
@@ -167,13 +170,13 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     return (name, f"{row['pass_seconds'] * 1e3:.1f}",
             f"{row['first_seconds'] * 1e3:.0f}",
             f"{row['set_up_seconds']:.2f}", size("device_bytes"),
-            size("rss_bytes"), size("all_pinned_bytes"),
+            size("used_bytes"), size("rss_bytes"), size("all_pinned_bytes"),
             f"{row['of_link']:.1%}" if row["streamed_bytes"] else "-",
             of_floor, equal, extra)
 
 
-HEAD = ("row", "pass ms", "first ms", "set-up s", "GPU MB", "RSS+ MB",
-        "pinned MB", "link", "floor", "equal", "")
+HEAD = ("row", "pass ms", "first ms", "set-up s", "GPU MB", "used MB",
+        "RSS+ MB", "pinned MB", "link", "floor", "equal", "")
 
 
 def show(report: dict[str, Any]) -> None:
@@ -225,7 +228,7 @@ def measure(options: argparse.Namespace, spec: Spec,
         shutil.rmtree(folder)
     resident = found.get("resident", {}).get("pass_seconds")
     for row in found.values():
-        derive(row, facts["link"], resident)
+        derive(row, facts, resident)
     return {**facts, "model": options.model, "model_bytes": size,
             "blocks": spec.blocks, "tokens": spec.tokens,
             "hidden": spec.hidden, "seconds": time.monotonic() - begin,

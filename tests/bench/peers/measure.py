@@ -73,7 +73,10 @@ def pinned_bytes(device: torch.device) -> int:
     """What torch's own allocator has pinned, its cache included."""
     if device.type != "cuda" or not hasattr(torch.cuda, "host_memory_stats"):
         return 0
-    return torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+    # Releases of torch differ in which of these counts what is cached, too.
+    stats = torch.cuda.host_memory_stats()
+    return max(stats.get(f"{kind}_bytes.current", 0)
+               for kind in ("allocated", "reserved"))
 
 
 def device_used_bytes(device: torch.device) -> int:

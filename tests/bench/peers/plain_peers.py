@@ -73,10 +73,12 @@ class TwoSlots:
             owner, name = places.pop(id(meta))
             setattr(owner, name, nn.Parameter(value, requires_grad=False))
 
+        # One allocation: torch pins powers of two.
+        pinned = torch.empty(sum(sizes), dtype=torch.uint8,
+                             pin_memory=self.cuda)
         with safe_open(job.path, "pt") as file:
-            for i, (block, size) in enumerate(zip(self.blocks, sizes)):
-                flat = torch.empty(size, dtype=torch.uint8,
-                                   pin_memory=self.cuda)
+            for i, (block, flat) in enumerate(zip(self.blocks,
+                                                  pinned.split(sizes))):
                 at = 0
                 for meta in list(block.parameters()):
                     value = file.get_tensor(files[id(meta)])

@@ -50,4 +50,4 @@ def host_bytes(spec: Spec, fp8: bool) -> int:
 def pool_bytes(budget: int, slab: int, workers: int) -> int:
     """Device pool: the budgets in whole slabs. What is not used of it is not
     allocated."""
-    return (-(-budget // slab) + 1) * slab * workers
+    return (-(-budget // slab) + 4) * slab * workers

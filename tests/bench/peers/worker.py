@@ -176,7 +176,7 @@ def run(job: Job) -> dict[str, Any]:
         "all_pass_seconds": seconds, "warm_up_seconds": warm,
         "streamed_bytes": streamed, "hoistd_device_bytes": look["device"],
         "hoistd_pinned_bytes": look["pinned"],
-        "equal": None if None in equal else all(equal),
+        "equal": None if None in equal else all(equal), "says": ready.facts(),
     }
     if "stagings" in job.options:
         result |= stage_many(job, ready, inputs, device)
@@ -186,6 +186,8 @@ def run(job: Job) -> dict[str, Any]:
 
 def main() -> int:
     job = Job.from_json(pathlib.Path(sys.argv[1]).read_text())
+    if job.device == "cpu":  # Small models, and others want the cores as well.
+        torch.set_num_threads(1)
     try:
         with torch.no_grad():
             prepares = job.options["kind"] == "prepare"

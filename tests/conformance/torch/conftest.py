@@ -134,6 +134,8 @@ def _own_world(monkeypatch: pytest.MonkeyPatch,
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
+        if KIND == "cpu":  # Small models: threads would wait for each other.
+            torch.set_num_threads(1)
 
 
 @pytest.fixture
