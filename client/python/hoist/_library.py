@@ -153,6 +153,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "host_image_is_loaded": (c.c_int, [_P]),
     "host_image_data": (_P, [_P]),
     "host_image_bytes": (c.c_uint64, [_P]),
+    "lease_data": (_P, [_P]),
     "lease_bytes": (c.c_uint64, [_P]),
     "lease_id": (c.c_uint64, [_P]),
     "lease_device": (c.c_uint32, [_P]),

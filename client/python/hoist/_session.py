@@ -298,6 +298,12 @@ class Lease(Mapping[str, Tensor]):
         hoistd is gone."""
         call("lease_check", self._handle)
 
+    @property
+    def address(self) -> int:
+        """Of the image's first byte on the device; 0 if it may not be read, or
+        is empty."""
+        return ask("lease_data", self._handle) or 0
+
     def __getitem__(self, name: str) -> Tensor:
         record = sized(lib.TensorRecord)
         call("lease_find_tensor", self._handle, text(name), c.byref(record))

@@ -10,6 +10,7 @@ from ._api import attach, check, detach, set_budget, stage, stats
 from ._attachment import AttachStats
 from ._casting import DEFAULT_SKIP
 from ._idle import IdleTensor
+from ._load import load
 
 __all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "attach", "check",
-           "detach", "set_budget", "stage", "stats"]
+           "detach", "load", "set_budget", "stage", "stats"]

@@ -10,16 +10,14 @@ import torch
 from torch import nn
 
 from .. import _session
-from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
-                       ResourceExhausted)
-from .._model import Group, Model
+from .._errors import InvalidArgument, ResourceExhausted
+from .._model import Model
 from ._attachment import Attachment
 from ._budget import Budget, find_device, to_bytes
 from ._casting import Skip
 from ._grouping import Groups
 from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
-from ._idle import Shelf
 from ._layout import GroupSpec
 from ._live import DevicePart, LiveGroup
 
@@ -67,6 +65,10 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         _undo(attachment)
         raise
     attachment.install()
+    # Once attached there are bytes to give back.
+    attachment.devices = {
+        name: torch.device("cpu") if device.type == "meta" else device
+        for name, device in attachment.devices.items()}
     return attachment
 
 

@@ -54,7 +54,8 @@ def find_device(session: _session.Session, wanted: Any
         for device in session.devices:
             if device.index == wanted:
                 return device, _torch_device(device)
-        raise NotFound(f"hoistd has no device {wanted}; it has {_list(session)}")
+        raise NotFound(f"hoistd has no device {wanted}; it has "
+                       + _list(session))
     if wanted is None:
         if torch.cuda.is_available():
             for device in session.devices:

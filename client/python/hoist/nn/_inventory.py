@@ -35,6 +35,11 @@ class Stored:
     device: torch.device  # Where the module had it.
 
     @property
+    def meta_at_first(self) -> bool:
+        """The module had no bytes for it."""
+        return self.device.type == "meta"
+
+    @property
     def nbytes(self) -> int:
         """That its elements span."""
         return span_bytes(self.meta)

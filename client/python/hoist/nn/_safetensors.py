@@ -1,0 +1,99 @@
+"""What safetensors files hold, by their headers; no weight is read.
+
+The format: https://huggingface.co/docs/safetensors: eight bytes of length,
+little endian, then JSON of that length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+from typing import Iterator, Sequence, Union
+
+from .._errors import DataLoss, InvalidArgument, NotFound
+
+Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
+
+_INDEX = "model.safetensors.index.json"
+_MAX_HEADER = 100_000_000  # As safetensors itself.
+
+
+@dataclasses.dataclass(frozen=True)
+class FileTensor:
+    """dtype as safetensors names it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def find_files(path: str | os.PathLike) -> list[pathlib.Path]:
+    """Those that hoistd will read of a file or a folder (see hoist_c.h)."""
+    where = pathlib.Path(path)
+    if where.is_file():
+        return [where]
+    if not where.is_dir():
+        raise NotFound(f"{where} is neither a file nor a folder")
+    whole = where / "model.safetensors"
+    if not (where / _INDEX).exists() and whole.exists():
+        return [whole]
+    found = sorted(where.glob("*.safetensors"))
+    if not found:
+        raise NotFound(f"{where} holds no *.safetensors file; hoist reads "
+                       "weights from those")
+    return found
+
+
+def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
+    """DataLoss: a file that is no safetensors file. Unreadable ones raise what
+    open() does. An index beside the files says which of them has what."""
+    found: dict[str, FileTensor] = {}
+    index = files[0].parent / _INDEX
+    picked = {}
+    if len(files) > 1 and index.exists():
+        picked = json.loads(index.read_text()).get("weight_map", {})
+    for path in files:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > _MAX_HEADER:
+                raise DataLoss(f"{path} is no safetensors file")
+            text = file.read(length)
+        try:
+            header = json.loads(text)
+            for name, entry in header.items():
+                if name != "__metadata__" and picked.get(
+                        name, path.name) == path.name:
+                    found[name] = FileTensor(entry["dtype"],
+                                             tuple(entry["shape"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataLoss(f"{path} is no safetensors file: {error}") from None
+    return found
+
+
+def identity(files: Sequence[pathlib.Path], rule: str) -> str:
+    """Eight digits for these files as they are, grouped by `rule`."""
+    digest = hashlib.sha256(rule.encode())
+    for path in files:
+        facts = os.stat(path)
+        digest.update(repr((facts.st_dev, facts.st_ino, facts.st_size,
+                            facts.st_mtime_ns)).encode())
+    return digest.hexdigest()[:8]
+
+
+@contextlib.contextmanager
+def one_path(paths: Paths) -> Iterator[str]:
+    """A path that stands for all of them."""
+    if isinstance(paths, (str, os.PathLike)):
+        yield os.fspath(paths)
+        return
+    if not paths:
+        raise InvalidArgument("no file to load from")
+    with tempfile.TemporaryDirectory(prefix="hoist-load-") as folder:
+        for at, path in enumerate(paths):
+            link = pathlib.Path(folder) / f"{at:05}-{pathlib.Path(path).name}"
+            link.symlink_to(pathlib.Path(path).resolve(strict=True))
+        yield folder
