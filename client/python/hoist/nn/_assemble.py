@@ -175,7 +175,9 @@ def _plan(attachment: Attachment, wanted: Wanted,
                 raise
             raise ResourceExhausted(
                 f"{error}; besides, {pinned} bytes of the budget are pinned: "
-                "groups that are needed while others come and go") from None
+                "groups that are needed while others come and go; the least "
+                f"that would do is {_least(attachment, part)} bytes in all"
+            ) from None
     attachment.learns = isinstance(wanted.order, str)
 
 
@@ -196,9 +198,16 @@ def plan_budget(attachment: Attachment, part: DevicePart,
     if amount <= pinned:
         raise ResourceExhausted(
             f"a budget of {amount} bytes is too small: {pinned} bytes are "
-            "pinned, being needed while other groups come and go, and the "
-            "plan needs some beyond that")
+            "pinned, being needed while other groups come and go; the least "
+            f"that would do is {_least(attachment, part)} bytes")
     return amount - pinned
+
+
+def _least(attachment: Attachment, part: DevicePart) -> int:
+    """The smallest budget: what is pinned, and the plan's largest group."""
+    return attachment.pinned_bytes(part) + max(
+        (group.staged.image_bytes for group in attachment.groups
+         if group.part is part and not group.pinned), default=0)
 
 
 def _undo(attachment: Attachment) -> None:
