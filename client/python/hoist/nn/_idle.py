@@ -139,7 +139,9 @@ class IdleTensor(torch.Tensor):
         escape = _ESCAPES.get(func)
         if escape is not None and isinstance(args[0], IdleTensor):
             return escape(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
+        # Not super()'s, which would call all results idle tensors.
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
