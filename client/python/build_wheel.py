@@ -56,8 +56,8 @@ def build(library: str, folder: str) -> str:
     """Returns the wheel's file name."""
     tags = tag(library)
     info = f"hoist-{VERSION}.dist-info"
-    files = {f"hoist/{path.name}": path.read_bytes()
-             for path in sorted((HERE / "hoist").iterdir())
+    files = {str(path.relative_to(HERE)): path.read_bytes()
+             for path in sorted((HERE / "hoist").rglob("*"))
              if path.suffix == ".py" or path.name == "py.typed"}
     files[f"hoist/{LIBRARY_NAME}"] = stripped(library)
     files[f"{info}/METADATA"] = metadata().encode()

@@ -16,7 +16,8 @@ from ._assemble import Wanted, assemble, plan_budget
 from ._attachment import (Attachment, AttachStats, attachment_of,
                           attachments_in)
 from ._budget import Budget
-from ._casting import DEFAULT_SKIP, Skip, check_storage_type, matches
+from ._casting import (DEFAULT_SKIP, Skip, check_storage_type,
+                       modules_that_match)
 from ._grouping import Groups
 from ._hand_over import known_model, name_by_content
 from ._layout import choose_storage, lay_out
@@ -78,7 +79,7 @@ def attach(module: nn.Module, budget: Budget = None, *,
         budget, groups, order, storage_dtype, skip, exclude, idle, name,
         device, session or default_session(), exclude_kwargs, progress,
         deadline, weight, priority))
-    excluded = find_excluded(module, exclude)
+    excluded = modules_that_match(module, exclude)
     specs = lay_out(module, groups, excluded)
     if not specs:
         raise InvalidArgument("the module has no weights to attach")
@@ -199,15 +200,6 @@ def refuse_managed(module: nn.Module) -> None:
                 f'diffusers offloads or casts "{name or "the module"}" '
                 "already; attach a module without those hooks, or use "
                 "hoist.compat in their place")
-
-
-def find_excluded(module: nn.Module, exclude: Skip) -> set[nn.Module]:
-    """The modules that match, and all below them."""
-    found: set[nn.Module] = set()
-    for name, one in module.named_modules():
-        if name and matches(name, one, exclude):
-            found.update(one.modules())
-    return found
 
 
 _sessions: dict[tuple[int, str | None], _session.Session] = {}

@@ -47,6 +47,17 @@ def matches(name: str, module: nn.Module, patterns: Iterable[object]) -> bool:
     return False
 
 
+def modules_that_match(root: nn.Module,
+                       patterns: Iterable[object]) -> set[nn.Module]:
+    """Those that match, and all below them; never the root."""
+    patterns = list(patterns)
+    found: set[nn.Module] = set()
+    for name, one in root.named_modules():
+        if name and one not in found and matches(name, one, patterns):
+            found.update(one.modules())
+    return found
+
+
 def may_be_cast(dtype: torch.dtype, storage: torch.dtype) -> bool:
     """Floating types that are larger; integers and booleans stay."""
     return dtype.is_floating_point and dtype.itemsize > storage.itemsize

@@ -13,7 +13,7 @@ from typing import Iterable
 import torch
 from torch import nn
 
-from ._casting import Skip, matches, may_be_cast
+from ._casting import Skip, may_be_cast, modules_that_match
 from ._grouping import Groups, ModuleGroup, group_modules
 from ._inventory import Stored, Weight, take_inventory
 
@@ -122,11 +122,11 @@ def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                    storage: torch.dtype, skip: Skip) -> None:
     """Marks what is stored as `storage`: parameters of modules that no pattern
     skips, of larger floating types."""
-    names = {module: name for name, module in root.named_modules()}
+    left_alone = modules_that_match(root, skip)
     for spec in specs:
         kept, cast = set(), {}
         for weight in spec.weights:
-            skipped = any(matches(names[place.module], place.module, skip)
+            skipped = any(place.module in left_alone
                           for place in weight.places)
             for part in weight.parts:
                 if (weight.kind == "parameter" and weight.plain and not skipped

@@ -3,9 +3,7 @@ the worker."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
 import threading
 from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
@@ -15,12 +13,12 @@ from torch import nn
 from .. import _dtypes, _session
 from .._errors import InvalidArgument, NotFound, Unimplemented
 from .._model import Model
-from ._api import check_wanted, default_session, find_excluded, refuse_managed
+from ._api import check_wanted, default_session, refuse_managed
 from ._assemble import Wanted, assemble
 from ._budget import Budget
-from ._casting import DEFAULT_SKIP, Skip
+from ._casting import DEFAULT_SKIP, Skip, modules_that_match
 from ._grouping import Groups
-from ._hand_over import known_model, publish_cast, cast_name
+from ._hand_over import cast_name, known_model, publish_cast
 from ._inventory import Stored, Weight
 from ._layout import GroupSpec, choose_storage, lay_out
 from ._progress import progress_bar
@@ -70,7 +68,7 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
         budget, groups, order, storage_dtype, skip, exclude, idle, name,
         device, session or default_session(), exclude_kwargs, progress,
         deadline, weight, priority))
-    excluded = find_excluded(module, exclude)
+    excluded = modules_that_match(module, exclude)
     specs = lay_out(module, groups, excluded)
     with one_path(path) as found:
         files = find_files(found)

@@ -1,0 +1,18 @@
+"""Look-alikes of what users have today, so that a script changes one import.
+
+    from diffusers.hooks import apply_group_offloading      # before
+    from hoist.compat import apply_group_offloading         # after
+
+They take the same arguments. What those say about streams, pinning and disks
+hoistd does anyway, and is accepted; each takes `budget=` besides, the device
+memory to use (hoist.attach says how), since more of it makes passes faster.
+"""
+
+from ._accelerate import (cpu_offload, disk_offload,
+                          load_checkpoint_and_dispatch,
+                          remove_hook_from_submodules)
+from ._diffusers import apply_group_offloading, apply_layerwise_casting
+
+__all__ = ["apply_group_offloading", "apply_layerwise_casting", "cpu_offload",
+           "disk_offload", "load_checkpoint_and_dispatch",
+           "remove_hook_from_submodules"]

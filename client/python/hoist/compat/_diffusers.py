@@ -1,0 +1,123 @@
+"""diffusers.hooks.apply_group_offloading and apply_layerwise_casting."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Sequence
+
+import torch
+from torch import nn
+
+from .._errors import InvalidArgument
+from ..nn._budget import Budget
+from ..nn._casting import matches, may_be_cast
+from ._again import attach_with
+
+log = logging.getLogger("hoist.compat")
+
+# diffusers/hooks/layerwise_casting.py: the patterns that "auto" stands for.
+DEFAULT_SKIP_MODULES_PATTERN = ("pos_embed", "patch_embed", "norm",
+                                "^proj_in$", "^proj_out$")
+# diffusers/hooks/_common.py: the only layers that it casts.
+_CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d,
+                nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
+                nn.Embedding)
+
+
+def apply_group_offloading(
+        module: nn.Module, onload_device: Any = None,
+        offload_device: Any = "cpu", offload_type: Any = "block_level",
+        num_blocks_per_group: int | None = None, non_blocking: bool = False,
+        use_stream: bool = False, record_stream: bool = False,
+        low_cpu_mem_usage: bool = False,
+        offload_to_disk_path: str | os.PathLike[str] | None = None,
+        block_modules: Sequence[str] | None = None,
+        exclude_kwargs: Sequence[str] | None = None, *,
+        budget: Budget = None, **options: Any) -> None:
+    """As diffusers', with weights in hoistd; see hoist.attach for `budget` and
+    further options. offload_to_disk_path is not used: what the host tier
+    cannot hold, hoistd spills by itself (disk.spill_dir)."""
+    kind = getattr(offload_type, "value", offload_type)
+    if kind not in ("block_level", "leaf_level"):
+        raise InvalidArgument(f'offload_type={offload_type!r} is neither '
+                              '"block_level" nor "leaf_level"')
+    if torch.device(offload_device).type not in ("cpu", "meta"):
+        raise InvalidArgument(f"offload_device={offload_device}: weights that "
+                              "are not staged are hoistd's, on the host")
+    count = num_blocks_per_group or 1
+    groups: Any = "leaf"
+    if kind == "block_level":
+        groups = (_block_groups(module, block_modules, count)
+                  if block_modules else ("block", count))
+    if offload_to_disk_path is not None:
+        log.info("offload_to_disk_path is not used; hoistd spills by itself")
+    device = None if onload_device is None else _where(onload_device)
+    attach_with(module, budget=budget, groups=groups, device=device,
+                exclude_kwargs=tuple(exclude_kwargs or ()), **options)
+
+
+def _where(device: Any) -> Any:
+    """On a node without a GPU hoistd's device is the CPU."""
+    return device if torch.cuda.is_available() else None
+
+
+def _block_groups(module: nn.Module, names: Sequence[str],
+                  count: int) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            block = module.get_submodule(name)
+        except AttributeError:
+            raise InvalidArgument(f'block_modules names "{name}", which the '
+                                  "module does not have") from None
+        if isinstance(block, (nn.ModuleList, nn.Sequential)):
+            rows = [f"{name}.{key}" for key, _ in block.named_children()]
+        else:
+            rows = [name]
+        for at in range(0, len(rows), count):
+            groups[rows[at]] = rows[at:at + count]
+    return groups
+
+
+def apply_layerwise_casting(
+        module: nn.Module, storage_dtype: torch.dtype,
+        compute_dtype: torch.dtype, skip_modules_pattern: Any = "auto",
+        skip_modules_classes: tuple[type[nn.Module], ...] | None = None,
+        non_blocking: bool = False, *, budget: Budget = None,
+        **options: Any) -> None:
+    """As diffusers': the same layers in the same type, cast on the device as
+    they arrive; what they were stays in hoistd."""
+    if skip_modules_pattern == "auto":
+        skip_modules_pattern = DEFAULT_SKIP_MODULES_PATTERN
+    elif isinstance(skip_modules_pattern, str):
+        skip_modules_pattern = (skip_modules_pattern,)
+    skip = (*(skip_modules_pattern or ()), *(skip_modules_classes or ()))
+    names = {one: name for name, one in module.named_modules()}
+    layers = {one for one in names if isinstance(one, _CAST_LAYERS)
+              and not any(matches(names[up], up, skip)
+                          for up in _above(module, names[one]))}
+    _to_compute_type(layers, storage_dtype, compute_dtype)
+    extra = {} if budget is None else {"budget": budget}
+    attach_with(module, storage_dtype=storage_dtype,
+                skip=[one for one in names if one not in layers],
+                **extra, **options)
+
+
+def _above(root: nn.Module, name: str) -> list[nn.Module]:
+    """The module of that name, and those that hold it: diffusers skips a
+    subtree whose root matches."""
+    parts = name.split(".") if name else []
+    return [root.get_submodule(".".join(parts[:at]))
+            for at in range(len(parts) + 1)]
+
+
+def _to_compute_type(layers: set[nn.Module], storage: torch.dtype,
+                     compute: torch.dtype) -> None:
+    """Where the module has another type than it is to compute in: the value
+    that it will compute with, W.to(storage).to(compute)."""
+    for layer in layers:
+        for parameter in layer.parameters(recurse=False):
+            if parameter.dtype != compute and (
+                    may_be_cast(parameter.dtype, storage)):
+                parameter.data = parameter.data.to(storage).to(compute)
