@@ -8,7 +8,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 sys.path.append(str(ROOT / "client" / "python"))
 
-from peers.main import main  # noqa: E402
+try:
+    from peers.main import main
+except ModuleNotFoundError as error:
+    sys.exit(f"bench_peers.py: {error}: scripts/setup.sh --with-torch, then "
+             "build/venv/bin/python scripts/bench_peers.py")
 
 if __name__ == "__main__":
     sys.exit(main())

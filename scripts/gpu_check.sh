@@ -242,7 +242,7 @@ step_torch_conformance() {
     timeout --signal INT 540 python3 -m pytest -q -p no:cacheprovider -rs \
     --durations 15 --junit-xml "$logs/torch.xml" ${HOIST_PYTEST:-} \
     "${dirs[@]}" || rc=$?
-  python3 scripts/tally.py "$logs/torch.xml" | tail -1 >&3
+  python3 scripts/tally.py "$logs/torch.xml" | tail -1 >&3 || rc=1
   return "$rc"
 }
 

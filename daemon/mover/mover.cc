@@ -50,8 +50,9 @@ class GroupRead {
 
 // Enough to copy at a good part of the memory's rate; the other CPUs are the
 // workers'.
-unsigned CopyThreads() {
-  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
+int CopyThreads() {
+  return static_cast<int>(
+      std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u));
 }
 
 }  // namespace
@@ -72,12 +73,10 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       on_done_(std::move(on_done)),
       reads_(kReadsUnderWay),
       spills_(kSpillsUnderWay),
-      receives_(1),
-      images_(kImagesUnderWay) {
-  for (unsigned i = 0; i < CopyThreads(); ++i) {
-    copiers_.push_back(std::make_unique<Worker>());
-  }
-}
+      receives_(CopyThreads()),
+      images_(kImagesUnderWay),
+      receivers_(CopyThreads()),
+      copiers_(CopyThreads()) {}
 
 Mover::~Mover() = default;
 
@@ -179,7 +178,7 @@ void Mover::ReadSpill(const Transfer& transfer) {
 }
 
 void Mover::Receive(const Transfer& transfer) {
-  receiver_.Post([this, transfer] {
+  receivers_.Post([this, transfer] {
     const std::span<std::byte> to = transfer.host_offset.has_value()
                                         ? HostOf(transfer)
                                         : std::span<std::byte>();
@@ -225,9 +224,10 @@ void Mover::CopyToClient(const Transfer& transfer) {
   auto copy = std::make_shared<ImageCopy>(
       transfer.memfd, HostOf(transfer),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
-  const size_t helpers = std::min<size_t>(copiers_.size(), copy->pieces());
-  for (size_t i = 0; i < helpers; ++i) {
-    copiers_[i]->Post([copy] { copy->Help(); });
+  const auto helpers =
+      std::min(static_cast<uint64_t>(CopyThreads()), copy->pieces());
+  for (uint64_t i = 0; i < helpers; ++i) {
+    copiers_.Post([copy] { copy->Help(); });
   }
 }
 

@@ -17,7 +17,6 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/base/worker.h"
 #include "daemon/core/device.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/io_engine.h"
@@ -25,6 +24,7 @@
 #include "daemon/io/source_file.h"
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
+#include "daemon/store/task_threads.h"
 
 namespace hoistd {
 
@@ -42,7 +42,8 @@ struct MoverParts {
 //           a transfer, from any thread, and must not block.
 // Owns:     the models' files, one copy stream a device. Borrows the parts.
 // Bounds:   kReadsUnderWay groups from disk, kCopiesUnderWay copies a device,
-//           kImagesUnderWay images to clients.
+//           kImagesUnderWay images to clients, as many from clients as there
+//           are threads for them.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
@@ -93,8 +94,8 @@ class Mover {
   std::vector<Road> copies_;  // One a device.
   absl::flat_hash_map<TransferId, Road*> road_of_;
   std::vector<std::unique_ptr<CopyStream>> streams_;
-  Worker receiver_;
-  std::vector<std::unique_ptr<Worker>> copiers_;
+  TaskThreads receivers_;
+  TaskThreads copiers_;  // Not the former: somebody waits for these.
 };
 
 }  // namespace hoistd

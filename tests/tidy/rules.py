@@ -297,7 +297,7 @@ def headers_stand_alone(tree):
         flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
         flags += [f"-I{folder}/{base}" for base in bases]
         for path in paths:
-            if path.endswith("hoist/torch.h"):
+            if "/hoist/torch" in path:
                 continue  # Needs LibTorch; its own test compiles it.
             source = pathlib.Path(folder) / "alone.cc"
             source.write_text(

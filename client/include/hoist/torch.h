@@ -20,7 +20,7 @@
 // Buffers:  private to this process unless `hoist_buffer` says otherwise, so
 //           that forward may write them; on a GPU they are moved there.
 // Autograd: forward may record; backward throws, as it comes after the scope.
-// Writes:   to hoisted weights: see torch_staged.h.
+// Writes:   to hoisted weights: see torch/staged.h.
 #ifndef HOIST_TORCH_H_
 #define HOIST_TORCH_H_
 
@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/torch_bind.h"
+#include "hoist/torch/bind.h"
 
 namespace hoist {
 inline namespace v0 {
@@ -256,6 +256,6 @@ inline Status Attached::Detach() {
 }  // namespace v0
 }  // namespace hoist
 
-#include "hoist/torch_attach.h"  // Attach.
+#include "hoist/torch/attach.h"  // Attach.
 
 #endif  // HOIST_TORCH_H_

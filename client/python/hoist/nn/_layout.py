@@ -122,7 +122,10 @@ def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                    storage: torch.dtype, skip: Skip) -> None:
     """Marks what is stored as `storage`: parameters of modules that no pattern
     skips, of larger floating types."""
-    left_alone = modules_that_match(root, skip)
+    # A module that is given itself stands for its own weights alone.
+    left_alone = {one for one in skip if isinstance(one, nn.Module)}
+    left_alone |= modules_that_match(
+        root, [one for one in skip if not isinstance(one, nn.Module)])
     for spec in specs:
         kept, cast = set(), {}
         for weight in spec.weights:

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/torch_staged.h"
+#include "hoist/torch/staged.h"
 
 namespace hoist {
 inline namespace v0 {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/torch_module.h"
+#include "hoist/torch/module.h"
 
 namespace hoist {
 inline namespace v0 {

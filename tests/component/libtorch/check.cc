@@ -1,15 +1,17 @@
 // hoist's own test of hoist/torch.h, which needs no test framework: it runs
 // where LibTorch is, beside a hoistd on an emulated device or on a GPU.
 //
-//   check [--socket PATH] [--folder DIR] [NAME...]
+//   check [--socket PATH] [--folder DIR] [--kill PID] [NAME...]
 //
 // Exit status: 0 if all passed, 1 if not, 2 without a daemon. `--folder` is
-// where it may write a model; the tests that need one are left out without it.
+// where it may write a model. With `--kill`, hoistd's process, it tries its
+// death, and nothing else.
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -62,6 +64,7 @@ bool Says(const std::string& text, const std::string& part) {
 }
 
 std::string socket_path, folder;
+pid_t hoistd = 0;
 
 hoist::Session Connect() {
   hoist::ConnectOptions options;
@@ -701,6 +704,20 @@ void StrangersAndBadOptionsAreRefused() {
   Take(other.Run(*mixed, torch::rand({1, 4}).to(other.device())));
 }
 
+void HoistdsDeathIsAnError() {
+  hoist::Session session = Connect();
+  Net net = MakeNet(20);
+  ht::Attached attached = Take(ht::Attach(*net, session, Budget(HalfOf(net))));
+  const Tensor ids = Ids(attached.device());
+  Take(Pass(*net, attached, ids));
+  EXPECT(kill(hoistd, SIGKILL) == 0);
+  while (session.Check().ok()) std::this_thread::yield();
+  EXPECT(Pass(*net, attached, ids).status().code() == Code::kUnavailable);
+  EXPECT(attached.Check().code() == Code::kUnavailable);
+  EXPECT(attached.Detach().code() == Code::kUnavailable);
+  EXPECT(Says(Thrown([&] { net->words->weight.clone(); }), "is not staged"));
+}
+
 struct Test {
   const char* name;
   void (*run)();
@@ -760,6 +777,8 @@ int main(int argc, char** argv) {
       socket_path = argv[++i];
     } else if (arg == "--folder" && i + 1 < argc) {
       folder = argv[++i];
+    } else if (arg == "--kill" && i + 1 < argc) {
+      hoistd = std::atoi(argv[++i]);
     } else {
       named.insert(arg);
     }
@@ -773,6 +792,7 @@ int main(int argc, char** argv) {
   }
   const torch::NoGradGuard no_grad;
   int passed = 0, failed = 0;
+  if (hoistd > 0) return RunOne(TEST(HoistdsDeathIsAnError)) ? 0 : 1;
   for (const Test& test : kTests) {
     if (!named.empty() && named.count(test.name) == 0) continue;
     ++(RunOne(test) ? passed : failed);
