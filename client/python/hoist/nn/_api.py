@@ -15,7 +15,7 @@ from .._errors import FailedPrecondition, InvalidArgument, NotFound
 from ._assemble import Wanted, assemble, plan_budget
 from ._attachment import (Attachment, AttachStats, attachment_of,
                           attachments_in)
-from ._budget import Budget
+from ._budget import Budget, to_bytes
 from ._casting import (DEFAULT_SKIP, Skip, check_storage_type,
                        modules_that_match)
 from ._grouping import Groups
@@ -154,6 +154,9 @@ def check(module: nn.Module) -> None:
 def check_wanted(wanted: Wanted) -> Wanted:
     if wanted.idle not in IDLE:
         raise InvalidArgument(f"idle={wanted.idle!r} is none of {IDLE}")
+    for amount in (wanted.budget.values() if isinstance(wanted.budget, dict)
+                   else [wanted.budget]):
+        to_bytes(amount, 1)
     if wanted.storage_dtype is not None:
         check_storage_type(wanted.storage_dtype)
     if isinstance(wanted.order, str) and wanted.order != "learn":

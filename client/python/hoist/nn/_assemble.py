@@ -50,6 +50,7 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
              name: str, advance: Callable[[int], None]) -> Attachment:
     """Hands the groups over, unless hoistd has them (`original`), and attaches
     the module. If that fails, the module has its own weights again."""
+    _check_order(wanted, specs)
     attachment = Attachment(
         root, wanted.session, wanted.idle, frozenset(wanted.exclude_kwargs))
     attachment.excluded = excluded
@@ -70,6 +71,16 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         name: torch.device("cpu") if device.type == "meta" else device
         for name, device in attachment.devices.items()}
     return attachment
+
+
+def _check_order(wanted: Wanted, specs: list[GroupSpec]) -> None:
+    """Before anything is handed over."""
+    names = {spec.name for spec in specs}
+    for name in () if isinstance(wanted.order, str) else wanted.order:
+        if name not in names:
+            raise InvalidArgument(
+                f'order names "{name}", which is no group; they are '
+                + ", ".join(sorted(names)))
 
 
 def _spread(wanted: Wanted, specs: list[GroupSpec]
@@ -147,14 +158,8 @@ def _plan(attachment: Attachment, wanted: Wanted,
     """A plan for each device, of what is not pinned."""
     # Groups' handles are of the model as it was when each was handed over.
     model = wanted.session.model(attachment.model.name)
-    names = {spec.name for spec in specs}
     order = ([group.spec.name for group in attachment.groups]
-             if isinstance(wanted.order, str) else list(wanted.order))
-    for name in order:
-        if name not in names:
-            raise InvalidArgument(
-                f'order names "{name}", which is no group; they are '
-                + ", ".join(sorted(names)))
+             if isinstance(wanted.order, str) else wanted.order)
     by_name = {group.spec.name: group for group in attachment.groups}
     for part in attachment.parts:
         groups = [model[name] for name in order
@@ -170,14 +175,7 @@ def _plan(attachment: Attachment, wanted: Wanted,
                 weight=wanted.weight, priority=wanted.priority,
                 learn=isinstance(wanted.order, str))
         except ResourceExhausted as error:
-            pinned = attachment.pinned_bytes(part)
-            if not pinned:
-                raise
-            raise ResourceExhausted(
-                f"{error}; besides, {pinned} bytes of the budget are pinned: "
-                "groups that are needed while others come and go; the least "
-                f"that would do is {_least(attachment, part)} bytes in all"
-            ) from None
+            attachment.explain(error, part)
     attachment.learns = isinstance(wanted.order, str)
 
 
@@ -199,15 +197,8 @@ def plan_budget(attachment: Attachment, part: DevicePart,
         raise ResourceExhausted(
             f"a budget of {amount} bytes is too small: {pinned} bytes are "
             "pinned, being needed while other groups come and go; the least "
-            f"that would do is {_least(attachment, part)} bytes")
+            f"that would do is {attachment.least_bytes(part)} bytes")
     return amount - pinned
-
-
-def _least(attachment: Attachment, part: DevicePart) -> int:
-    """The smallest budget: what is pinned, and the plan's largest group."""
-    return attachment.pinned_bytes(part) + max(
-        (group.staged.image_bytes for group in attachment.groups
-         if group.part is part and not group.pinned), default=0)
 
 
 def _undo(attachment: Attachment) -> None:

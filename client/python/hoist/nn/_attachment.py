@@ -13,13 +13,13 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from typing import Any, Iterator
+from typing import Any, Iterator, NoReturn
 
 import torch
 from torch import nn
 
 from .. import _session
-from .._errors import FailedPrecondition
+from .._errors import FailedPrecondition, ResourceExhausted
 from .._model import Model
 from ._eager import eager
 from ._idle import Shelf
@@ -324,6 +324,22 @@ class Attachment:
         return sum(group.staged.image_bytes for group in self.groups
                    if group.pinned and group.part is part)
 
+    def least_bytes(self, part: DevicePart) -> int:
+        """The smallest budget: what is pinned, and the plan's largest group."""
+        return self.pinned_bytes(part) + max(
+            (group.staged.image_bytes for group in self.groups
+             if group.part is part and not group.pinned), default=0)
+
+    def explain(self, error: ResourceExhausted, part: DevicePart) -> NoReturn:
+        """Raises a plan's refusal; plans know nothing of what is pinned."""
+        pinned = self.pinned_bytes(part)
+        if not pinned:
+            raise error
+        raise ResourceExhausted(
+            f"{error}; besides, {pinned} bytes of the budget are pinned: "
+            "groups that are needed while others come and go; the least that "
+            f"would do is {self.least_bytes(part)} bytes in all") from None
+
     def stats(self) -> AttachStats:
         plans = [part.plan for part in self.parts if part.plan is not None]
         infos = [plan.info for plan in plans]
@@ -348,10 +364,20 @@ class Attachment:
         """Of the plans, a part each; between passes."""
         with self._lock:
             self._end_open()
-            for part, budget in zip(self.parts, budgets):
-                if part.plan is not None:
-                    part.plan.set_budget(budget)
-                    self._forget_addresses(part)
+            before = [part.budget for part in self.parts]
+            for at, part in enumerate(self.parts):
+                try:
+                    self._set_budget(part, budgets[at])
+                except ResourceExhausted as error:
+                    for done, old in zip(self.parts[:at], before):
+                        self._set_budget(done, old)
+                    self.explain(error, part)
+
+    def _set_budget(self, part: DevicePart, budget: int) -> None:
+        if part.plan is not None:
+            part.plan.set_budget(budget)
+            part.budget = budget
+            self._forget_addresses(part)
 
     def check(self) -> None:
         """Raises if results since the last check may not be trusted."""
