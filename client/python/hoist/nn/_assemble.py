@@ -61,7 +61,7 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     try:
         _make_live(attachment, wanted, specs, original, name, advance, shares)
         _pin(attachment, wanted)
-        _plan(attachment, wanted, specs)
+        _plan(attachment, wanted)
     except BaseException:
         _undo(attachment)
         raise
@@ -153,8 +153,7 @@ def _pin(attachment: Attachment, wanted: Wanted) -> None:
             group.stage()
 
 
-def _plan(attachment: Attachment, wanted: Wanted,
-          specs: list[GroupSpec]) -> None:
+def _plan(attachment: Attachment, wanted: Wanted) -> None:
     """A plan for each device, of what is not pinned."""
     # Groups' handles are of the model as it was when each was handed over.
     model = wanted.session.model(attachment.model.name)
