@@ -196,6 +196,29 @@ class HostImages(unittest.TestCase):
         gc.collect()
         self.assertEqual(mapped_images(), [])
 
+    def test_torch_views_are_built_before_the_bytes_come(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        session = self.connect()
+        model = session.register(self.path, "m")
+        image = session.host_image(model["layers.4"])
+        views = {name: image[name].torch() for name in image}
+        places = {name: view.data_ptr() for name, view in views.items()}
+        for _ in range(2):
+            image.load()
+            for name, view in views.items():
+                _, shape, data = self.tensors[name]
+                self.assertEqual(list(view.shape), shape)
+                self.assertEqual(view.device.type, "cpu")
+                self.assertEqual(view.data_ptr(), places[name])
+                raw = view.contiguous().view(torch.uint8).flatten()
+                self.assertEqual(bytes(raw.tolist()), data, name)
+            image.drop()
+        empty = session.host_image(model["norm"])["norm.none"].torch()
+        self.assertEqual(tuple(empty.shape), (0, 4))
+
     def test_an_empty_image_loads(self):
         session = self.connect()
         model = session.register(
