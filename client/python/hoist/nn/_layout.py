@@ -13,7 +13,7 @@ from typing import Iterable
 import torch
 from torch import nn
 
-from ._casting import Skip, may_be_cast, modules_that_match
+from ._casting import Skip, matches, may_be_cast, modules_that_match
 from ._grouping import Groups, ModuleGroup, group_modules
 from ._inventory import Stored, Weight, take_inventory
 
@@ -120,12 +120,14 @@ def _pin_what_spans(specs: list[GroupSpec]) -> None:
 
 def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                    storage: torch.dtype, skip: Skip) -> None:
-    """Marks what is stored as `storage`: parameters of modules that no pattern
-    skips, of larger floating types."""
+    """Marks what is stored as `storage`: parameters of larger floating types
+    that no pattern skips by their module's name, or by their own: a position
+    embedding is often a parameter of the model itself."""
     # A module that is given itself stands for its own weights alone.
     left_alone = {one for one in skip if isinstance(one, nn.Module)}
     left_alone |= modules_that_match(
         root, [one for one in skip if not isinstance(one, nn.Module)])
+    patterns = [one for one in skip if isinstance(one, str)]
     for spec in specs:
         kept, cast = set(), {}
         for weight in spec.weights:
@@ -133,6 +135,7 @@ def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                           for place in weight.places)
             for part in weight.parts:
                 if (weight.kind == "parameter" and weight.plain and not skipped
+                        and not matches(part.stored.name, root, patterns)
                         and part.dtype == part.stored.meta.dtype
                         and may_be_cast(part.dtype, storage)):
                     cast[part.stored.name] = storage
