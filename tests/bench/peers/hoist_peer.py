@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from .casting import STORAGE
+from .casting import SKIP, STORAGE
 from .job import Job, LeftOut, Ready
 from .models import load_weights
 
@@ -25,6 +25,7 @@ def hoisted(job: Job, device: torch.device) -> Ready:
                 "budget": options["budget"]}
     if options.get("storage") == "fp8":
         settings["storage_dtype"] = STORAGE
+        settings["skip"] = SKIP  # The same weights as diffusers casts.
     loaded = 0.0
     if options["how"] == "load":
         module = hoist.load(job.spec.build, job.weights, **settings)

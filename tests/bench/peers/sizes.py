@@ -17,8 +17,11 @@ def _units(module: nn.Module, groups: str) -> tuple[list[nn.Module], int]:
     """What is streamed one by one, and the bytes beside it."""
     if groups == "leaf":
         leaves = [part for part in module.modules()
-                  if any(True for _ in part.parameters(recurse=False))]
-        return leaves, 0
+                  if not any(True for _ in part.children())]
+        own = sum(weight.nbytes for part in module.modules()
+                  if part not in leaves
+                  for weight in part.parameters(recurse=False))
+        return leaves, own
     blocks = list(module.blocks)
     return blocks, bytes_of(module) - sum(map(bytes_of, blocks))
 
