@@ -95,3 +95,11 @@ def moved(hoistd: Any, work: Callable[[], Any]) -> dict[str, int]:
     work()
     after = hoistd.counters()
     return {name: after[name] - before[name] for name in before}
+
+
+def settled(hoistd: Any) -> dict[str, int]:
+    """hoistd's counters, once it has copied ahead what it may."""
+    before: list[dict[str, int]] = []
+    while len(before) < 3 or any(one != before[-1] for one in before[-3:]):
+        before.append(hoistd.counters())
+    return before[-1]
