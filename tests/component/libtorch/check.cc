@@ -3,9 +3,8 @@
 //
 //   check [--socket PATH] [--folder DIR] [--kill PID] [NAME...]
 //
-// Exit status: 0 if all passed, 1 if not, 2 without a daemon. `--folder` is
-// where it may write a model. With `--kill`, hoistd's process, it tries its
-// death, and nothing else.
+// Exit status: 0 if all passed, 1 if not, 2 without a daemon. DIR is for a
+// model that it writes. With --kill, it tries the death of hoistd (PID) alone.
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
@@ -40,7 +39,6 @@ void Expect(bool holds, const char* what, int line) {
   throw Failed("line " + std::to_string(line) + ": " + what);
 }
 #define EXPECT(condition) Expect((condition), #condition, __LINE__)
-
 // The value, or the test has failed with the status.
 template <typename T>
 T Take(hoist::Result<T> result) {
@@ -341,7 +339,6 @@ void DetachGivesBackExactly() {
     EXPECT(was.handle.requires_grad() == was.grad);
     EXPECT(was.handle.is_cpu());
   }
-  // It is the module's own memory: writable.
   for (const Was& was : all) was.handle.detach().zero_();
   EXPECT(attached.Use(odd).status().code() == Code::kFailedPrecondition);
   EXPECT(attached.Detach().code() == Code::kFailedPrecondition);
@@ -417,7 +414,6 @@ void ASmallBudgetIsRefusedAndTheModuleAsItWas() {
   EXPECT(net->words->weight.data_ptr() == address);
   const Tensor ids = Ids(at::kCPU);
   EXPECT(SameBits(net->forward(ids), plain->forward(ids)));
-  // And can be attached with more.
   ht::Attached attached = Take(ht::Attach(*net, session, Budget(HalfOf(net))));
   EXPECT(attached.SetBudget(4096).code() == Code::kResourceExhausted);
   plain->to(attached.device());
@@ -783,6 +779,7 @@ int main(int argc, char** argv) {
       named.insert(arg);
     }
   }
+  const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   hoist::ConnectOptions options;
   options.socket_path = socket_path;
@@ -790,7 +787,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "check: %s\n", session.status().ToString().c_str());
     return 2;
   }
-  const torch::NoGradGuard no_grad;
   int passed = 0, failed = 0;
   if (hoistd > 0) return RunOne(TEST(HoistdsDeathIsAnError)) ? 0 : 1;
   for (const Test& test : kTests) {

@@ -1,0 +1,123 @@
+"""client/examples/torch and hoist's own check of hoist/torch.h, built as a user
+builds them: against the installed package and a Python's LibTorch.
+
+libtorch_test.py --hoistd FILE --build DIR --work DIR --cxx COMPILER
+                 [--sanitize KIND] [unittest's arguments]
+
+HOIST_TORCH_PYTHON is the Python whose torch is taken, by default the one that
+runs this; skipped if it has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from real_daemon import MIB, RealDaemon  # noqa: E402
+
+PYTHON = os.environ.get("HOIST_TORCH_PYTHON") or sys.executable
+FIND = ("import importlib.util as u; s = u.find_spec('torch'); "
+        "print(s.submodule_search_locations[0] if s else '')")
+ARGS = argparse.Namespace()
+
+
+def torch_prefix() -> str:
+    found = subprocess.run([PYTHON, "-c", FIND], capture_output=True,
+                           text=True, check=False)
+    return found.stdout.strip()
+
+
+class LibTorch(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        if ARGS.sanitize:
+            raise unittest.SkipTest("LibTorch is not built with sanitizers")
+        prefix = torch_prefix()
+        if not prefix:
+            raise unittest.SkipTest(f"{PYTHON} has no torch; see "
+                                    "HOIST_TORCH_PYTHON")
+        installed = ARGS.work / "prefix"
+        shutil.rmtree(installed, ignore_errors=True)
+        for component in ("client", "dev"):
+            cls.command("cmake", "--install", ARGS.build, "--component",
+                        component, "--prefix", installed)
+        cls.bin = ARGS.work / "build"
+        cached = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] * bool(
+            shutil.which("ccache"))
+        cls.command("cmake", "-S", ROOT / "client/examples/torch", "-B",
+                    cls.bin, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={ARGS.cxx}",
+                    "-DCMAKE_BUILD_TYPE=Release",
+                    "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DCMAKE_CXX_FLAGS=-Werror",
+                    f"-DCMAKE_PREFIX_PATH={installed}",
+                    f"-DHOIST_TORCH_PREFIX={prefix}", "-DHOIST_TORCH_CHECK=" +
+                    str(ROOT / "tests/component/libtorch/check.cc"), *cached)
+        cls.command("cmake", "--build", cls.bin)
+
+    @staticmethod
+    def command(*words: object) -> str:
+        done = subprocess.run([str(word) for word in words], text=True,
+                              stdout=subprocess.PIPE, check=False,
+                              stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+    def daemon(self, pool: int) -> RealDaemon:
+        daemon = RealDaemon(ARGS.hoistd, pool=pool, host=256 * MIB)
+        self.addCleanup(daemon.stop)
+        while not os.path.exists(daemon.socket):
+            self.assertIsNone(daemon.process.poll(), daemon.log_text())
+        return daemon
+
+    def test_check(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "check", "--socket", daemon.socket,
+                            "--folder", ARGS.work)
+        print(said)
+        passed = re.search(r"^(\d+) passed, 0 failed$", said, re.MULTILINE)
+        self.assertIsNotNone(passed, said)
+        self.assertGreaterEqual(int(passed.group(1)), 24, said)
+
+    def test_hoistds_death(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "check", "--socket", daemon.socket,
+                            "--kill", daemon.process.pid)
+        self.assertIn("ok     HoistdsDeathIsAnError", said)
+
+    def test_transformer_in_a_device_smaller_than_its_weights(self) -> None:
+        daemon = self.daemon(pool=16 * MIB)
+        said = self.command(self.bin / "transformer", "--socket",
+                            daemon.socket, "--passes", "3")
+        self.assertEqual(said.count("equal to resident weights\n"), 3, said)
+        self.assertIn("and given back", said)
+        streamed = re.search(r"([\d.]+) MiB streamed a pass", said)
+        self.assertGreater(float(streamed.group(1)), 10, said)
+
+    def test_minilm(self) -> None:
+        folder = ROOT / "build/models/minilm"
+        if not (folder / "model.safetensors").exists():
+            self.skipTest(f"the model is not at {folder}; scripts/setup.sh "
+                          "gets it")
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "minilm", folder, "--socket",
+                            daemon.socket, "--passes", "2")
+        self.assertIn("ok    equal to resident weights", said)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for name in ("hoistd", "build", "work"):
+        parser.add_argument("--" + name, type=pathlib.Path, required=True)
+    parser.add_argument("--cxx", required=True)
+    parser.add_argument("--sanitize", default="")
+    ARGS, rest = parser.parse_known_args()
+    unittest.main(argv=sys.argv[:1] + rest)
