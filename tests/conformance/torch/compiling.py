@@ -1,0 +1,32 @@
+"""Compilers that count, and that forget."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+import torch._dynamo
+from torch._dynamo.backends.registry import lookup_backend
+
+
+class CountingBackend:
+    """Counts how often something is compiled, by the backend of that name."""
+
+    def __init__(self, name: str = "aot_eager") -> None:
+        self.compilations = 0
+        self._compile = lookup_backend(name)
+
+    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        self.compilations += 1
+        return self._compile(graph, inputs, **options)
+
+
+@contextlib.contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled before is used within, nor what is within after."""
+    torch._dynamo.reset()
+    try:
+        yield
+    finally:
+        torch._dynamo.reset()
