@@ -105,6 +105,10 @@ class Attachment:
         for module in {self.root, *self._managed}:
             vars(module)["_hoist"] = self
             vars(module)["_apply"] = _Apply(self, module)
+            # Pickling would meet the hooks first, and blame those.
+            vars(module)["__reduce_ex__"] = self.__reduce_ex__
+            self._handles.append(module.register_load_state_dict_pre_hook(
+                _LoadStateDict(self)))
             _attached[module] = weakref.ref(self)
         _watch_registrations()
 
@@ -120,7 +124,7 @@ class Attachment:
             handle.remove()
         self._handles = []
         for module in {self.root, *self._managed}:
-            for name in ("_hoist", "_apply"):
+            for name in ("_hoist", "_apply", "__reduce_ex__"):
                 vars(module).pop(name, None)
             _attached.pop(module, None)
 
@@ -299,6 +303,11 @@ class Attachment:
     def manages(self, module: nn.Module, name: str) -> bool:
         return name in self._managed.get(module, ())
 
+    def shares(self, module: nn.Module, name: str) -> bool:
+        """True where the bytes are hoist's, not the worker's own."""
+        return self.manages(module, name) and not any(
+            group.is_own_place(module, name) for group in self.groups)
+
     def _admit(self) -> None:
         """Weights that came after attach (adapters) are the worker's own, and
         are moved to the device."""
@@ -465,6 +474,25 @@ class _Apply:
         return module
 
 
+@dataclasses.dataclass
+class _LoadStateDict:
+    """Before a module's part of a state_dict is copied into its weights, which
+    torch would refuse with a message for each, or skip if they are on meta."""
+
+    attachment: Attachment
+
+    def __call__(self, module: nn.Module, state: Any, prefix: str,
+                 *_: Any) -> None:
+        for holder in (module._parameters, module._buffers):
+            for key in holder:
+                if prefix + key in state and self.attachment.shares(module,
+                                                                    key):
+                    raise FailedPrecondition(
+                        f'"{prefix + key}" lives in hoist, where it is shared '
+                        "and read-only; hoist.detach(module) before "
+                        "load_state_dict, or leave it out of the state_dict")
+
+
 def _refuse_conversion(fn: Any, dtype: torch.dtype,
                        device: torch.device) -> None:
     probe = torch.empty(0, dtype=dtype, device=device)
@@ -508,7 +536,7 @@ def _on_weight(module: nn.Module, name: str, value: Any) -> None:
     attachment = attachment_of(module)
     if attachment is None:
         return
-    if attachment.manages(module, name):
+    if attachment.shares(module, name):
         raise FailedPrecondition(
             f'"{name}" lives in hoist and cannot be replaced; '
             "hoist.detach(module) first")

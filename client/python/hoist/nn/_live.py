@@ -285,6 +285,11 @@ class LiveGroup:
                 self._off += self._idle_swaps([weight])
         self._trial = []
 
+    def is_own_place(self, module: Any, key: str) -> bool:
+        return any(place.module is module and place.key == key
+                   for weight in self._private.values()
+                   for place in weight.places)
+
     def is_own(self, weight: Weight) -> bool:
         """The worker's own memory, rather than hoist's."""
         return id(weight) in self._private
