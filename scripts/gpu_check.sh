@@ -223,6 +223,39 @@ step_embed() {
   echo "MiniLM on the GPU, against transformers" >&3
 }
 
+# hoist/torch.h in programs that are built there, against that torch.
+libtorch_build() {  # FOLDER [OPTION...]
+  local build=$1
+  shift
+  cmake -S client/examples/torch -B "$build" -DCMAKE_BUILD_TYPE=Release \
+    -DHOIST_ROOT="$kit" -DHOIST_TORCH_PYTHON=python3 \
+    -DHOIST_TORCH_CHECK="$PWD/tests/component/libtorch/check.cc" "$@" &&
+    cmake --build "$build" -j "$(nproc)"
+}
+
+libtorch() {  # FOLDER
+  local folder
+  folder=$(mktemp -d)
+  "$1/check" --folder "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
+  "$1/transformer" --width 2048 --layers 16 --tokens 128 --passes 5 |
+    tee /dev/fd/2 | tail -1 >&3 || return
+  if [[ -d build/models/minilm ]]; then
+    "$1/minilm" build/models/minilm | tee /dev/fd/2 | tail -1 >&3 || return
+  fi
+  rm -rf "$folder"
+}
+
+# LibTorch's CMake files want CUDA's toolkit where they look for it; without
+# that its libraries are taken as they lie.
+step_libtorch() {
+  local build=build/libtorch
+  libtorch_build "$build" ||
+    { build+=-direct && libtorch_build "$build" -DHOIST_TORCH_DIRECT=ON; } ||
+    return
+  with_hoistd $'[device]\nbackend = "cuda"\n[host]\npool = "8GiB"' \
+    libtorch "$build"
+}
+
 # Real workers, several processes, a real hoistd; on the emulated device.
 step_workers() {
   python3 tests/component/client_workers/workers_test.py "$kit/bin/hoistd" -v
