@@ -121,6 +121,7 @@ class IdleTensor(torch.Tensor):
 
     _plain: torch.Tensor  # The same memory, without this class.
     _group: IdleGroup
+    _detached: IdleTensor  # Of a parameter that was detached.
 
     @staticmethod
     def make(plain: torch.Tensor, group: IdleGroup,
@@ -259,7 +260,12 @@ def _reduce(tensor: IdleTensor, protocol: Any) -> Any:
 
 
 def _detach(tensor: IdleTensor) -> IdleTensor:
-    return tensor  # Never has a gradient; ties stay what they are.
+    """No parameter, as torch's is none; one object, so that ties stay ties."""
+    if not isinstance(tensor, nn.Parameter):
+        return tensor
+    if not hasattr(tensor, "_detached"):
+        tensor._detached = IdleTensor.make(tensor._plain, tensor._group)
+    return tensor._detached
 
 
 def _set_data(tensor: IdleTensor, value: Any) -> None:
