@@ -1,0 +1,165 @@
+"""Weights outside forward: true bytes, or an error that says what to do."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hoist  # noqa: E402
+from torch import nn  # noqa: E402
+from equal import same_bytes  # noqa: E402
+from models import WIDTH, Stack, Transformer, numbers  # noqa: E402
+from passes import (assert_passes, attached, least_budget, make,  # noqa: E402
+                    references)
+
+pytestmark = pytest.mark.usefixtures("hoistd")
+DETACH = r"hoist\.detach\(module\)"
+
+
+@pytest.fixture(params=["cpu", "slot"])
+def idle(request):
+    return request.param
+
+
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_a_weight_looks_as_it_did(device, idle):
+    """Item 15: shape, type, strides, CPU; a parameter, and tied."""
+    model = Transformer().eval()
+    model.layers[0].up.weight = nn.Parameter(
+        torch.randn(WIDTH, 4 * WIDTH).t())
+    known = {name: (value.shape, value.dtype, value.stride())
+             for name, value in model.named_parameters()}
+    with attached(model, least_budget(model), idle=idle):
+        for _ in range(2):
+            found = dict(model.named_parameters())
+            assert list(found) == list(known)
+            for name, value in found.items():
+                assert (value.shape, value.dtype, value.stride()) == known[name]
+                assert value.device == torch.device("cpu")
+                assert not value.is_meta
+                assert isinstance(value, nn.Parameter)
+            assert model.head.weight is model.embed.weight
+            with torch.no_grad():
+                model(torch.zeros(1, 3, dtype=torch.long, device=device))
+
+
+@pytest.mark.parametrize("budget", [None, 0.4], ids=str)
+def test_reading_gives_the_true_value(device, idle, budget):
+    """Item 14: with operators, after passes that put other bytes into the
+    slots."""
+    case, model = make("stack")
+    own = state_of(model)
+    expected = references(case, model, device)
+    x = numbers(3, WIDTH)
+    with attached(model, budget, idle=idle), torch.no_grad():
+        for _ in range(2):
+            for at, layer in enumerate(model.layers):
+                weight = own[f"layers.{at}.up.weight"]
+                bias = own[f"layers.{at}.up.bias"]
+                up = layer.up
+                assert torch.equal(up.weight.sum(), weight.sum())
+                assert torch.equal(nn.functional.linear(x, up.weight, up.bias),
+                                   nn.functional.linear(x, weight, bias))
+                assert torch.equal(up.weight[3:7, ::2], weight[3:7, ::2])
+                assert torch.equal(up.weight.t() @ up.weight,
+                                   weight.t() @ weight)
+                assert torch.equal(up.weight.half(), weight.half())
+                assert up.bias.tolist() == bias.tolist()
+                assert up.bias[2].item() == bias[2].item()
+                assert (up.weight.numpy() == weight.numpy()).all()
+                assert torch.equal(torch.cat([up.bias, bias]),
+                                   torch.cat([bias, bias]))
+                assert repr(up.bias[0].item()) in repr(up.bias.tolist())
+            assert_passes(case, model, device, expected)
+
+
+def test_views_show_the_true_value_later(device, idle):
+    """Item 14: a view, an array and a pointer that were taken before passes
+    and after other groups were looked at."""
+    case, model = make("stack")
+    own = state_of(model)
+    expected = references(case, model, device)
+    with attached(model, least_budget(model), idle=idle):
+        row = model.layers[0].up.weight[5]
+        array = model.layers[1].up.weight.numpy()
+        shared = memoryview(array)
+        for value in model.parameters():
+            value.sum()
+        assert_passes(case, model, device, expected)
+        assert torch.equal(row, own["layers.0.up.weight"][5])
+        assert (array == own["layers.1.up.weight"].numpy()).all()
+        assert shared.nbytes == array.nbytes
+    assert (array == own["layers.1.up.weight"].numpy()).all()
+    assert torch.equal(row.clone(), own["layers.0.up.weight"][5])
+
+
+def test_a_weight_that_was_kept_shows_its_own_bytes_after_a_pass(device, idle):
+    """Item 14: never another group's."""
+    case, model = make("stack")
+    own = state_of(model)
+    expected = references(case, model, device)
+    with attached(model, least_budget(model), idle=idle):
+        kept = [layer.down.weight for layer in model.layers]
+        assert_passes(case, model, device, expected)
+        for at, weight in enumerate(kept):
+            assert torch.equal(weight + 0, own[f"layers.{at}.down.weight"])
+
+
+@pytest.mark.parametrize("write", [
+    lambda w: w.add_(1), lambda w: w.copy_(torch.zeros_like(w)),
+    lambda w: w.__setitem__(0, 1.0), lambda w: w[0].zero_(),
+    lambda w: nn.init.normal_(w), lambda w: torch.mul(w, 2, out=w),
+    lambda w: setattr(w, "data", torch.zeros_like(w)),
+    lambda w: w.data.mul_(2), lambda w: w.detach().mul_(2),
+    lambda w: w.view(-1)[:3].fill_(0)],
+    ids=["add_", "copy_", "item", "row", "init", "out", "data", ".data.mul_",
+         "detach.mul_", "view"])
+def test_writing_is_refused_and_says_what_to_do(idle, write):
+    """Item 14."""
+    model = Stack(2)
+    own = state_of(model)
+    with attached(model, 0.9, idle=idle):
+        with pytest.raises(hoist.FailedPrecondition, match=DETACH), (
+                torch.no_grad()):
+            write(model.layers[0].up.weight)
+        for name, value in model.state_dict().items():
+            assert same_bytes(value, own[name]), name
+
+
+def rss() -> int:
+    fields = pathlib.Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * 4096
+
+
+@pytest.mark.hoistd(host=256 << 20, pool=64 << 20)
+def test_looking_at_all_weights_keeps_few_of_them(idle):
+    """Item 15: host images are dropped again; 64 MiB are looked at, each group
+    is 4 MiB."""
+    model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(16)])
+    with attached(model, 0.2, idle=idle):
+        model[0].weight.sum()
+        before = rss()
+        for _ in range(2):
+            for value in model.parameters():
+                assert value.abs().sum() > 0
+        assert rss() - before < 12 << 20
+        assert hoist.stats(model).idle_reads >= 64
+
+
+def test_a_meta_weight_is_on_meta_and_staged_all_the_same(device):
+    """Item 14: idle="meta" is what it says."""
+    case, model = make("transformer")
+    expected = references(case, model, device)
+    with attached(model, 0.5, idle="meta"):
+        assert all(value.is_meta for value in model.parameters())
+        assert model.head.weight is model.embed.weight
+        assert_passes(case, model, device, expected)
+        assert all(value.is_meta for value in model.parameters())
+        with pytest.raises(hoist.FailedPrecondition, match=DETACH):
+            model.load_state_dict(Transformer().state_dict())
