@@ -34,9 +34,9 @@
 #include <utility>
 #include <vector>
 
-// c10::Stream tells its CUstream itself from 2.12 on. Before, only a CUDA
+// c10::Stream tells its CUstream itself from 2.11 on. Before, only a CUDA
 // build's headers do, which need CUDA's; this file is in no other build.
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12 && \
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11 && \
     __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDAStream.h>
 #define HOIST_TORCH_OLD_CUDA 1
