@@ -139,8 +139,8 @@ def rss() -> int:
 
 @pytest.mark.hoistd(host=256 << 20, pool=64 << 20)
 def test_looking_at_all_weights_keeps_few_of_them(idle):
-    """Item 15: host images are dropped again; 64 MiB are looked at, each group
-    is 4 MiB."""
+    """Item 15: host images are dropped again. 64 MiB are looked at, twice; each
+    group is 4 MiB, and so is what abs() makes of it."""
     model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(16)])
     with attached(model, 0.2, idle=idle):
         model[0].weight.sum()
@@ -148,7 +148,7 @@ def test_looking_at_all_weights_keeps_few_of_them(idle):
         for _ in range(2):
             for value in model.parameters():
                 assert value.abs().sum() > 0
-        assert rss() - before < 12 << 20
+        assert rss() - before < 24 << 20
         assert hoist.stats(model).idle_reads >= 64
 
 
