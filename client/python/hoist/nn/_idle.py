@@ -134,6 +134,18 @@ class IdleTensor(torch.Tensor):
             made._is_param = True  # What isinstance(_, nn.Parameter) asks.
         return made
 
+    def of_kind(self, kind: type[torch.Tensor]) -> IdleTensor:
+        """The same as one of a subclass that has memory of its own."""
+        idle_kind = _kinds.get(kind)
+        if idle_kind is None:
+            # What the subclass does with operators waits until it is staged.
+            idle_kind = _kinds[kind] = type(
+                f"Idle{kind.__name__}", (IdleTensor, kind), {})
+        made = torch.Tensor._make_subclass(idle_kind, self._plain, False)
+        made._plain = self._plain
+        made._group = self._group
+        return made
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
@@ -168,6 +180,9 @@ class IdleTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return _copied(self)
+
+
+_kinds: dict[type[torch.Tensor], type[IdleTensor]] = {}
 
 
 def _device_of(flat: list[Any]) -> torch.device | None:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._errors import Unimplemented
+from ._idle import IdleTensor
 
 # Puts a weight together from plain tensors, in the order of its parts.
 PutTogether = Callable[[Sequence[torch.Tensor]], Any]
@@ -95,7 +96,8 @@ def _of_subclass(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
     state, parts, builders = _attributes(tensor, _DEPTH)
 
     def put_together(found: Sequence[torch.Tensor]) -> torch.Tensor:
-        made = torch.Tensor._make_subclass(kind, found[0], False)
+        made = (found[0].of_kind(kind) if isinstance(found[0], IdleTensor) else
+                torch.Tensor._make_subclass(kind, found[0], False))
         made.__dict__.update(state)
         made.__dict__.update(builders(found[1:]))
         return made
