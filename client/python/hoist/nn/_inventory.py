@@ -21,6 +21,16 @@ class Place:
     key: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """Where a module holds an attribute of a weight: bitsandbytes' state of a
+    quantised parameter. `holder[key] is weight.attribute`."""
+
+    holder: dict[str, Any]
+    key: str
+    attribute: str
+
+
 @dataclasses.dataclass
 class Stored:
     """Bytes that hoist keeps: a tensor of an image.
@@ -80,6 +90,7 @@ class Weight:
     dtype: torch.dtype | None  # None: not a tensor.
     requires_grad: bool
     plain: bool  # No subclass: one part, which is it.
+    aliases: list[Alias] = dataclasses.field(default_factory=list)
 
     @property
     def value(self) -> Any:
@@ -87,8 +98,15 @@ class Weight:
         return place.holder[place.key]
 
     def put(self, value: Any) -> None:
-        for place in self.places:
-            place.holder[place.key] = value
+        for holder, key, one in self.swaps(value):
+            holder[key] = one
+
+    def swaps(self, value: Any) -> list[tuple[dict[str, Any], str, Any]]:
+        """What goes where if `value` is to be the weight: holder[key] = it."""
+        return [
+            *((place.holder, place.key, value) for place in self.places),
+            *((alias.holder, alias.key, getattr(value, alias.attribute))
+              for alias in self.aliases)]
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
@@ -111,6 +129,7 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
     for module_name, module in root.named_modules():
         if module in excluded:
             continue
+        _settle(module)
         for kind, holder, key, value in _held(module):
             place = Place(module, holder, key)
             known = weights.get(id(value))
@@ -118,6 +137,8 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
                 known.places.append(place)
                 continue
             name = f"{module_name}.{key}" if module_name else key
+            if kind == "state" and _is_alias(module, place, value, weights):
+                continue
             weight, own = _weigh(name, kind, place, value)
             if not own:
                 continue
@@ -126,6 +147,15 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
             pieces += [(weight, name + rest, part) for rest, part in own]
     _store(pieces)
     return list(weights.values())
+
+
+def _settle(module: nn.Module) -> None:
+    """bitsandbytes' 8-bit linear moves the scales from its weight to its state
+    in its first pass. Done now: a pass must not keep what is staged for it."""
+    move = getattr(module, "init_8bit_state", None)
+    weight = module._parameters.get("weight")
+    if move is not None and getattr(weight, "CB", None) is not None:
+        move()
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
@@ -143,6 +173,20 @@ def _held(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
     for key, value in list(vars(module).items()):
         if not key.startswith("_") and holds_tensors(value):
             yield "state", vars(module), key, value
+
+
+def _is_alias(module: nn.Module, place: Place, value: Any,
+              weights: dict[int, Weight]) -> bool:
+    """Notes what a parameter of the module has as an attribute, too."""
+    for parameter in module._parameters.values():
+        if parameter is None or id(parameter) not in weights:
+            continue
+        for attribute, item in vars(parameter).items():
+            if item is value:
+                weights[id(parameter)].aliases.append(
+                    Alias(place.holder, place.key, attribute))
+                return True
+    return False
 
 
 def _weigh(name: str, kind: str, place: Place,

@@ -129,7 +129,7 @@ class LiveGroup:
                      for part in weight.parts]
             parts = [part if part.is_meta or not part.numel() else
                      IdleTensor.make(part, self.idle) for part in parts]
-            swaps += _swaps(weight, weight.put_together(parts))
+            swaps += weight.swaps(weight.put_together(parts))
         return swaps
 
     def _idle_base(self, stored: Stored) -> torch.Tensor:
@@ -245,7 +245,7 @@ class LiveGroup:
                 continue
             value = weight.put_together([part.view(bases[part.stored.name])
                                          for part in weight.parts])
-            swaps += _swaps(weight, value)
+            swaps += weight.swaps(value)
         return _Shown(swaps, casts)
 
     # Buffers that a forward may write.
@@ -349,10 +349,6 @@ class _Views(Mapping):
 
     def __len__(self) -> int:
         return len(self._infos)
-
-
-def _swaps(weight: Weight, value: Any) -> list[Swap]:
-    return [(place.holder, place.key, value) for place in weight.places]
 
 
 def _as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
