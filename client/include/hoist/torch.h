@@ -62,7 +62,8 @@ struct AttachOptions {
   // True: nobody writes the buffer. Empty: none is hoisted.
   std::function<bool(const std::string& name, const at::Tensor& buffer)>
       hoist_buffer;
-  std::vector<std::string> order;  // Of groups in a pass; empty: learned.
+  // Of groups in a pass. Empty: the module's own, until the first EndPass.
+  std::vector<std::string> order;
   // Budget, device, share of the link; `order` is the one above.
   PlanOptions plan;
   Readers readers = Readers::kDefault;
@@ -140,8 +141,8 @@ class Attached {
     return x;
   }
 
-  // The end of a pass: call it where one is, as groups that share a place in
-  // the order (a tied head) are told apart by it.
+  // The end of a pass; the first one's order is learned by it, and the plan is
+  // then made anew with that.
   Status EndPass() {
     return Live([&] { return state_->staged->EndPass(); });
   }

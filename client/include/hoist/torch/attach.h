@@ -90,16 +90,12 @@ class Attacher {
     const bool theirs = !options_.path.empty() || !options_.model.empty();
     Result<Model> model = theirs ? FindModel() : PublishModel();
     if (!model.ok()) return model.status();
-    PlanOptions plan = options_.plan;
-    for (const std::string& group : options_.order) {
-      Result<uint32_t> index = model->FindGroup(group);
-      if (!index.ok()) return index.status();
-      plan.order.push_back(*index);
-    }
     if (Status s = theirs ? BindByName(*model) : BindPublished(*model);
         !s.ok()) {
       return s;
     }
+    PlanOptions plan = options_.plan;
+    if (Status s = SetOrder(*model, &plan); !s.ok()) return s;
     Result<StagedTensors> staged =
         StagedTensors::Create(session_, std::move(*model), plan);
     if (!staged.ok()) return staged.status();
@@ -112,6 +108,26 @@ class Attacher {
   Attached Take() { return Attached(std::move(state_)); }
 
  private:
+  // As the caller says; else the module's own, until EndPass knows better.
+  Status SetOrder(const Model& model, PlanOptions* plan) const {
+    for (const std::string& group : options_.order) {
+      Result<uint32_t> index = model.FindGroup(group);
+      if (!index.ok()) return index.status();
+      plan->order.push_back(*index);
+    }
+    if (!plan->order.empty()) return Status();
+    plan->learn = true;
+    std::vector<bool> known(model.group_count(), false);
+    for (const Kept& kept : state_->bindings.kept) {
+      if (known[kept.group] || model.group_image_bytes(kept.group) == 0) {
+        continue;
+      }
+      known[kept.group] = true;
+      plan->order.push_back(kept.group);
+    }
+    return Status();
+  }
+
   Result<Model> FindModel() {
     if (options_.path.empty()) return session_.DescribeModel(options_.model);
     if (!options_.model.empty()) {
