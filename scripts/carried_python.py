@@ -27,7 +27,8 @@ WANTED = ("pytest", "diffusers", "torchao", "peft", "gguf", "bitsandbytes")
 # And what they need that such a machine may lack.
 NEEDED = ("iniconfig", "pluggy", "packaging", "pygments", "importlib-metadata",
           "zipp", "lazy-importer")
-LEFT_OUT = re.compile(r"(^|/)(tests?|docs|__pycache__|csrc)/|\.(pyc|so|cu|cuh)$")
+LEFT_OUT = re.compile(r"(^|/)(tests?|docs|__pycache__|csrc)/|"
+                      r"\.(pyc|so|cu|cuh)$")
 PURE = re.compile(r"-(py2\.)?py3-none-any\.whl$")
 # What is not pure Python, and the libraries of it that travel: of torchao none,
 # which does without; bitsandbytes' know neither Python nor torch, and there is

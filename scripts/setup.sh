@@ -13,9 +13,9 @@
 #
 # HOIST_VENV    the virtual environment        (default build/venv)
 # HOIST_PYTHON  the interpreter it is made of  (default: python3 on the PATH)
-# HOIST_TORCH_INDEX  where torch comes from: a package index, or "" for pip's own
-#                    (default: PyTorch's CPU builds where there is no GPU and
-#                    they can be reached)
+# HOIST_TORCH_INDEX  where torch comes from: a package index, or "" for what pip
+#                    uses (default: PyTorch's CPU builds where there is no GPU
+#                    and they can be reached)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -98,7 +98,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         default="cuda" if cuda_here() else "cpu",
                         help="cpu: hoist's emulated device")
     parser.add_argument("--folder", help="where weights and what is offloaded "
-                        "to disk go (default: /dev/shm, or where there is room)")
+                        "to disk go (default: /dev/shm if it has the room)")
     parser.add_argument("--passes", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=6.0,
                         help="that a row's steady passes may take; at least 2 "

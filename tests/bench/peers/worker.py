@@ -37,7 +37,7 @@ class Hoistd:
         self._facts = facts
 
     def look(self) -> dict[str, int]:
-        """Bytes: allocated on the device, pinned, moved to the device so far."""
+        """Bytes: allocated on the device, pinned, moved to the device yet."""
         if not self._facts:
             return {"device": 0, "pinned": 0, "moved": 0}
         status = json.loads(subprocess.run(
