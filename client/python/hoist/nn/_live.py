@@ -14,7 +14,7 @@ from .._model import Group
 from .._plan import Plan
 from .._tensor import Tensor
 from ._idle import IdleGroup, IdleTensor, Shelf
-from ._inventory import Stored, Weight
+from ._inventory import Stored, Weight, span_bytes
 from ._layout import GroupSpec
 
 log = logging.getLogger("hoist.nn")
@@ -259,7 +259,7 @@ class LiveGroup:
             if weight.kind != "buffer" or not weight.plain:
                 continue
             place = weight.places[0]
-            own = values[id(place.holder), place.key].clone()
+            own = _copy(values[id(place.holder), place.key])
             weight.put(own)
             self._private[id(weight)] = weight
             if own.nbytes >= PRIVATE_BYTES and not self.pinned:
@@ -311,7 +311,7 @@ class LiveGroup:
             if self.is_own(weight):
                 device = devices[weight.parts[0].stored.name]
                 if weight.value.device != device:
-                    weight.put(weight.value.to(device))
+                    weight.put(_copy(weight.value, device))
                 continue
             value = weight.put_together([part.view(own[part.stored.name])
                                          for part in weight.parts])
@@ -363,6 +363,17 @@ def _as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
 def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(stored.meta.shape, stored.meta.stride(),
                                dtype=stored.meta.dtype, device=device)
+
+
+def _copy(tensor: torch.Tensor,
+          device: torch.device | None = None) -> torch.Tensor:
+    """With the same strides, as clone() and to() keep them only where no
+    element is shared or left out."""
+    to = device or tensor.device
+    count = span_bytes(tensor) // tensor.element_size()
+    flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
+    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
+        flat.untyped_storage(), 0, tensor.shape, tensor.stride())
 
 
 def _aligned(nbytes: int) -> int:
