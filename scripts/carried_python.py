@@ -4,8 +4,10 @@
 carried_python.py pack OUT.tar.xz    packs what the tests need beside torch,
                                      each distribution in a folder of its own:
                                      without tests, and without extensions
-carried_python.py use FOLDER         unpacked there: prints the folders, joined
-                                     by ':', of those that this machine lacks
+carried_python.py use FOLDER [NAME]...
+                                     unpacked there: prints the folders, joined
+                                     by ':', of those (all, or these and their
+                                     needs) that this machine lacks
 
 What a machine has is used as it is, unless a package that it lacks needs
 another version of it.
@@ -78,7 +80,7 @@ def pack(out: pathlib.Path) -> None:
     print(f"{out}: {out.stat().st_size >> 10} KiB, {total >> 10} unpacked")
 
 
-def use(folder: pathlib.Path) -> list[str]:
+def use(folder: pathlib.Path, wanted: list[str]) -> list[str]:
     """The folders to take: what is missing, and what that needs."""
     carried = {path.name: path for path in folder.iterdir() if path.is_dir()}
     try:
@@ -94,7 +96,7 @@ def use(folder: pathlib.Path) -> list[str]:
             return None
 
     taken: dict[str, None] = {}
-    asked = [Requirement(name) for name in WANTED]
+    asked = [Requirement(name) for name in wanted or WANTED]
     while asked:
         one = asked.pop(0)
         name = canonical(one.name)
@@ -118,8 +120,8 @@ def use(folder: pathlib.Path) -> list[str]:
 def main() -> int:
     if len(sys.argv) == 3 and sys.argv[1] == "pack":
         pack(pathlib.Path(sys.argv[2]))
-    elif len(sys.argv) == 3 and sys.argv[1] == "use":
-        print(":".join(use(pathlib.Path(sys.argv[2]))))
+    elif len(sys.argv) >= 3 and sys.argv[1] == "use":
+        print(":".join(use(pathlib.Path(sys.argv[2]), sys.argv[3:])))
     else:
         print(__doc__)
         return 2

@@ -64,8 +64,8 @@ pack_python() {
   fits
 }
 
-# Puts what this machine's Python lacks of pack-python on its path, once.
-use_python() {
+# Puts what this machine's Python lacks of pack-python on its path.
+use_python() {  # [NAME...]: these alone, and what they need.
   local unpacked=${TMPDIR:-/tmp}/hoist-carried-python missing
   [[ -f .gpu/python.tar.xz ]] || return 0  # What is not there is skipped.
   if [[ .gpu/python.tar.xz -nt $unpacked/.unpacked ]]; then
@@ -74,7 +74,7 @@ use_python() {
     tar -C "$unpacked" -xJf .gpu/python.tar.xz || return
     touch "$unpacked/.unpacked"
   fi
-  missing=$(python3 scripts/carried_python.py use "$unpacked") || return
+  missing=$(python3 scripts/carried_python.py use "$unpacked" "$@") || return
   # The tree itself travels, and is never older than what was packed of it.
   export PYTHONPATH=$PWD/client/python${missing:+:$missing}
 }
@@ -282,7 +282,7 @@ step_torch_conformance() {
 # hoist beside its peers; HOIST_PEERS: other arguments than these, which are
 # for a third of the model.
 step_peers() {
-  use_python || return
+  use_python diffusers || return
   # shellcheck disable=SC2086
   python3 scripts/bench_peers.py --bin "$kit/bin" --json "$logs/peers.json" \
     ${HOIST_PEERS:---blocks 8 --sets all --passes 5 --seconds 3 --limit 300} ||

@@ -20,7 +20,7 @@ def import_of(kind: str) -> None:
     names = {"diffusers": "diffusers.hooks", "accelerate":
              "accelerate.big_modeling"}
     if kind in names:
-        with contextlib.suppress(ImportError):  # The row itself will say so.
+        with contextlib.suppress(Exception):  # The row itself will say so.
             importlib.import_module(names[kind])
 
 

@@ -139,6 +139,7 @@ def run(job: Job) -> dict[str, Any]:
     rss = measure.rss_bytes()
     measure.forget_peaks(device)
     library_peers.import_of(job.options["kind"])
+    imported = measure.rss_bytes() - rss
     begin = time.perf_counter()
     ready = KINDS[job.options["kind"]](job, device)
     measure.synchronize(device)
@@ -156,6 +157,7 @@ def run(job: Job) -> dict[str, Any]:
     before = hoistd.look()["moved"]
     output, seconds = measure.passes(lambda: ready.run(*inputs), device, count)
     result = {
+        "import_rss_bytes": imported,
         "rss_bytes": measure.rss_bytes() - rss,
         "peak_rss_bytes": measure.peak_rss_bytes() - rss,
         "pinned_bytes": measure.pinned_bytes(device),
