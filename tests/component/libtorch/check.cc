@@ -324,7 +324,7 @@ struct OddImpl : nn::Module {
     add("scalar", torch::rand({}));
     add("empty", torch::empty({0, 4}));
     add("odd", torch::rand({7, 3, 1}));
-    add("grid", torch::rand({4, 6}).slice(1, 0, 6, 2));
+    add("grid", torch::rand({4, 6}).slice(1, 1, 6, 2));
     register_parameter("learned", torch::rand({5}), /*requires_grad=*/true);
   }
 };
