@@ -151,6 +151,7 @@ def _pin(attachment: Attachment, wanted: Wanted) -> None:
     for group in attachment.groups:
         if group.pinned:
             group.stage()
+            group.show_idle()
 
 
 def _plan(attachment: Attachment, wanted: Wanted) -> None:

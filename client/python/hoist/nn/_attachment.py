@@ -76,6 +76,7 @@ class Attachment:
         self._exclude_kwargs = exclude_kwargs
         self._lock = threading.RLock()
         self._passes = 0
+        self._held = 0  # Times that running modules took the lock.
         self._pass_depth = 0
         self._running = 0  # Modules that are running and have groups.
         self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
@@ -94,10 +95,8 @@ class Attachment:
             for weight in group.spec.weights:
                 for place in weight.places:
                     self._managed.setdefault(place.module, set()).add(place.key)
-            if not group.pinned:
-                for trigger in group.spec.triggers:
-                    triggered = triggers.setdefault(trigger, [])
-                    triggered.append(group)
+            for trigger in group.spec.triggers:
+                triggers.setdefault(trigger, []).append(group)
         for module, groups in triggers.items():
             self._hook(module, _Begin(self, groups), _End(self, groups))
         # Last, so that it comes before a group's that has the same module.
@@ -157,10 +156,11 @@ class Attachment:
 
     def begin_pass(self, args: Any, kwargs: Any) -> Any:
         self._lock.acquire()
-        if self._pass_depth:
-            # Only this thread can be here. A module does not call itself: a
-            # pass before this one was cut short (KeyboardInterrupt).
+        if self._held:
+            # Only this thread can be here. A module does not call itself: what
+            # ran before was cut short (KeyboardInterrupt).
             self._abandon()
+        self._held = 1
         self._pass_depth = 1
         if self._changed:
             self._admit()
@@ -197,7 +197,7 @@ class Attachment:
             return None
         finally:
             self._pass_depth = 0
-            self._lock.release()
+            self._release()
 
     def _learn(self) -> None:
         self.learns = False
@@ -217,12 +217,24 @@ class Attachment:
 
     def _abandon(self) -> None:
         for group in self.groups:
-            if not group.pinned:
-                group.depth = 0
+            group.depth = 0
+            if group.pinned:
+                group.show_idle()
+            else:
                 group.end()
         self._open = None
         self._running = 0
         self._shown.clear()
+        self._pass_depth = 0
+        while self._held:
+            self._release()
+
+    def _acquire(self) -> None:
+        self._lock.acquire()
+        self._held += 1
+
+    def _release(self) -> None:
+        self._held -= 1
         self._lock.release()
 
     def _refuse_training(self, args: Any, kwargs: Any) -> None:
@@ -238,7 +250,12 @@ class Attachment:
     # Groups.
 
     def enter(self, group: LiveGroup) -> None:
-        self._lock.acquire()
+        self._acquire()
+        if group.pinned:
+            if group.depth == 0:
+                group.show()
+            group.depth += 1
+            return
         if group.depth == 0 and self._open is not group:
             self._end_open()
             try:
@@ -246,7 +263,7 @@ class Attachment:
                 group.stage(beside_plan=self._running > 0
                             and group.casts_bytes > 0)
             except BaseException:
-                self._lock.release()
+                self._release()
                 raise
             if self.idle == "slot" and self._pass_depth:
                 self._shown.append(group)
@@ -257,6 +274,10 @@ class Attachment:
         if not group.depth:
             return  # It was never entered, or the pass was abandoned.
         group.depth -= 1
+        if group.pinned:
+            self._hide(group)
+            self._release()
+            return
         self._running -= 1
         try:
             if group.depth == 0 and self._open is not group:
@@ -266,7 +287,16 @@ class Attachment:
                 else:
                     group.end()
         finally:
-            self._lock.release()
+            self._release()
+
+    def _hide(self, group: LiveGroup) -> None:
+        """A pinned group's weights, once nobody runs in it."""
+        if group.depth:
+            return
+        if self.idle == "slot" and self._pass_depth:
+            self._shown.append(group)
+        else:
+            group.show_idle()
 
     def _end_open(self) -> None:
         group, self._open = self._open, None
@@ -279,21 +309,27 @@ class Attachment:
         with self._lock:
             self._end_open()
             groups = [group for group in self.groups
-                      if not group.pinned and not group.depth and any(
+                      if not group.depth and any(
                           place.module in modules
                           for weight in group.spec.weights
                           for place in weight.places)]
             staged: list[LiveGroup] = []
             try:
                 for group in groups:
-                    group.stage(beside_plan=True)
+                    if group.pinned:
+                        group.show()
+                    else:
+                        group.stage(beside_plan=True)
                     staged.append(group)
                     group.depth += 1
                 yield
             finally:
                 for group in staged:
                     group.depth -= 1
-                    group.end()
+                    if group.pinned:
+                        self._hide(group)
+                    else:
+                        group.end()
 
     # The tree's changes.
 

@@ -173,6 +173,12 @@ class LiveGroup:
             holder[key] = value
         self.idle.end_pointers()
 
+    def show(self) -> None:
+        """Of a pinned group: its weights, which are there."""
+        for holder, key, value in self._shown_at(self._lease.address).swaps:
+            holder[key] = value
+        self.idle.end_pointers()
+
     def _bring(self, by_lease: bool) -> tuple[int, _Shown]:
         if self.part.plan is not None and not by_lease:
             try:
