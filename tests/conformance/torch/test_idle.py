@@ -152,6 +152,27 @@ def test_looking_at_all_weights_keeps_few_of_them(idle):
         assert hoist.stats(model).idle_reads >= 64
 
 
+def test_what_is_always_on_the_device_is_idle_outside_forward_too(device,
+                                                                  idle):
+    """Items 14 and 15: the model's own parameters, which are pinned."""
+    case, model = make("image")
+    own = state_of(model)
+    expected = references(case, model, device)
+    with attached(model, least_budget(model), idle=idle):
+        assert hoist.stats(model).pinned_bytes > 0
+        for _ in range(2):
+            assert model.cls.device.type == "cpu"
+            assert same_bytes(model.cls, own["cls"])
+            with pytest.raises(hoist.FailedPrecondition, match=DETACH), (
+                    torch.no_grad()):
+                model.positions.zero_()
+            assert_passes(case, model, device, expected)
+        with hoist.stage(model):
+            assert model.cls.device.type == device.type
+            assert same_bytes(model.cls, own["cls"])
+        assert type(model.cls) is not nn.Parameter
+
+
 def test_a_meta_weight_is_on_meta_and_staged_all_the_same(device):
     """Item 14: idle="meta" is what it says."""
     case, model = make("transformer")
