@@ -68,6 +68,8 @@ pack_python() {
 use_python() {  # [NAME...]: these alone, and what they need.
   local unpacked=${TMPDIR:-/tmp}/hoist-carried-python missing
   [[ -f .gpu/python.tar.xz ]] || return 0  # What is not there is skipped.
+  # Again, they would be found, and so not be named.
+  if [[ ${PYTHONPATH:-} == *"$unpacked"* ]]; then return 0; fi
   if [[ .gpu/python.tar.xz -nt $unpacked/.unpacked ]]; then
     rm -rf "$unpacked"
     mkdir -p "$unpacked"

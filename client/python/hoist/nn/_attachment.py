@@ -113,9 +113,9 @@ class Attachment:
 
     def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
         self._handles += [
-            module.register_forward_pre_hook(eager(begin), prepend=True,
+            module.register_forward_pre_hook(begin, prepend=True,
                                              with_kwargs=True),
-            module.register_forward_hook(eager(end), with_kwargs=True,
+            module.register_forward_hook(end, with_kwargs=True,
                                          always_call=True)]
 
     def uninstall(self) -> None:
@@ -442,10 +442,23 @@ class Attachment:
 
 
 @dataclasses.dataclass
-class _Begin:
+class _Hook:
+    """A module that is copied or pickled has its hooks copied or pickled."""
+
     attachment: Attachment
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.attachment.__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.attachment.__reduce_ex__(protocol)
+
+
+@dataclasses.dataclass
+class _Begin(_Hook):
     groups: list[LiveGroup]
 
+    @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         for group in self.groups:
             self.attachment.enter(group)
@@ -456,28 +469,24 @@ class _Begin:
 
 
 @dataclasses.dataclass
-class _End:
-    attachment: Attachment
+class _End(_Hook):
     groups: list[LiveGroup]
 
+    @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any) -> None:
         for group in reversed(self.groups):
             self.attachment.leave(group)
 
 
-@dataclasses.dataclass
-class _BeginPass:
-    attachment: Attachment
-
+class _BeginPass(_Hook):
+    @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         return self.attachment.begin_pass(args, kwargs)
 
 
-@dataclasses.dataclass
-class _EndPass:
-    attachment: Attachment
-
+class _EndPass(_Hook):
+    @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any) -> Any:
         return self.attachment.end_pass(output)

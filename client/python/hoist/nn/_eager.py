@@ -3,25 +3,9 @@ but without importing torch._dynamo, which takes as long as torch itself."""
 
 from __future__ import annotations
 
-import functools
-import sys
 from typing import Any, Callable
 
 import torch
-
-
-def eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled code breaks its graph and calls the function as it is."""
-    if "torch._dynamo" in sys.modules or not _MARKS:
-        return torch.compiler.disable(function)
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    _never_compile(run.__code__)
-    run._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return run
 
 
 try:
@@ -39,3 +23,12 @@ except ImportError:
 
     def _never_compile(code: Any) -> None:
         raise NotImplementedError
+
+
+def eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates what compiled code is to call as it is, breaking its graph."""
+    if not _MARKS:
+        return torch.compiler.disable(function)
+    _never_compile(function.__code__)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
