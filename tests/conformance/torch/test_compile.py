@@ -1,0 +1,192 @@
+"""Compiled modules: equal to the compiled resident, compiled once; and CUDA
+graphs that hold stagings."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any, Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hoist  # noqa: E402
+from compiling import CountingBackend, fresh_compiler  # noqa: E402
+from equal import assert_equal_outputs  # noqa: E402
+from models import WIDTH, Block, Stack, Transformer, numbers  # noqa: E402
+from torch import nn  # noqa: E402
+
+Backend = Any
+
+
+def whole(module: nn.Module, backend: Backend) -> Callable[..., Any]:
+    return torch.compile(module, backend=backend)
+
+
+def in_place(module: nn.Module, backend: Backend) -> Callable[..., Any]:
+    module.compile(backend=backend)
+    return module
+
+
+def blocks_in_place(module: nn.Module, backend: Backend) -> Callable[..., Any]:
+    for block in module.layers:
+        block.compile(backend=backend)
+    return module
+
+
+def blocks_wrapped(module: nn.Module, backend: Backend) -> Callable[..., Any]:
+    for at, block in enumerate(module.layers):
+        module.layers[at] = torch.compile(block, backend=backend)
+    return module
+
+
+WAYS = {"whole": whole, "in place": in_place,
+        "blocks in place": blocks_in_place, "blocks": blocks_wrapped}
+
+
+def a_model(device: torch.device) -> nn.Module:
+    torch.manual_seed(5)
+    return Transformer(4).to(device).eval()
+
+
+def tokens(device: torch.device) -> torch.Tensor:
+    return torch.arange(14, device=device).reshape(2, 7)
+
+
+def compiled_resident(device: torch.device, way: Any,
+                      backend: Backend = "aot_eager") -> torch.Tensor:
+    with fresh_compiler():
+        return way(a_model(device), backend)(tokens(device))
+
+
+@pytest.mark.parametrize("idle", ["cpu", "slot"])
+@pytest.mark.parametrize("way", WAYS)
+def test_attached_then_compiled_equals_and_is_compiled_once(hoistd, device,
+                                                            way, idle):
+    with torch.no_grad():
+        expected = compiled_resident(device, WAYS[way])
+        with fresh_compiler():
+            check_compiled(WAYS[way], idle, True, device, expected)
+
+
+@pytest.mark.parametrize("idle", ["cpu", "slot"])
+@pytest.mark.parametrize("way", WAYS)
+def test_compiled_then_attached_equals_and_is_compiled_once(hoistd, device,
+                                                            way, idle):
+    with torch.no_grad():
+        expected = compiled_resident(device, WAYS[way])
+        with fresh_compiler():
+            check_compiled(WAYS[way], idle, False, device, expected)
+
+
+def check_compiled(way: Any, idle: str, attach_first: bool,
+                   device: torch.device, expected: torch.Tensor) -> None:
+    module, counting = a_model(device), CountingBackend()
+    if attach_first:
+        hoist.attach(module, 0.8, idle=idle)
+        compiled = way(module, counting)
+    else:
+        compiled = way(module, counting)
+        hoist.attach(module, 0.8, idle=idle)
+    for _ in range(4):  # Warm-up: the order is learned, too.
+        assert_equal_outputs(compiled(tokens(device)), expected, "warm-up")
+    warm = counting.compilations
+    before = hoist.stats(module)
+    for _ in range(20):
+        assert_equal_outputs(compiled(tokens(device)), expected)
+    assert counting.compilations == warm > 0
+    after = hoist.stats(module)
+    assert after.passes - before.passes == 20
+    assert after.streamed_bytes > 0 and after.unplanned == before.unplanned
+    hoist.check(module)
+
+
+@pytest.mark.parametrize("idle", ["cpu", "slot"])
+def test_a_new_budget_does_not_recompile_more_than_once(hoistd, device, idle):
+    with torch.no_grad(), fresh_compiler():
+        module, counting = a_model(device), CountingBackend()
+        expected = module(tokens(device))
+        hoist.attach(module, 0.8, idle=idle)
+        compiled = torch.compile(module, backend=counting)
+        for _ in range(4):
+            compiled(tokens(device))
+        first = counting.compilations
+        for budget in (1.0, 0.8, 0.9, 0.8):
+            hoist.set_budget(module, budget)
+            for _ in range(3):
+                assert_equal_outputs(compiled(tokens(device)), expected)
+        assert counting.compilations <= 2 * first
+
+
+def test_after_detach_compiled_code_uses_the_own_weights(hoistd, device):
+    with torch.no_grad(), fresh_compiler():
+        module = a_model(device)
+        expected = module(tokens(device))
+        hoist.attach(module, 0.8)
+        compiled = torch.compile(module, backend="aot_eager")
+        assert_equal_outputs(compiled(tokens(device)), expected)
+        hoist.detach(module)
+        for block in module.layers:
+            block.up.bias.zero_()
+        changed = module(tokens(device))
+        assert not torch.equal(changed, expected)
+        assert_equal_outputs(compiled(tokens(device)), changed)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None
+                    and shutil.which("g++") is None,
+                    reason="inductor needs a C++ compiler for CPU code")
+@pytest.mark.parametrize("way", ["whole", "blocks in place", "blocks"])
+def test_inductors_code_equals_the_residents(hoistd, device, way):
+    def make() -> nn.Module:
+        torch.manual_seed(5)
+        return Stack(3, 32).to(device).eval()
+
+    x = numbers(2, 5, 32).to(device)
+    with torch.no_grad():
+        with fresh_compiler():
+            # By blocks in every case: how much is fused must not differ.
+            expected = blocks_in_place(make(), "inductor")(x)
+        with fresh_compiler():
+            module, counting = make(), CountingBackend("inductor")
+            hoist.attach(module, 0.8, idle="slot")
+            compiled = WAYS[way](module, counting)
+            for _ in range(3):
+                assert_equal_outputs(compiled(x), expected, "warm-up")
+            warm = counting.compilations
+            for _ in range(5):
+                assert_equal_outputs(compiled(x), expected)
+            assert counting.compilations == warm > 0
+
+
+@pytest.mark.only_cuda("CUDA graphs")
+@pytest.mark.parametrize("idle", ["cpu", "slot"])
+def test_a_captured_pass_is_replayed_between_ordinary_ones(hoistd, device,
+                                                           idle):
+    torch.manual_seed(5)
+    module = nn.Sequential(*(Block() for _ in range(6))).to(device).eval()
+    inputs = [numbers(4, WIDTH, seed=seed).to(device) for seed in range(4)]
+    x = inputs[0].clone()
+    with torch.no_grad():
+        expected = [module(one) for one in inputs]
+        hoist.attach(module, 0.6, idle=idle)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                module(x)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        assert hoist.stats(module).streamed_bytes > 0
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = module(x)
+        for at in (1, 2, 3):
+            x.copy_(inputs[at])
+            graph.replay()
+            torch.cuda.synchronize()
+            assert_equal_outputs(out, expected[at], f"replay {at}")
+            assert_equal_outputs(module(inputs[0]), expected[0],
+                                 f"pass after replay {at}")
+    torch.cuda.synchronize()
+    hoist.check(module)
