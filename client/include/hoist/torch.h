@@ -155,7 +155,8 @@ class Attached {
     return Live([&] { return state_->staged->Check(); });
   }
 
-  // A copy of a weight's true value, on the CPU.
+  // A copy of a weight's true value, on the CPU. FailedPrecondition: a group
+  // that shares its group's place is in use.
   Result<at::Tensor> Value(const std::string& name);
 
   // Gives the module its weights back: its own memory, as it was, with the

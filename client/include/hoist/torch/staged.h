@@ -6,7 +6,7 @@
 //   x = at::linear(x, (*scope)["encoder.layer.0.output.dense.weight"]);
 //
 // Header-only over hoist.h and LibTorch's public headers, C++17 where the
-// LibTorch is. Tried with 2.11 (CUDA) and 2.13 (CPU).
+// LibTorch is. Built against 2.11 with CUDA and 2.13 without.
 //
 // Errors:   Status and Result, as hoist.h; torch's own exceptions are caught
 //           and returned, but where a comment says otherwise.
