@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
 import logging
-from typing import Any, Callable, Sequence
+import os
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from .. import _session
 from .._errors import InvalidArgument, ResourceExhausted
-from .._model import Model
+from .._model import Group, Model
 from ._attachment import Attachment
 from ._budget import Budget, find_device, to_bytes
 from ._casting import Skip
@@ -22,6 +25,8 @@ from ._layout import GroupSpec
 from ._live import DevicePart, LiveGroup
 
 log = logging.getLogger("hoist.nn")
+
+_AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # Groups on their way to hoistd.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,38 +118,55 @@ def _spread(wanted: Wanted, specs: list[GroupSpec]
 def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
                original: Model | None, name: str,
                advance: Callable[[int], None], shares: list[int]) -> None:
-    """Group by group, so that there is never more than one group twice."""
+    """The groups in order, each let go by the module once hoistd has it."""
     session = wanted.session
     cast_to = None
     staged: Model | None = None
     if wanted.storage_dtype is not None:
         cast_to = cast_name(name, specs, wanted.storage_dtype)
         staged = known_model(session, cast_to, specs, cast=True)
-    known = original is not None
-    for spec, share in zip(specs, shares):
-        if not known:
-            original = publish(session, name, spec)
-        assert original is not None
-        group = original[spec.name]
+
+    def hand_over(spec: GroupSpec) -> tuple[Group, Group]:
+        known = original if original is not None else (
+            publish(session, name, spec))
+        group = known[spec.name]
         check_group(group, spec, cast=False)
-        coming = group
-        if cast_to is not None:
-            if staged is None or spec.name not in staged:
-                staged = publish_cast(session, cast_to, spec, group,
-                                      wanted.deadline)
-            coming = staged[spec.name]
-        live = LiveGroup(spec, attachment.parts[share], coming, group,
+        if cast_to is None:
+            return group, group
+        if staged is not None:
+            return group, staged[spec.name]
+        return group, publish_cast(session, cast_to, spec, group,
+                                   wanted.deadline)[spec.name]
+
+    for at, (group, coming) in enumerate(_ahead(hand_over, specs)):
+        spec = specs[at]
+        live = LiveGroup(spec, attachment.parts[shares[at]], coming, group,
                          attachment.shelf, wanted.deadline, wanted.idle)
         attachment.groups.append(live)
         live.show_idle()
         for stored in spec.stored:
             stored.tensor = None
         advance(spec.nbytes)
-    if not known:
-        assert original is not None
-        original = session.model(original.name)
-    attachment.original = original
-    attachment.model = staged if staged is not None else original
+    attachment.original = session.model(name)
+    attachment.model = session.model(cast_to or name)
+
+
+def _ahead(work: Callable[[GroupSpec], Any],
+           specs: list[GroupSpec]) -> Iterator[Any]:
+    """Results in order, with a few groups under way at once: writing, copying
+    and hashing a group each take a CPU."""
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        coming: collections.deque[Any] = collections.deque()
+        try:
+            for spec in specs:
+                coming.append(pool.submit(work, spec))
+                if len(coming) == _AT_ONCE:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for one in coming:
+                one.cancel()
 
 
 def _pin(attachment: Attachment, wanted: Wanted) -> None:
