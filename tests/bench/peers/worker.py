@@ -37,7 +37,14 @@ class Hoistd:
         self._facts = facts
 
     def look(self) -> dict[str, int]:
-        """Bytes: allocated on the device, pinned, moved to the device yet."""
+        """Bytes: allocated on the device, pinned, moved to the device, once
+        the ring is full and nothing moves any more."""
+        found = self._look()
+        while found != (again := self._look()):
+            found = again
+        return found
+
+    def _look(self) -> dict[str, int]:
         if not self._facts:
             return {"device": 0, "pinned": 0, "moved": 0}
         status = json.loads(subprocess.run(
