@@ -24,9 +24,11 @@ class CountingBackend:
 
 @contextlib.contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Nothing compiled before is used within, nor what is within after."""
+    """Nothing compiled before is used within, nor what is within after; and
+    nothing runs uncompiled because it was compiled too often."""
     torch._dynamo.reset()
     try:
-        yield
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            yield
     finally:
         torch._dynamo.reset()

@@ -29,6 +29,9 @@ class Family:
     build: Callable[[], nn.Module]
     ways: Mapping[str, Way]
     backend: str = "aot_eager"  # That compiles it.
+    # From its names to those that save_pretrained gives its weights.
+    rename: Callable[[str], str] | None = None
+    saves_as_named: bool = True  # Tensor by tensor, at least.
 
     def make(self) -> nn.Module:
         """The model, with the same weights each time, none of them zero: some
@@ -156,6 +159,20 @@ def _decode(model: nn.Module) -> Any:
     return model.decode(torch.randn(1, 4, 8, 8))
 
 
+def _old_vit_name(name: str) -> str:
+    """Which transformers 5 still saves a ViT's weights under."""
+    if not name.startswith("layers."):
+        return name
+    for ours, theirs in _VIT_NAMES.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+_VIT_NAMES = {
+    "layers.": "encoder.layer.",
+    "q_proj": "attention.query", "k_proj": "attention.key",
+    "v_proj": "attention.value", "o_proj": "output.dense",
+    "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
 _TEXT = dict(vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=64,
              num_hidden_layers=LAYERS, num_attention_heads=HEADS,
              max_position_embeddings=32)
@@ -174,7 +191,9 @@ FAMILIES = {
     "mixtral": Family(
         _transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA,
                      num_local_experts=4, num_experts_per_tok=2),
-        {"forward": _of_ids, "generate": _generate}),
+        {"forward": _of_ids, "generate": _generate},
+        # It merges experts' tensors into one when it loads them.
+        saves_as_named=False),
     "t5": Family(
         _transformer("T5ForConditionalGeneration", "T5Config",
                      vocab_size=VOCAB, d_model=HIDDEN, d_kv=16, d_ff=64,
@@ -188,7 +207,7 @@ FAMILIES = {
         _transformer("ViTModel", "ViTConfig", hidden_size=HIDDEN,
                      num_hidden_layers=LAYERS, num_attention_heads=HEADS,
                      intermediate_size=64, image_size=16, patch_size=4),
-        {"forward": _of_pixels}),
+        {"forward": _of_pixels}, rename=_old_vit_name),
     "whisper": Family(
         _transformer("WhisperForConditionalGeneration", "WhisperConfig",
                      vocab_size=VOCAB, num_mel_bins=16, d_model=HIDDEN,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pathlib
+from typing import Any, Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("diffusers")
 
 import hoist  # noqa: E402
+from compiling import CountingBackend, fresh_compiler  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from families import FAMILIES  # noqa: E402
 
@@ -28,16 +30,16 @@ def mixed(name: str, module: torch.nn.Module) -> str | None:
 GROUPS = {"block": "block", "leaf": "leaf", "mixed": mixed}
 
 
-def attach_small(module: torch.nn.Module, groups: Any,
-                 **options: Any) -> torch.nn.Module:
-    """With the smallest of some budgets that will do, so that groups stream
-    wherever the model can."""
+def smallest(make: Callable[..., torch.nn.Module], *args: Any,
+             **options: Any) -> torch.nn.Module:
+    """hoist.attach or load, with the smallest of some budgets that will do, so
+    that groups stream wherever the model can."""
     for budget in (0.3, 0.5, 0.7, 0.9):
         try:
-            return hoist.attach(module, budget, groups=groups, **options)
+            return make(*args, budget, **options)
         except hoist.ResourceExhausted:
             pass
-    return hoist.attach(module, 1.0, groups=groups, **options)
+    return make(*args, 1.0, **options)
 
 
 @pytest.mark.parametrize("groups", GROUPS)
@@ -47,7 +49,7 @@ def test_staged_equals_resident_in_every_way(hoistd, device, family, groups):
     module = found.make().to(device)
     with torch.no_grad():
         expected = {name: way(module) for name, way in found.ways.items()}
-        attach_small(module, GROUPS[groups])
+        smallest(hoist.attach, module, groups=GROUPS[groups])
         for turn in range(3):
             for name, way in found.ways.items():
                 assert_equal_outputs(way(module), expected[name],
@@ -65,15 +67,45 @@ def test_a_compiled_family_equals_the_compiled_resident(hoistd, device,
     found = FAMILIES[family]
     module = found.make().to(device)
     way = found.ways["forward"]
-    torch._dynamo.reset()
-    try:
-        with torch.no_grad():
-            expected = way(torch.compile(module, backend=found.backend))
-            torch._dynamo.reset()
-            attach_small(module, "block")
-            compiled = torch.compile(module, backend=found.backend)
-            for turn in range(3):
-                assert_equal_outputs(way(compiled), expected, f"pass {turn}")
-            hoist.check(module)
-    finally:
-        torch._dynamo.reset()
+    with torch.no_grad(), fresh_compiler():
+        expected = way(torch.compile(module, backend=found.backend))
+    with torch.no_grad(), fresh_compiler():
+        smallest(hoist.attach, module, groups="block")
+        counting = CountingBackend(found.backend)
+        compiled = torch.compile(module, backend=counting)
+        for turn in range(2):
+            assert_equal_outputs(way(compiled), expected, f"pass {turn}")
+        warm = counting.compilations
+        for turn in range(2):
+            assert_equal_outputs(way(compiled), expected, f"pass {2 + turn}")
+        assert counting.compilations == warm > 0
+        hoist.check(module)
+
+
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_family_equals_the_resident(hoistd, device, tmp_path, family,
+                                             groups):
+    found = FAMILIES[family]
+    module = found.make().to(device)
+    module.save_pretrained(tmp_path)
+    if not found.saves_as_named:
+        with pytest.raises(hoist.NotFound, match="in none of the files"):
+            hoist.load(found.build, tmp_path, groups=groups)
+        save_as_named(module, tmp_path / "model.safetensors")
+    with torch.no_grad():
+        expected = {name: way(module) for name, way in found.ways.items()}
+        del module
+        loaded = smallest(hoist.load, found.build, tmp_path, groups=groups,
+                          rename=found.rename)
+        for turn in range(2):
+            for name, way in found.ways.items():
+                assert_equal_outputs(way(loaded), expected[name],
+                                     f"{name}, pass {turn}")
+        hoist.check(loaded)
+    assert hoistd.counters()["file_read_bytes"] > 0
+
+
+def save_as_named(module: torch.nn.Module, path: pathlib.Path) -> None:
+    from safetensors.torch import save_model
+    save_model(module, str(path))
