@@ -76,7 +76,8 @@ struct AttachOptions {
 //           nothing in use.
 class Attached {
  public:
-  // The weights of a module, of all below it, are there until the scope ends.
+  // The weights of a module, of all below it, are there until the scope ends,
+  // which is before its Attached or the module does. Move-only.
   class Scope {
    public:
     // Ok, or why hoistd was not told; the plan's next call says it too.

@@ -280,8 +280,9 @@ class StagedTensors {
   std::unique_ptr<State> state_;
 };
 
-// The right to use a group's tensors; ends with the scope. Move-only. Tensors,
-// and views of them, must not be used afterwards.
+// The right to use a group's tensors; ends with the scope, and before its
+// StagedTensors does. Move-only. Tensors, and views of them, must not be used
+// afterwards.
 class StagedTensors::Scope {
  public:
   Scope(Scope&& other) noexcept
