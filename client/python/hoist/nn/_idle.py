@@ -300,6 +300,9 @@ _ESCAPES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.storage: lambda tensor: _exposed(tensor).storage(),
     torch.Tensor._typed_storage: lambda tensor: _exposed(
         tensor)._typed_storage(),
+    torch.Tensor.__repr__: lambda tensor, **kwargs: (
+        "Parameter containing:\n" * isinstance(tensor, nn.Parameter)
+        + _exposed(tensor).__repr__(**kwargs)),
     torch.Tensor.tolist: lambda tensor: _exposed(tensor).tolist(),
     torch.Tensor.__reduce_ex__: _reduce,
     torch.Tensor.detach: _detach,

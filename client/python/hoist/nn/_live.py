@@ -110,6 +110,7 @@ class LiveGroup:
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
         self._buffers_seen = False
+        self._warned = False  # That it is staged beside the plan.
         self._infos = {info.name: info for info in staged.tensors}
         self.idle = IdleGroup(part.session.host_image(original), shelf,
                               deadline)
@@ -187,8 +188,10 @@ class LiveGroup:
                 return address, self._shown_at(address)
             except FailedPrecondition as error:
                 self.part.plan.check()
-                log.warning("%s is staged beside the plan: %s",
-                            self.spec.name, error)
+                log.log(logging.DEBUG if self._warned else logging.WARNING,
+                        "%s is staged beside the plan: %s", self.spec.name,
+                        error)
+                self._warned = True
         self._lease = self.part.session.stage(
             self.staged, device=self.part.device.index,
             deadline=self._deadline)
