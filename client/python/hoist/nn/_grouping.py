@@ -30,6 +30,8 @@ class ModuleGroup:
     triggers: list[nn.Module] = dataclasses.field(default_factory=list)
     # Their own weights, not their children's.
     owners: list[nn.Module] = dataclasses.field(default_factory=list)
+    # A module that several groups' modules hold, and call while they run.
+    shared: bool = False
 
 
 def group_modules(root: nn.Module, groups: Groups,
@@ -67,10 +69,10 @@ class _Tree:
         self.root = root
         self.names = {module: name for name, module in root.named_modules()
                       if module not in excluded}
-        self._parents: dict[nn.Module, nn.Module] = {}
+        self._parents: dict[nn.Module, list[nn.Module]] = {}
         for module in self.names:
             for child in module.children():
-                self._parents.setdefault(child, module)
+                self._parents.setdefault(child, []).append(module)
 
     def children(self, module: nn.Module) -> Iterator[nn.Module]:
         for child in module.children():
@@ -84,11 +86,40 @@ class _Tree:
                 yield found
 
     def above(self, module: nn.Module) -> Iterator[nn.Module]:
-        """It, and what holds it, up to the root."""
+        """It, and all that hold it, up to the root."""
+        found = {module: None}
+        queue = [module]
+        for one in queue:
+            yield one
+            for parent in self._parents.get(one, ()):
+                if parent not in found:
+                    found[parent] = None
+                    queue.append(parent)
+
+    def shared_above(self, module: nn.Module) -> nn.Module | None:
+        """The nearest, itself or what holds it, that several modules hold."""
         found: nn.Module | None = module
         while found is not None:
-            yield found
-            found = self._parents.get(found)
+            parents = self._parents.get(found, ())
+            if len(parents) > 1:
+                return found
+            found = parents[0] if parents else None
+        return None
+
+    def callers(self, module: nn.Module) -> list[nn.Module]:
+        """It, or the nearest above that are called, on each way to it."""
+        if is_called(module) or module is self.root:
+            return [module]
+        return list(dict.fromkeys(
+            caller for parent in self._parents[module]
+            for caller in self.callers(parent)))
+
+    def reached_without(self, module: nn.Module,
+                        triggers: set[nn.Module]) -> bool:
+        """True if there is a way to it from the root that meets none."""
+        return module not in triggers and (module is self.root or any(
+            self.reached_without(parent, triggers)
+            for parent in self._parents[module]))
 
     def has_own(self, module: nn.Module) -> bool:
         return any(value is not None for value in
@@ -247,21 +278,57 @@ def _chosen(tree: _Tree, chosen: Mapping[nn.Module, str]) -> list[ModuleGroup]:
 
 
 def _once(tree: _Tree, groups: Iterable[ModuleGroup]) -> list[ModuleGroup]:
-    """Those with weights; names unique, triggers and owners once, and every
-    owner below a trigger."""
+    """Those with weights; names unique, owners in one group, and each below a
+    trigger, on whichever way it is come to."""
     found, names = [], set()
-    for group in groups:
+    for group in _with_shared(tree, _first_owners(groups)):
         if not group.owners:
             continue
         while group.name in names:
             group.name += "'"
         names.add(group.name)
+        triggers = {one for one in group.triggers
+                    if is_called(one) or one is tree.root}
         for owner in group.owners:
-            if not any(found in group.triggers for found in tree.above(owner)):
-                group.triggers.append(next(
-                    (found for found in tree.above(owner) if is_called(found)),
-                    tree.root))
-        group.triggers = list(dict.fromkeys(group.triggers))
-        group.owners = list(dict.fromkeys(group.owners))
+            if tree.reached_without(owner, triggers):
+                triggers.update(tree.callers(tree.shared_above(owner) or
+                                             owner))
+        group.triggers = [one for one in tree.names if one in triggers]
         found.append(group)
+    return found
+
+
+def _first_owners(groups: Iterable[ModuleGroup]) -> Iterator[ModuleGroup]:
+    """A module that several groups hold is the first one's."""
+    placed: set[nn.Module] = set()
+    for group in groups:
+        group.owners = [owner for owner in dict.fromkeys(group.owners)
+                        if owner not in placed]
+        placed.update(group.owners)
+        yield group
+
+
+def _with_shared(tree: _Tree, groups: Iterable[ModuleGroup]
+                 ) -> list[ModuleGroup]:
+    """The groups; and before each, as groups of their own, the modules in it
+    that other groups' modules call, too."""
+    groups = list(groups)
+    found = []
+    for group in groups:
+        own = set(group.triggers)
+        apart: dict[nn.Module, ModuleGroup] = {}
+        for owner in group.owners:
+            top = tree.shared_above(owner)
+            if top is None or not tree.reached_without(owner, own):
+                continue
+            others = {one for other in groups if other is not group
+                      for one in other.triggers}
+            if others.isdisjoint(tree.above(top)):
+                continue
+            apart.setdefault(top, ModuleGroup(
+                tree.names[top], list(_triggers(tree, top)), shared=True)
+            ).owners.append(owner)
+        placed = {owner for one in apart.values() for owner in one.owners}
+        group.owners = [one for one in group.owners if one not in placed]
+        found += [*apart.values(), group]
     return found

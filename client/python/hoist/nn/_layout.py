@@ -48,7 +48,8 @@ def lay_out(root: nn.Module, groups: Groups,
     weights = take_inventory(root, excluded)
     modules = group_modules(root, groups, excluded)
     group_of = {owner: group for group in modules for owner in group.owners}
-    specs = {group.name: GroupSpec(group.name, triggers=group.triggers)
+    specs = {group.name: GroupSpec(group.name, triggers=group.triggers,
+                                   pinned=group.shared)
              for group in modules}
     alone: dict[str, set[str]] = {group.name: set() for group in modules}
     tied: list[tuple[list[Weight], list[ModuleGroup]]] = []
