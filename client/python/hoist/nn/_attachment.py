@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from typing import Any, Iterator, NoReturn
+from typing import Any, Iterable, Iterator, NoReturn
 
 import torch
 from torch import nn
@@ -109,6 +109,10 @@ class Attachment:
             self._handles.append(module.register_load_state_dict_pre_hook(
                 _LoadStateDict(self)))
             _attached[module] = weakref.ref(self)
+            if isinstance(module, nn.RNNBase):
+                # It would copy its staged weights into memory of its own.
+                vars(module)["flatten_parameters"] = _nothing
+        renew_lists(self._managed)
         _watch_registrations()
 
     def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
@@ -123,7 +127,8 @@ class Attachment:
             handle.remove()
         self._handles = []
         for module in {self.root, *self._managed}:
-            for name in ("_hoist", "_apply", "__reduce_ex__"):
+            for name in ("_hoist", "_apply", "__reduce_ex__",
+                         "flatten_parameters"):
                 vars(module).pop(name, None)
             _attached.pop(module, None)
 
@@ -150,6 +155,7 @@ class Attachment:
             self.uninstall()
             for group in self.groups:
                 group.restore(self.devices)
+            renew_lists(self._managed)
             self.close()
 
     # Passes.
@@ -441,6 +447,18 @@ class Attachment:
             "state_dict(), or hoist.detach(module) first")
 
 
+def renew_lists(modules: Iterable[nn.Module]) -> None:
+    """torch's recurrent modules keep lists of their weights, which they renew
+    in forward: too late for what is let go of, or copied, before."""
+    for module in modules:
+        if isinstance(module, nn.RNNBase):
+            module._init_flat_weights()
+
+
+def _nothing() -> None:
+    """In place of a module's flatten_parameters."""
+
+
 @dataclasses.dataclass
 class _Hook:
     """A module that is copied or pickled has its hooks copied or pickled."""
@@ -516,6 +534,7 @@ class _Apply:
         finally:
             for holder, key, value in kept:
                 holder[key] = value
+            renew_lists([module])
         return module
 
 
