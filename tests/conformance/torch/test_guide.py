@@ -1,0 +1,397 @@
+"""The guide, client/python/README.md: every block of Python in it is run, as it
+is printed, on a small model, and gives what the resident model gives.
+
+The guide's block of names (MODEL, BUDGET, ...) is run with other values, and a
+literal that the guide gives a name there stands for that name everywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import hoist  # noqa: E402
+from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from hoist.nn import IdleTensor  # noqa: E402
+from hoist.nn._attachment import attachment_of  # noqa: E402
+from torch import nn  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+GUIDE = ROOT / "client" / "python" / "README.md"
+FRONT = ROOT / "README.md"
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(not GUIDE.exists(),
+                                reason=f"{GUIDE} was not carried here")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    heading: str
+    number: int  # Among its heading's.
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.heading} {self.number}".strip()
+
+
+def blocks_of(path: pathlib.Path) -> list[Block]:
+    """The fenced blocks of Python, in order, each under its heading."""
+    if not path.exists():
+        return []
+    found: list[Block] = []
+    heading, inside, lines = "", "", []
+    for line in path.read_text().splitlines():
+        if line.startswith("```"):
+            if inside == "python":
+                count = sum(one.heading == heading for one in found)
+                found.append(Block(heading, count + 1, "\n".join(lines)))
+            inside = "" if inside else line[3:].strip() or "text"
+            lines = []
+        elif inside:
+            lines.append(line)
+        elif line.startswith("#"):
+            heading = line.lstrip("# ")
+    return found
+
+
+BLOCKS = blocks_of(GUIDE)
+NAMES = next((one for one in BLOCKS if one.heading == "Recipes"), None)
+RECIPES = [heading for heading in re.findall(
+    r"^### (.+)$", GUIDE.read_text().partition("\n## Recipes\n")[2]
+    .partition("\n## ")[0], re.M)] if GUIDE.exists() else []
+
+
+class _Named(ast.NodeTransformer):
+    """Literals that have a name become that name."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.by_value = {value: name for name, value in names.items()
+                         if isinstance(value, str)}
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        name = (self.by_value.get(node.value)
+                if isinstance(node.value, str) else None)
+        return node if name is None else ast.copy_location(
+            ast.Name(name, ast.Load()), node)
+
+
+def printed_names() -> dict[str, Any]:
+    """What the guide's block of names defines, as it is printed there."""
+    found: dict[str, Any] = {}
+    exec(compile(NAMES.text, str(GUIDE), "exec"), found)
+    return {name: value for name, value in found.items()
+            if name not in ("__builtins__", "hoist", "torch")}
+
+
+def tree_of(block: Block) -> ast.Module:
+    return ast.fix_missing_locations(
+        _Named(printed_names()).visit(ast.parse(block.text)))
+
+
+def run(block: Block, names: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Runs a block; returns all names that it leaves."""
+    assert set(names) == set(printed_names()), "a name has no value for tests"
+    found = {"hoist": hoist, "torch": torch, **names, **more}
+    exec(compile(tree_of(block), f"{GUIDE}: {block}", "exec"), found)
+    return found
+
+
+# The model.
+
+
+def a_resident(folder: Any, device: torch.device) -> nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto").to(device)
+
+
+def logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=ids).logits.cpu()
+
+
+def generated(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return model.generate(input_ids=ids, max_new_tokens=20).cpu()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A small Llama as transformers saves it: 7.6 MiB of bfloat16."""
+    path = tmp_path_factory.mktemp("guide") / "llama"
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        hidden_size=128, intermediate_size=512, num_hidden_layers=16,
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=128,
+        bos_token_id=1, eos_token_id=None, dtype="bfloat16")
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapters(folder, tmp_path_factory) -> tuple[str, ...]:
+    """Two adapters as peft saves them; none where there is no peft."""
+    try:
+        import peft
+    except ImportError:
+        return ("", "")
+    saved = []
+    for rank, name in ((4, "formal"), (2, "brief")):
+        torch.manual_seed(rank)
+        path = tmp_path_factory.mktemp("guide") / name
+        config = peft.LoraConfig(
+            r=rank, target_modules=["q_proj", "up_proj"],
+            init_lora_weights=False)
+        peft.get_peft_model(a_resident(folder, torch.device("cpu")),
+                            config).save_pretrained(path)
+        saved.append(str(path))
+    return tuple(saved)
+
+
+@pytest.fixture
+def names(folder, adapters) -> dict[str, Any]:
+    ids = torch.randint(3, 128, (2, 7),
+                        generator=torch.Generator().manual_seed(1))
+    return {"MODEL": str(folder), "BUDGET": 0.5, "ADAPTERS": adapters,
+            "ids": ids}
+
+
+@dataclasses.dataclass
+class World:
+    """What a check needs besides what its block left."""
+
+    hoistd: Any
+    device: torch.device
+    names: dict[str, Any]
+
+    @property
+    def ids(self) -> torch.Tensor:
+        return self.names["ids"].to(self.device)
+
+    def resident(self) -> nn.Module:
+        return a_resident(self.names["MODEL"], self.device)
+
+    def is_equal(self, model: nn.Module, resident: nn.Module,
+                 tokens: torch.Tensor) -> None:
+        """A block's model and the tokens it generated."""
+        assert attachment_of(model) is not None
+        assert same_bytes(tokens, generated(resident, self.ids))
+        assert_equal_outputs(logits(model, self.names["ids"]),
+                             logits(resident, self.ids))
+        hoist.check(model)
+        stats = hoist.stats(model)
+        assert 0 < stats.budget_bytes < stats.model_bytes
+        assert stats.streamed_bytes > 0
+
+
+# Each block's check: runs it, and looks at what it left.
+
+
+def check_opening(block: Block, world: World) -> None:
+    left = run(block, world.names)
+    world.is_equal(left["model"], world.resident(), left["tokens"])
+
+
+def check_names(block: Block, world: World) -> None:
+    assert set(printed_names()) == set(world.names)
+
+
+def check_bigger(block: Block, world: World) -> None:
+    capacity = world.hoistd.tier("DEVICE")["capacity_bytes"]
+    left = run(block, world.names)
+    world.is_equal(left["model"], world.resident(), left["tokens"])
+    assert left["stats"].model_bytes > capacity
+
+
+def check_workers(block: Block, world: World) -> None:
+    """Two processes at once: the memory of one, and one's reading."""
+    values = {**world.names, "ids": world.names["ids"].tolist()}
+    script = "\n".join([
+        "import sys", f"sys.path += {sys.path!r}",
+        "import hoist, torch", "torch.set_num_threads(1)",
+        f"globals().update({values!r})", "ids = torch.tensor(ids)",
+        ast.unparse(tree_of(block)),
+        "print(tokens.tolist(), flush=True)", "sys.stdin.readline()"])
+    workers: list[subprocess.Popen[str]] = []
+    said, read, used = [], [], []
+    try:
+        for _ in range(2):
+            workers.append(subprocess.Popen(
+                [sys.executable, "-c", script], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True))
+            said.append([workers[-1].stdout.readline() for _ in range(2)])
+            read.append(world.hoistd.counters()["file_read_bytes"])
+            used.append(world.hoistd.tier("HOST")["used_bytes"])
+        sessions = world.hoistd.ctl("sessions", "--json")
+    finally:
+        codes = [worker.communicate("\n", timeout=60) and worker.returncode
+                 for worker in workers]
+    assert codes == [0, 0]
+    assert sessions.count('"id"') == 2
+    assert said[0] == said[1]
+    expected = generated(world.resident(), world.ids).tolist()
+    assert ast.literal_eval(said[0][1]) == expected
+    assert read[0] == read[1] > 0
+    size = (pathlib.Path(world.names["MODEL"]) / "model.safetensors"
+            ).stat().st_size
+    assert used[0] == used[1] < 1.1 * size
+
+
+def check_quantised(block: Block, world: World) -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    for config in ("Int8WeightOnlyConfig", "Float8WeightOnlyConfig"):
+        assert config in block.text
+        one = dataclasses.replace(block, text=block.text.replace(
+            "Int8WeightOnlyConfig", config))
+        left = run(one, world.names)
+        resident = a_resident(world.names["MODEL"], torch.device("cpu"))
+        quantization.quantize_(resident, getattr(quantization, config)())
+        world.is_equal(left["model"], resident.to(world.device),
+                       left["tokens"])
+        assert hoist.stats(left["model"]).model_bytes < 6 * MIB
+        hoist.detach(left["model"])
+
+
+def check_fp8(block: Block, world: World) -> None:
+    left = run(block, world.names)
+    resident = world.resident()
+    count = 0
+    with torch.no_grad():
+        for name, one in resident.named_modules():
+            if isinstance(one, nn.Linear) and name != "lm_head":
+                one.weight.copy_(one.weight.to(torch.float8_e4m3fn))
+                count += one.weight.numel()
+    world.is_equal(left["model"], resident, left["tokens"])
+    before = hoist.attach(world.resident(), world.names["BUDGET"])
+    saved = (hoist.stats(before).model_bytes
+             - hoist.stats(left["model"]).model_bytes)
+    # A byte of each; images are padded.
+    assert abs(saved - count) < 0.01 * count
+    hoist.detach(left["model"])
+    for name, one in world.resident().state_dict().items():
+        assert same_bytes(left["model"].state_dict()[name], one), name
+
+
+def check_lora(block: Block, world: World) -> None:
+    peft = pytest.importorskip("peft")
+    left = run(block, world.names)
+    resident = world.resident()
+    base = logits(resident, world.ids)
+    tokens = {"base": generated(resident, world.ids)}
+    tuned = peft.PeftModel.from_pretrained(
+        resident, world.names["ADAPTERS"][0], adapter_name="formal")
+    tuned.load_adapter(world.names["ADAPTERS"][1], "brief")
+    for name in ("formal", "brief"):
+        tuned.set_adapter(name)
+        tokens[name] = generated(tuned, world.ids)
+    assert len({str(one.tolist()) for one in tokens.values()}) == 3
+    assert left["answers"].keys() == tokens.keys()
+    for name, one in left["answers"].items():
+        assert same_bytes(one.cpu(), tokens[name]), name
+    assert_equal_outputs(logits(left["model"], world.names["ids"]), base)
+
+
+def check_idle(block: Block, world: World) -> None:
+    model, resident = world.resident(), world.resident()
+    hidden = torch.randn(2, 128, dtype=torch.bfloat16, device=world.device)
+    with torch.inference_mode():
+        left = run(block, world.names, model=model, hidden=hidden)
+        expected = resident.lm_head(hidden)
+    assert left["same"] is True
+    assert_equal_outputs(left["logits"], expected)
+    assert attachment_of(model) is None
+    assert not any(isinstance(one, IdleTensor) for one in model.parameters())
+
+
+def check_compat(block: Block, world: World) -> None:
+    model = world.resident()
+    run(block, world.names, model=model)
+    resident = world.resident()
+    world.is_equal(model, resident, generated(model, world.names["ids"]))
+    plain = hoist.attach(world.resident(), groups="block")
+    assert hoist.stats(model).groups < hoist.stats(plain).groups
+
+
+def weights_seen(block: Block, world: World) -> None:
+    """A block that makes `weights` in a loop leaves the last group's name."""
+    seen: dict[str, torch.Tensor] = {}
+    noting = dataclasses.replace(block, text=re.sub(
+        r"\.\.\. +#.*", "keep(weights)", block.text))
+    assert noting.text != block.text
+    left = run(noting, world.names, keep=lambda weights: seen.update(
+        {name: one.clone() for name, one in weights.items()}))
+    expected = world.resident().state_dict()
+    assert seen.keys() == expected.keys()
+    for name, one in seen.items():
+        assert same_bytes(one, expected[name]), name
+    left["session"].close()
+
+
+def check_image(block: Block, world: World) -> None:
+    left = run(block, world.names)
+    expected = world.resident().state_dict()
+    assert left["weights"]
+    total = sum(expected[name].cpu().sum() for name in left["weights"])
+    assert_equal_outputs(left["total"], total)
+
+
+CHECKS: dict[str, Callable[[Block, World], None]] = {
+    "hoist for Python 1": check_opening,
+    "Recipes 1": check_names,
+    "Bigger than the GPU 1": check_bigger,
+    "Many workers 1": check_workers,
+    "Quantised 1": check_quantised,
+    "fp8 storage 1": check_fp8,
+    "LoRA 1": check_lora,
+    "What a weight is outside its forward 1": check_idle,
+    "In the place of diffusers' and accelerate's 1": check_compat,
+    "Underneath: sessions, leases, plans, host images 1": weights_seen,
+    "Underneath: sessions, leases, plans, host images 2": weights_seen,
+    "Underneath: sessions, leases, plans, host images 3": check_image,
+}
+
+
+# Room for a plan and leases, but not for the model's 7.6 MiB.
+@pytest.mark.hoistd(pool=6 * MIB, host=64 * MIB, slab=2 * MIB)
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_what_the_guide_prints_runs_and_equals_the_resident(
+        hoistd, device, names, block):
+    check = CHECKS.get(str(block))
+    assert check is not None, f"the guide's block {block} has no test"
+    check(block, World(hoistd, device, names))
+
+
+def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
+    assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
+                       "fp8 storage", "LoRA"]
+    for heading in RECIPES:
+        mine = [one for one in BLOCKS if one.heading == heading]
+        assert len(mine) == 1, heading
+        code = [line for line in mine[0].text.splitlines() if line.strip()]
+        assert len(code) <= 15, heading
+
+
+def test_the_guide_has_every_block_that_is_checked():
+    assert [str(one) for one in BLOCKS] == list(CHECKS)
+
+
+@pytest.mark.skipif(not FRONT.exists(), reason=f"{FRONT} was not carried here")
+def test_the_front_page_opens_as_the_guide():
+    opening = blocks_of(FRONT)[0].text
+    assert opening == BLOCKS[0].text
+    code = [line for line in opening.splitlines() if line.strip()]
+    assert len(code) == 5
