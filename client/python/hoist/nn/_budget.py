@@ -25,11 +25,14 @@ def to_bytes(amount: Amount, whole: int) -> int:
     if amount is None:
         return 0
     if isinstance(amount, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", amount)
-        if match is None or match[2].upper() not in _UNITS:
+        match = re.fullmatch(
+            r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([A-Za-z]*)\s*", amount)
+        nbytes = 0 if match is None else int(
+            float(match[1]) * _UNITS.get(match[2].upper(), 0))
+        if nbytes == 0:
             raise InvalidArgument(
                 f'budget={amount!r} is no amount; write "8GiB", "500MB"')
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+        return nbytes
     if isinstance(amount, float):
         if not 0 < amount <= 1:
             raise InvalidArgument(
@@ -64,7 +67,15 @@ def find_device(session: _session.Session, wanted: Any
                     return device, _torch_device(device)
         first = session.devices[0]
         return first, _torch_device(first)
-    target = torch.device(wanted)
+    try:
+        if not isinstance(wanted, (str, torch.device)):
+            raise TypeError
+        target = torch.device(wanted)
+    except (RuntimeError, TypeError):
+        raise InvalidArgument(
+            f"device={wanted!r} names no device; write hoistd's index, or what "
+            'torch.device takes, as "cuda:1"; hoistd has ' + _list(session)
+        ) from None
     if target.type == "cuda" and target.index is None:
         target = torch.device("cuda", torch.cuda.current_device())
     for device in session.devices:

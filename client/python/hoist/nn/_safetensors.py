@@ -53,9 +53,9 @@ def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
     open() does. An index beside the files says which of them has what."""
     found: dict[str, FileTensor] = {}
     index = files[0].parent / _INDEX
-    picked = {}
+    picked: dict[str, str] = {}
     if len(files) > 1 and index.exists():
-        picked = json.loads(index.read_text()).get("weight_map", {})
+        picked = _weight_map(index)
     for path in files:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -72,6 +72,14 @@ def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLoss(f"{path} is no safetensors file: {error}") from None
     return found
+
+
+def _weight_map(index: pathlib.Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(index.read_text()).get("weight_map", {}))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataLoss(f"{index} is no index of safetensors files: {error}"
+                       ) from None
 
 
 def identity(files: Sequence[pathlib.Path], rule: str) -> str:
