@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers")
 import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
-from hoist.nn._attachment import attachment_of  # noqa: E402
+from hoist.nn._hooks import attachment_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._errors import Unimplemented
 from ..nn import detach, load
-from ..nn._attachment import attachment_of
+from ..nn._hooks import attachment_of
 from ..nn._budget import Budget
 from ._again import attach_with
 from ._diffusers import _where

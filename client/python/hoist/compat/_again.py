@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..nn import attach, detach
-from ..nn._attachment import attachment_of
+from ..nn._hooks import attachment_of
 
 _KEPT = ("budget", "groups", "order", "storage_dtype", "skip", "exclude",
          "idle", "device", "session", "exclude_kwargs", "deadline", "weight",

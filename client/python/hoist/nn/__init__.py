@@ -7,7 +7,7 @@ See hoist.attach, and README.md for recipes.
 """
 
 from ._api import attach, check, detach, set_budget, stage, stats
-from ._attachment import AttachStats
+from ._stats import AttachStats
 from ._casting import DEFAULT_SKIP
 from ._idle import IdleTensor
 from ._load import load

@@ -13,16 +13,17 @@ from torch import nn
 from .. import _session
 from .._errors import FailedPrecondition, InvalidArgument, NotFound
 from ._assemble import Wanted, assemble, plan_budget
-from ._attachment import (Attachment, AttachStats, attachment_of,
-                          attachments_in)
+from ._attachment import Attachment
 from ._budget import Budget, to_bytes
 from ._casting import (DEFAULT_SKIP, Skip, check_storage_type,
                        modules_that_match)
 from ._grouping import Groups
 from ._hand_over import known_model, name_by_content
 from ._heap import give_back_free_memory
+from ._hooks import attachment_of, attachments_in, find_attached
 from ._layout import choose_storage, lay_out
 from ._progress import progress_bar
+from ._stats import AttachStats
 
 IDLE = ("cpu", "slot", "meta")
 
@@ -125,13 +126,29 @@ def detach(module: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def stage(module: nn.Module) -> Iterator[nn.Module]:
+def stage(what: nn.Module | str) -> Iterator[nn.Module]:
     """Makes the weights of a module usable on the device for the block, for
     what does not go through forward. Waits for the bytes, and at the block's
-    end for the current stream."""
-    found = _attachment(module)
-    with found.staged_beside_the_plan(set(unwrap(module).modules())):
-        yield module
+    end for the current stream.
+
+    what: a module, attached or within one; or "model/group", hoistd's names.
+    Gives the module; of a group, the one that is attached.
+    NotFound: no such module is attached in this process.
+    """
+    if isinstance(what, str):
+        model, _, group = what.rpartition("/")
+        found = find_attached(model or group)
+        if found is None:
+            raise NotFound(f'no module of the model "{model or group}" is '
+                           "attached in this process")
+        with found.staged_beside_the_plan(
+                found.groups_named(group if model else None)):
+            yield found.root
+        return
+    found = _attachment(what)
+    with found.staged_beside_the_plan(
+            found.groups_below(set(unwrap(what).modules()))):
+        yield what
 
 
 def stats(module: nn.Module) -> AttachStats:

@@ -10,45 +10,22 @@ module is done.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import threading
-import weakref
-from typing import Any, Iterable, Iterator, NoReturn
+from typing import Any, Iterator, NoReturn
 
 import torch
 from torch import nn
 
 from .. import _session
-from .._errors import FailedPrecondition, ResourceExhausted
+from .._errors import FailedPrecondition, NotFound, ResourceExhausted
 from .._model import Model
-from ._eager import eager
+from ._hooks import (Apply, Begin, BeginPass, End, EndPass, LoadStateDict,
+                     do_nothing, forget, know, renew_lists,
+                     watch_registrations)
 from ._idle import Shelf
 from ._live import DevicePart, LiveGroup
 from ._move import device_of, to_device
-
-
-@dataclasses.dataclass(frozen=True)
-class AttachStats:
-    """What an attached module is and has done; bytes unless named otherwise."""
-
-    model: str
-    groups: int
-    model_bytes: int  # That hoist holds of it.
-    budget_bytes: int  # Of device memory, as granted: pinned, resident, ring.
-    pinned_bytes: int  # On the device for the attachment's life.
-    resident_bytes: int
-    ring_bytes: int
-    streamed_bytes: int  # Copied in each pass that keeps to the order.
-    scratch_bytes: int  # The worker's own, where weights are cast to.
-    passes: int  # Of the root module.
-    stages: int
-    resident_stages: int
-    ready_stages: int
-    skipped: int
-    unplanned: int
-    host_waits: int
-    wake_ups: int
-    idle_reads: int  # Operators that looked at a weight outside its forward.
+from ._stats import AttachStats
 
 
 class Attachment:
@@ -98,22 +75,22 @@ class Attachment:
             for trigger in group.spec.triggers:
                 triggers.setdefault(trigger, []).append(group)
         for module, groups in triggers.items():
-            self._hook(module, _Begin(self, groups), _End(self, groups))
+            self._hook(module, Begin(self, groups), End(self, groups))
         # Last, so that it comes before a group's that has the same module.
-        self._hook(self.root, _BeginPass(self), _EndPass(self))
+        self._hook(self.root, BeginPass(self), EndPass(self))
         for module in {self.root, *self._managed}:
             vars(module)["_hoist"] = self
-            vars(module)["_apply"] = _Apply(self, module)
+            vars(module)["_apply"] = Apply(self, module)
             # Pickling would meet the hooks first, and blame those.
             vars(module)["__reduce_ex__"] = self.__reduce_ex__
             self._handles.append(module.register_load_state_dict_pre_hook(
-                _LoadStateDict(self)))
-            _attached[module] = weakref.ref(self)
+                LoadStateDict(self)))
+            know(module, self)
             if isinstance(module, nn.RNNBase):
                 # It would copy its staged weights into memory of its own.
-                vars(module)["flatten_parameters"] = _nothing
+                vars(module)["flatten_parameters"] = do_nothing
         renew_lists(self._managed)
-        _watch_registrations()
+        watch_registrations()
 
     def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
         self._handles += [
@@ -130,7 +107,7 @@ class Attachment:
             for name in ("_hoist", "_apply", "__reduce_ex__",
                          "flatten_parameters"):
                 vars(module).pop(name, None)
-            _attached.pop(module, None)
+            forget(module)
 
     def close(self) -> None:
         """Gives hoistd everything back; nothing may be running."""
@@ -309,19 +286,31 @@ class Attachment:
         if group is not None and not group.depth:
             group.end(show_idle=group not in self._shown)
 
+    def groups_below(self, modules: set[nn.Module]) -> list[LiveGroup]:
+        """Those that any of the modules has weights of."""
+        return [group for group in self.groups
+                if any(place.module in modules for weight in group.spec.weights
+                       for place in weight.places)]
+
+    def groups_named(self, name: str | None) -> list[LiveGroup]:
+        """All, or the one of that name."""
+        found = [group for group in self.groups
+                 if name is None or group.spec.name == name]
+        if not found:
+            raise NotFound(f'"{self.model.name}" has no group "{name}"')
+        return found
+
     @contextlib.contextmanager
-    def staged_beside_the_plan(self, modules: set[nn.Module]) -> Iterator[None]:
-        """The groups of these modules, by leases of their own."""
+    def staged_beside_the_plan(self,
+                               groups: list[LiveGroup]) -> Iterator[None]:
+        """By leases of their own, but for those that are staged anyway."""
         with self._lock:
             self._end_open()
-            groups = [group for group in self.groups
-                      if not group.depth and any(
-                          place.module in modules
-                          for weight in group.spec.weights
-                          for place in weight.places)]
             staged: list[LiveGroup] = []
             try:
                 for group in groups:
+                    if group.depth:
+                        continue
                     if group.pinned:
                         group.show()
                     else:
@@ -445,171 +434,3 @@ class Attachment:
         raise FailedPrecondition(
             "a module whose weights live in hoist cannot be pickled; save its "
             "state_dict(), or hoist.detach(module) first")
-
-
-def renew_lists(modules: Iterable[nn.Module]) -> None:
-    """torch's recurrent modules keep lists of their weights, which they renew
-    in forward: too late for what is let go of, or copied, before."""
-    for module in modules:
-        if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()
-
-
-def _nothing() -> None:
-    """In place of a module's flatten_parameters."""
-
-
-@dataclasses.dataclass
-class _Hook:
-    """A module that is copied or pickled has its hooks copied or pickled."""
-
-    attachment: Attachment
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.attachment.__deepcopy__(memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.attachment.__reduce_ex__(protocol)
-
-
-@dataclasses.dataclass
-class _Begin(_Hook):
-    groups: list[LiveGroup]
-
-    @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        for group in self.groups:
-            self.attachment.enter(group)
-        if len(self.attachment.parts) > 1:
-            return to_device((args, kwargs),
-                             self.groups[0].part.torch_device)
-        return None
-
-
-@dataclasses.dataclass
-class _End(_Hook):
-    groups: list[LiveGroup]
-
-    @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any,
-                 output: Any) -> None:
-        for group in reversed(self.groups):
-            self.attachment.leave(group)
-
-
-class _BeginPass(_Hook):
-    @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.attachment.begin_pass(args, kwargs)
-
-
-class _EndPass(_Hook):
-    @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any,
-                 output: Any) -> Any:
-        return self.attachment.end_pass(output)
-
-
-@dataclasses.dataclass
-class _Apply:
-    """Stands in for a module's `_apply`, which .to(), .half() and .cuda() go
-    through: what hoist holds can only stay what and where it is."""
-
-    attachment: Attachment
-    module: nn.Module
-
-    def __call__(self, fn: Any, recurse: bool = True) -> nn.Module:
-        module, attachment = self.module, self.attachment
-        kept: list[tuple[dict[str, Any], str, Any]] = []
-        device = attachment.parts[0].torch_device
-        for holder in (module._parameters, module._buffers):
-            for key, value in holder.items():
-                if value is not None and attachment.manages(module, key):
-                    _refuse_conversion(fn, value.dtype, device)
-                    kept.append((holder, key, value))
-        for holder, key, _ in kept:
-            holder[key] = None
-        try:
-            type(module)._apply(module, fn, recurse)
-        finally:
-            for holder, key, value in kept:
-                holder[key] = value
-            renew_lists([module])
-        return module
-
-
-@dataclasses.dataclass
-class _LoadStateDict:
-    """Before a module's part of a state_dict is copied into its weights, which
-    torch would refuse with a message for each, or skip if they are on meta."""
-
-    attachment: Attachment
-
-    def __call__(self, module: nn.Module, state: Any, prefix: str,
-                 *_: Any) -> None:
-        for holder in (module._parameters, module._buffers):
-            for key in holder:
-                if prefix + key in state and self.attachment.shares(module,
-                                                                    key):
-                    raise FailedPrecondition(
-                        f'"{prefix + key}" lives in hoist, where it is shared '
-                        "and read-only; hoist.detach(module) before "
-                        "load_state_dict, or leave it out of the state_dict")
-
-
-def _refuse_conversion(fn: Any, dtype: torch.dtype,
-                       device: torch.device) -> None:
-    probe = torch.empty(0, dtype=dtype, device=device)
-    made = fn(probe)
-    if made.dtype != dtype or made.device != device:
-        raise FailedPrecondition(
-            f"the module's weights live in hoist, which stages them as {dtype} "
-            f"on {device}; they cannot become {made.dtype} on {made.device}. "
-            "hoist.detach(module) first, or attach with storage_dtype=, or "
-            "load with dtype=")
-
-
-# Registrations of parameters and modules are seen for the whole process.
-_attached: weakref.WeakKeyDictionary[nn.Module, Any] = (
-    weakref.WeakKeyDictionary())
-_watching: list[Any] = []
-
-
-def attachment_of(module: nn.Module) -> Attachment | None:
-    return vars(module).get("_hoist")
-
-
-def attachments_in(module: nn.Module) -> Iterator[Attachment]:
-    """Those that any module of the tree belongs to, each once."""
-    found = {id(one): one for one in map(attachment_of, module.modules())
-             if one is not None}
-    return iter(found.values())
-
-
-def _watch_registrations() -> None:
-    if _watching:
-        return
-    hooks = nn.modules.module
-    _watching.append(hooks.register_module_parameter_registration_hook(
-        _on_weight))
-    _watching.append(hooks.register_module_buffer_registration_hook(_on_weight))
-    _watching.append(hooks.register_module_module_registration_hook(_on_module))
-
-
-def _on_weight(module: nn.Module, name: str, value: Any) -> None:
-    attachment = attachment_of(module)
-    if attachment is None:
-        return
-    if attachment.shares(module, name):
-        raise FailedPrecondition(
-            f'"{name}" lives in hoist and cannot be replaced; '
-            "hoist.detach(module) first")
-    attachment.note_change()
-
-
-def _on_module(module: nn.Module, name: str, child: Any) -> None:
-    # A module without weights of its own is not known by itself.
-    if isinstance(child, nn.Module):
-        for one in {ref() for ref in list(_attached.values())}:
-            if one is not None:
-                one.note_change()

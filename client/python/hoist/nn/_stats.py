@@ -1,0 +1,29 @@
+"""What hoist.stats tells."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class AttachStats:
+    """What an attached module is and has done; bytes unless named otherwise."""
+
+    model: str
+    groups: int
+    model_bytes: int  # That hoist holds of it.
+    budget_bytes: int  # Of device memory, as granted: pinned, resident, ring.
+    pinned_bytes: int  # On the device for the attachment's life.
+    resident_bytes: int
+    ring_bytes: int
+    streamed_bytes: int  # Copied in each pass that keeps to the order.
+    scratch_bytes: int  # The worker's own, where weights are cast to.
+    passes: int  # Of the root module.
+    stages: int
+    resident_stages: int
+    ready_stages: int
+    skipped: int
+    unplanned: int
+    host_waits: int
+    wake_ups: int
+    idle_reads: int  # Operators that looked at a weight outside its forward.
