@@ -18,7 +18,7 @@ HEADS = 2
 LAYERS = 2
 VOCAB = 64
 
-Way = Callable[[nn.Module], Any]
+Way = Callable[[nn.Module, torch.device], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Family:
     # From its names to those that save_pretrained gives its weights.
     rename: Callable[[str], str] | None = None
     saves_as_named: bool = True  # Tensor by tensor, at least.
+
+    def run(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
+        """What each way computes, on inputs that are always the same."""
+        return {name: way(model, device) for name, way in self.ways.items()}
 
     def make(self) -> nn.Module:
         """The model, with the same weights each time, none of them zero: some
@@ -68,95 +72,104 @@ def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _ids(rows: int = 2, length: int = 7) -> torch.Tensor:
-    return torch.randint(3, VOCAB, (rows, length))
+def _ids(device: torch.device, rows: int = 2,
+         length: int = 7) -> torch.Tensor:
+    return torch.randint(3, VOCAB, (rows, length)).to(device)
+
+
+def _noise(device: torch.device, *shape: int) -> torch.Tensor:
+    return torch.randn(shape).to(device)
 
 
 @_seeded
-def _of_ids(model: nn.Module) -> Any:
-    ids = _ids()
+def _of_ids(model: nn.Module, device: torch.device) -> Any:
+    ids = _ids(device)
     return model(input_ids=ids, attention_mask=torch.ones_like(ids))
 
 
 @_seeded
-def _of_pixels(model: nn.Module) -> Any:
-    return model(pixel_values=torch.randn(2, 3, 16, 16))
+def _of_pixels(model: nn.Module, device: torch.device) -> Any:
+    return model(pixel_values=_noise(device, 2, 3, 16, 16))
 
 
 @_seeded
-def _generate(model: nn.Module) -> Any:
-    ids = _ids(2, 5)
+def _generate(model: nn.Module, device: torch.device) -> Any:
+    ids = _ids(device, 2, 5)
     return model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=6,
         min_new_tokens=6, do_sample=False, use_cache=True, pad_token_id=0)
 
 
 @_seeded
-def _of_both(model: nn.Module) -> Any:
-    return model(input_ids=_ids(), decoder_input_ids=_ids(2, 3))
+def _of_both(model: nn.Module, device: torch.device) -> Any:
+    return model(input_ids=_ids(device), decoder_input_ids=_ids(device, 2, 3))
 
 
 @_seeded
-def _of_speech(model: nn.Module) -> Any:
-    return model(input_features=torch.randn(2, 16, 40),
-                 decoder_input_ids=_ids(2, 3))
+def _of_speech(model: nn.Module, device: torch.device) -> Any:
+    return model(input_features=_noise(device, 2, 16, 40),
+                 decoder_input_ids=_ids(device, 2, 3))
 
 
 @_seeded
-def _transcribe(model: nn.Module) -> Any:
+def _transcribe(model: nn.Module, device: torch.device) -> Any:
     return model.generate(
-        input_features=torch.randn(2, 16, 40), max_new_tokens=5,
+        input_features=_noise(device, 2, 16, 40), max_new_tokens=5,
         min_new_tokens=5, do_sample=False, decoder_start_token_id=1,
         pad_token_id=0)
 
 
 @_seeded
-def _of_text_and_pixels(model: nn.Module) -> Any:
-    return model(input_ids=_ids(), pixel_values=torch.randn(2, 3, 16, 16))
+def _of_text_and_pixels(model: nn.Module, device: torch.device) -> Any:
+    return model(input_ids=_ids(device),
+                 pixel_values=_noise(device, 2, 3, 16, 16))
 
 
 @_seeded
-def _denoise(model: nn.Module) -> Any:
-    return model(torch.randn(2, 4, 16, 16), timestep=torch.tensor([3, 7]),
-                 encoder_hidden_states=torch.randn(2, 5, HIDDEN))
+def _denoise(model: nn.Module, device: torch.device) -> Any:
+    return model(_noise(device, 2, 4, 16, 16),
+                 timestep=torch.tensor([3, 7], device=device),
+                 encoder_hidden_states=_noise(device, 2, 5, HIDDEN))
 
 
 @_seeded
-def _denoise_class(model: nn.Module) -> Any:
-    return model(torch.randn(2, 4, 8, 8), timestep=torch.tensor([3, 7]),
-                 class_labels=torch.tensor([1, 2]))
+def _denoise_class(model: nn.Module, device: torch.device) -> Any:
+    return model(_noise(device, 2, 4, 8, 8),
+                 timestep=torch.tensor([3, 7], device=device),
+                 class_labels=torch.tensor([1, 2], device=device))
 
 
 @_seeded
-def _denoise_flux(model: nn.Module) -> Any:
-    return model(hidden_states=torch.randn(2, 16, 4),
-                 encoder_hidden_states=torch.randn(2, 5, HIDDEN),
-                 pooled_projections=torch.randn(2, HIDDEN),
-                 timestep=torch.tensor([0.3, 0.7]),
-                 img_ids=torch.zeros(16, 3), txt_ids=torch.zeros(5, 3))
+def _denoise_flux(model: nn.Module, device: torch.device) -> Any:
+    return model(hidden_states=_noise(device, 2, 16, 4),
+                 encoder_hidden_states=_noise(device, 2, 5, HIDDEN),
+                 pooled_projections=_noise(device, 2, HIDDEN),
+                 timestep=torch.tensor([0.3, 0.7], device=device),
+                 img_ids=torch.zeros(16, 3, device=device),
+                 txt_ids=torch.zeros(5, 3, device=device))
 
 
 @_seeded
-def _denoise_sd3(model: nn.Module) -> Any:
-    return model(hidden_states=torch.randn(2, 4, 8, 8),
-                 encoder_hidden_states=torch.randn(2, 5, HIDDEN),
-                 pooled_projections=torch.randn(2, HIDDEN),
-                 timestep=torch.tensor([3, 7]))
+def _denoise_sd3(model: nn.Module, device: torch.device) -> Any:
+    return model(hidden_states=_noise(device, 2, 4, 8, 8),
+                 encoder_hidden_states=_noise(device, 2, 5, HIDDEN),
+                 pooled_projections=_noise(device, 2, HIDDEN),
+                 timestep=torch.tensor([3, 7], device=device))
 
 
 @_seeded
-def _reconstruct(model: nn.Module) -> Any:
-    return model(torch.randn(1, 3, 16, 16))
+def _reconstruct(model: nn.Module, device: torch.device) -> Any:
+    return model(_noise(device, 1, 3, 16, 16))
 
 
 @_seeded
-def _encode(model: nn.Module) -> Any:
-    return model.encode(torch.randn(1, 3, 16, 16)).latent_dist.parameters
+def _encode(model: nn.Module, device: torch.device) -> Any:
+    return model.encode(_noise(device, 1, 3, 16, 16)).latent_dist.parameters
 
 
 @_seeded
-def _decode(model: nn.Module) -> Any:
-    return model.decode(torch.randn(1, 4, 8, 8))
+def _decode(model: nn.Module, device: torch.device) -> Any:
+    return model.decode(_noise(device, 1, 4, 8, 8))
 
 
 def _old_vit_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from families import FAMILIES  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from torch import nn  # noqa: E402
 
+KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
 TARGETS = {"first": (4, ["q_proj", "v_proj"]),
            "second": (2, ["q_proj", "up_proj", "down_proj"])}
 
@@ -27,7 +29,8 @@ def a_base(device: torch.device) -> nn.Module:
 
 def run(module: nn.Module) -> torch.Tensor:
     with torch.no_grad():
-        return FAMILIES["llama"].ways["forward"](module).logits
+        return FAMILIES["llama"].ways["forward"](
+            module, torch.device(KIND)).logits
 
 
 def a_config(name: str) -> Any:

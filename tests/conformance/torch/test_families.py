@@ -48,17 +48,15 @@ def test_staged_equals_resident_in_every_way(hoistd, device, family, groups):
     found = FAMILIES[family]
     module = found.make().to(device)
     with torch.no_grad():
-        expected = {name: way(module) for name, way in found.ways.items()}
+        expected = found.run(module, device)
         smallest(hoist.attach, module, groups=GROUPS[groups])
         for turn in range(3):
-            for name, way in found.ways.items():
-                assert_equal_outputs(way(module), expected[name],
-                                     f"{name}, pass {turn}")
+            assert_equal_outputs(found.run(module, device), expected,
+                                 f"pass {turn}")
         hoist.check(module)
         assert hoist.stats(module).stages > 0
         hoist.detach(module)
-        for name, way in found.ways.items():
-            assert_equal_outputs(way(module), expected[name], f"{name} after")
+        assert_equal_outputs(found.run(module, device), expected, "after")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,16 +66,18 @@ def test_a_compiled_family_equals_the_compiled_resident(hoistd, device,
     module = found.make().to(device)
     way = found.ways["forward"]
     with torch.no_grad(), fresh_compiler():
-        expected = way(torch.compile(module, backend=found.backend))
+        expected = way(torch.compile(module, backend=found.backend), device)
     with torch.no_grad(), fresh_compiler():
         smallest(hoist.attach, module, groups="block")
         counting = CountingBackend(found.backend)
         compiled = torch.compile(module, backend=counting)
         for turn in range(2):
-            assert_equal_outputs(way(compiled), expected, f"pass {turn}")
+            assert_equal_outputs(way(compiled, device), expected,
+                                 f"pass {turn}")
         warm = counting.compilations
         for turn in range(2):
-            assert_equal_outputs(way(compiled), expected, f"pass {2 + turn}")
+            assert_equal_outputs(way(compiled, device), expected,
+                                 f"pass {2 + turn}")
         assert counting.compilations == warm > 0
         hoist.check(module)
 
@@ -94,14 +94,13 @@ def test_a_loaded_family_equals_the_resident(hoistd, device, tmp_path, family,
             hoist.load(found.build, tmp_path, groups=groups)
         save_as_named(module, tmp_path / "model.safetensors")
     with torch.no_grad():
-        expected = {name: way(module) for name, way in found.ways.items()}
+        expected = found.run(module, device)
         del module
         loaded = smallest(hoist.load, found.build, tmp_path, groups=groups,
                           rename=found.rename)
         for turn in range(2):
-            for name, way in found.ways.items():
-                assert_equal_outputs(way(loaded), expected[name],
-                                     f"{name}, pass {turn}")
+            assert_equal_outputs(found.run(loaded, device), expected,
+                                 f"pass {turn}")
         hoist.check(loaded)
     assert hoistd.counters()["file_read_bytes"] > 0
 
