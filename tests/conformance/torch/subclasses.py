@@ -48,6 +48,8 @@ class Scaled(torch.Tensor):
     """`data * scale + shift`, rows apart: a subclass whose `data` is one too,
     and whose context (`shift`) is no tensor."""
 
+    operators: set[Any] = set()  # That any was asked for.
+
     @staticmethod
     def __new__(cls, data: torch.Tensor, scale: torch.Tensor,
                 shift: float) -> Scaled:
@@ -75,6 +77,7 @@ class Scaled(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
+        cls.operators.add(func)
         if func is torch.ops.aten.detach.default:
             one = args[0]
             return cls(one.inner, one.scale, one.shift)

@@ -135,6 +135,25 @@ def test_an_outer_subclass_stores_only_the_innermost_tensors(hoistd, device,
         "layers.0.down.weight.scale", "layers.0.down.bias"}
 
 
+def test_a_subclass_is_asked_for_no_copy_and_for_no_pinning(hoistd, device):
+    module = nested_stack(device)
+    x = torch.randn(3, WIDTH, device=device)
+    module(x)
+    Scaled.operators.clear()
+    module(x)
+    of_a_pass = set(Scaled.operators)
+    assert of_a_pass
+    Scaled.operators.clear()
+    hoist.attach(module, 0.6)
+    for _ in range(3):
+        module(x)
+    with hoist.stage(module):
+        pass
+    hoist.detach(module)
+    detach = torch.ops.aten.detach.default  # What nn.Parameter() asks for.
+    assert Scaled.operators - of_a_pass <= {detach}
+
+
 def test_a_wrapper_that_does_not_flatten_is_refused_by_name(hoistd, device):
     module = Stack().to(device).requires_grad_(False)
     x = torch.randn(3, WIDTH, device=device)
