@@ -35,38 +35,33 @@ class IdleGroup:
         self.image = image
         self.deadline = deadline
         self.shelf = shelf
-        self._readers = 0  # Memory that may be read at any time.
+        self.readers = 0  # Operators, and memory that may be read at any time.
         self._pointers = False  # So may addresses that were given away.
 
     def hold_for(self, thing: Any) -> None:
         """The bytes stay for as long as `thing` lives."""
-        with self.shelf.lock:
+        with self.shelf.used_by_this_thread():
             self.image.load(self.deadline)
-            self._readers += 1
+            self.readers += 1
             self.shelf.used(self)
-        weakref.finalize(thing, self._let_go).atexit = False
+        weakref.finalize(thing, self.shelf.let_go, self).atexit = False
 
     def hold_for_pointers(self) -> None:
         """The bytes stay until the group is staged."""
-        with self.shelf.lock:
+        with self.shelf.used_by_this_thread():
             self.image.load(self.deadline)
             self._pointers = True
             self.shelf.used(self)
 
     def end_pointers(self) -> None:
         if self._pointers:
-            with self.shelf.lock:
+            with self.shelf.used_by_this_thread():
                 self._pointers = False
                 self.shelf.used(self)
 
-    def _let_go(self) -> None:
-        with self.shelf.lock:
-            self._readers -= 1
-            self.shelf.used(self)
-
     @property
     def held(self) -> bool:
-        return self._readers > 0 or self._pointers
+        return self.readers > 0 or self._pointers
 
     def memory(self, address: int, nbytes: int) -> Any:
         """Host memory for torch, that keeps the reservation."""
@@ -76,40 +71,82 @@ class IdleGroup:
 
 
 class Shelf:
-    """The idle images of one attached module: the last one used stays."""
+    """The idle images of one attached module: the last one used stays.
+
+    Threads: any. Memory that kept an image may be collected anywhere, within
+    this thread's own use of the shelf, too; it is then let go at its end.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.reads = 0  # Operators that looked at idle weights.
+        self._lock = threading.RLock()
+        self._depth = 0  # Of uses within one another, of the lock's owner.
+        self._gone: collections.deque[IdleGroup] = collections.deque()
         self._recent: collections.OrderedDict[IdleGroup, None] = (
             collections.OrderedDict())
 
+    @contextlib.contextmanager
+    def used_by_this_thread(self) -> Iterator[None]:
+        with self._lock:
+            self._depth += 1
+            try:
+                yield
+            finally:
+                if self._depth == 1:
+                    while self._gone:
+                        group = self._gone.popleft()
+                        group.readers -= 1
+                        self.used(group)
+                self._depth -= 1
+
     def used(self, group: IdleGroup) -> None:
-        """Under the lock."""
+        """Within a use."""
         self._recent[group] = None
         self._recent.move_to_end(group)
-        idle = [one for one in self._recent if not one.held]
+        idle = [one for one in list(self._recent) if not one.held]
         for one in idle[:-_KEPT]:
-            del self._recent[one]
-            one.image.drop()
+            self._drop(one)
+
+    def _drop(self, group: IdleGroup) -> None:
+        self._recent.pop(group, None)
+        group.image.drop()
+
+    def let_go(self, group: IdleGroup) -> None:
+        """One of the group's readers is gone. Waits for nobody."""
+        self._gone.append(group)
+        if not self._lock.acquire(blocking=False):
+            return  # Whoever uses the shelf does it, or the next to do so.
+        try:
+            if not self._depth:
+                with self.used_by_this_thread():
+                    pass
+        finally:
+            self._lock.release()
 
     def clear(self) -> None:
         """Drops all that nobody may be reading."""
-        with self.lock:
-            for one in [one for one in self._recent if not one.held]:
-                del self._recent[one]
-                one.image.drop()
+        with self.used_by_this_thread():
+            for one in list(self._recent):
+                if not one.held:
+                    self._drop(one)
 
     @contextlib.contextmanager
     def reading(self, groups: list[IdleGroup]) -> Iterator[None]:
         """Loads several at once, for one operator."""
-        with self.lock:
+        with self.used_by_this_thread():
             self.reads += 1
-            for group in groups:
-                group.image.load(group.deadline)
-            yield
-            for group in groups:
-                self.used(group)
+            loaded: list[IdleGroup] = []
+            try:
+                for group in groups:
+                    group.image.load(group.deadline)
+                    group.readers += 1
+                    loaded.append(group)
+                yield
+            finally:
+                for group in loaded:
+                    group.readers -= 1
+                for group in loaded:
+                    self.used(group)
 
 
 class IdleTensor(torch.Tensor):
@@ -283,6 +320,13 @@ def _detach(tensor: IdleTensor) -> IdleTensor:
     return tensor._detached
 
 
+def _format(tensor: IdleTensor, spec: str) -> str:
+    """A number like any tensor of one, which torch asks of plain ones only."""
+    if tensor.dim() == 0 and not isinstance(tensor, nn.Parameter):
+        return format(tensor.item(), spec)
+    return object.__format__(tensor, spec)
+
+
 def _set_data(tensor: IdleTensor, value: Any) -> None:
     _refuse("assigning to .data")
 
@@ -305,6 +349,7 @@ _ESCAPES: dict[Any, Callable[..., Any]] = {
         + _exposed(tensor).__repr__(**kwargs)),
     torch.Tensor.tolist: lambda tensor: _exposed(tensor).tolist(),
     torch.Tensor.__reduce_ex__: _reduce,
+    torch.Tensor.__format__: _format,
     torch.Tensor.detach: _detach,
     torch.Tensor.data.__get__: _detach,
     torch.Tensor.data.__set__: _set_data,
