@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from .. import _dtypes, _session
 from .._errors import InvalidArgument, NotFound, Unimplemented
@@ -199,6 +200,28 @@ def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
 
 _building = threading.Lock()
 
+# In-place functions that change values alone.
+_FILLS = frozenset((
+    "add_", "bernoulli_", "cauchy_", "clamp_", "copy_", "div_", "erfinv_",
+    "exponential_", "fill_", "log_normal_", "mul_", "normal_", "random_",
+    "sub_", "uniform_", "zero_"))
+
+
+class _NothingToFill(TorchFunctionMode):
+    """Initialising a meta tensor does nothing, as its values are nowhere.
+    torch works out on the way that nothing changes, for which it imports sympy:
+    longer than loading takes, and more memory than hoist does."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        to = args[0] if args else kwargs.get("tensor")
+        if isinstance(to, torch.Tensor) and to.is_meta and (
+                getattr(func, "__module__", "") == "torch.nn.init"
+                or getattr(func, "__name__", "") in _FILLS):
+            return to
+        return func(*args, **kwargs)
+
 
 def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
     """Calls the factory; parameters that it registers become meta ones, so
@@ -217,7 +240,8 @@ def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
     with _building:
         nn.Module.register_parameter = on_meta  # type: ignore[assignment]
         try:
-            module = factory()
+            with _NothingToFill():
+                module = factory()
         finally:
             nn.Module.register_parameter = register  # type: ignore
     if not isinstance(module, nn.Module):
