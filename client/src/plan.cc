@@ -36,8 +36,7 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
   if (Status s = plan->MakeOrder(); !s.ok()) return s;
   if (Status s = plan->session_->AddListener(&plan->life_); !s.ok()) return s;
   const Lock lock(plan->mu_);
-  plan->info_.learning =
-      plan->options_.order.empty() || plan->options_.learn;
+  plan->info_.learning = plan->options_.order.empty() || plan->options_.learn;
   const std::vector<uint32_t> order = plan->OwnOrder();
   if (order.empty()) {
     return Status(Code::kInvalidArgument,
@@ -246,8 +245,7 @@ Status Plan::SetBudget(uint64_t budget_bytes) {
 
 void Plan::Record(uint32_t number, cuda::Stream stream) {
   if (!info_.learning || groups_[number].count > 0) return;
-  if (!options_.learn && recorded_.size() >= 2 &&
-      number == recorded_.front()) {
+  if (!options_.learn && recorded_.size() >= 2 && number == recorded_.front()) {
     bool changed = false;
     // A refusal leaves the plan as it was; any other reason ends it, which the
     // caller sees.

@@ -98,6 +98,21 @@ TEST(PlanLearning, TheFirstGroupComingAgainEndsThePass) {
   EXPECT_EQ(daemon.lane(1).header().cursor.load(), 1u);
 }
 
+TEST(PlanLearning, AnOrderToBeginWithServesUntilEndPassAlone) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon,
+                    hoist::PlanOptions{.order = {0, 1, 2}, .learn = true});
+  EXPECT_THAT(daemon.plans().at(0).order(), ElementsAre(0u, 1u, 2u));
+  EXPECT_EQ(worker.plan.info().learning, 1);
+  daemon.lane().ReadyForAll();
+  // The first group's return ends no pass: it is used twice in each.
+  for (uint32_t group : {0u, 1u, 0u}) ASSERT_TRUE(worker.Use(group).ok());
+  EXPECT_EQ(daemon.plans().size(), 1u);
+  ASSERT_TRUE(*worker.plan.EndPass());
+  EXPECT_THAT(daemon.plans().at(1).order(), ElementsAre(0u, 1u, 0u));
+  EXPECT_EQ(worker.plan.info().learning, 0);
+}
+
 TEST(PlanLearning, WhatIsStagedPutsTheChangeOff) {
   FakeDaemon daemon;
   PlanWorker worker(daemon, {});
