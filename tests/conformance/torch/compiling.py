@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Any, Iterator
 
 import torch
@@ -27,8 +28,12 @@ def fresh_compiler() -> Iterator[None]:
     """Nothing compiled before is used within, nor what is within after; and
     nothing runs uncompiled because it was compiled too often."""
     torch._dynamo.reset()
+    # Its trace is thousands of records, which pytest would keep.
+    trace = logging.getLogger("torch.__trace")
+    propagated, trace.propagate = trace.propagate, False
     try:
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
             yield
     finally:
+        trace.propagate = propagated
         torch._dynamo.reset()
