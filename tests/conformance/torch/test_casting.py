@@ -99,7 +99,9 @@ def test_the_compute_tensor_is_the_stored_one_cast_back(device, compute,
         wanted = list(expected.layers[at % 3].parameters())
         for value, other in zip(values, wanted, strict=True):
             assert value.dtype == compute
-            assert same_bytes(value, other)
+            # Which NaN it is, is the device's business.
+            assert torch.equal(value.isnan(), other.isnan())
+            assert same_bytes(value.nan_to_num(), other.nan_to_num())
 
 
 @pytest.mark.parametrize("groups", ["block", "leaf"])

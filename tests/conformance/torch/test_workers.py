@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -131,8 +132,9 @@ def test_a_killed_worker_does_not_touch_the_others(hoistd, start, expected,
     assert again.ask(f"pass {PASSES}") == expected
     assert hoistd.tier("HOST")["used_bytes"] == image_bytes(hoistd)
     assert stays.end() == again.end() == 0
-    settled(hoistd)
-    assert hoistd.tier("DEVICE")["leased_bytes"] == 0
+    late = time.monotonic() + 30  # hoistd sees the ends by itself.
+    while hoistd.tier("DEVICE")["leased_bytes"]:
+        assert time.monotonic() < late
 
 
 def run_together(*works) -> None:
@@ -145,6 +147,8 @@ def run_together(*works) -> None:
         except BaseException as error:
             raised.append(error)
 
+    if torch.cuda.is_available():  # What the threads read is there.
+        torch.cuda.synchronize()
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True)
                for work in works]
     for thread in threads:
