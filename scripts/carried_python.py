@@ -25,10 +25,11 @@ import tarfile
 import tempfile
 import zipfile
 
-WANTED = ("pytest", "diffusers", "torchao", "peft", "gguf", "bitsandbytes")
+WANTED = ("pytest", "pytest-xdist", "diffusers", "torchao", "peft", "gguf",
+          "bitsandbytes")
 # And what they need that such a machine may lack.
-NEEDED = ("iniconfig", "pluggy", "packaging", "pygments", "importlib-metadata",
-          "zipp", "lazy-importer")
+NEEDED = ("execnet", "iniconfig", "pluggy", "packaging", "pygments",
+          "importlib-metadata", "zipp", "lazy-importer")
 LEFT_OUT = re.compile(r"(^|/)(tests?|docs|__pycache__|csrc)/|"
                       r"\.(pyc|so|cu|cuh)$")
 PURE = re.compile(r"-(py2\.)?py3-none-any\.whl$")

@@ -276,6 +276,7 @@ step_torch_conformance() {
   # shellcheck disable=SC2086
   HOIST_TEST_DEVICE=cuda HOIST_BIN=$kit/bin HF_HUB_OFFLINE=1 \
     timeout --signal INT 540 python3 -m pytest -q -p no:cacheprovider -rs \
+    $(python3 -c 'import xdist' 2>/dev/null && printf -- '-n 6') \
     --durations 15 --junit-xml "$logs/torch.xml" ${HOIST_PYTEST:-} \
     "${dirs[@]}" || rc=$?
   python3 scripts/tally.py "$logs/torch.xml" | tail -1 >&3 || rc=1
