@@ -191,3 +191,32 @@ def test_two_names_of_one_buffer_stay_one(hoistd, device):
     assert module.a.mask is module.b.mask
     assert list(module.state_dict()) == [
         "a.weight", "a.bias", "a.mask", "b.weight", "b.bias"]
+
+
+def save(module: nn.Module, path: object) -> None:
+    from safetensors.torch import save_model
+    save_model(module, str(path))  # Each tie once, under one of its names.
+
+
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_ties_are_kept_from_disk_too(hoistd, device, tmp_path, groups):
+    pytest.importorskip("safetensors")
+    module = Tied(rows=40000).to(device)
+    own, expected = bytes_of(module), module(ids(device))
+    save(module, tmp_path / "model.safetensors")
+    del module
+    loaded = hoist.load(lambda: Tied(rows=40000), tmp_path, 1.0,
+                        groups=groups)
+    for _ in range(3):
+        assert_equal_outputs(loaded(ids(device)), expected)
+        assert loaded.head.weight is loaded.embed.weight
+        assert loaded.layers[3].weight is loaded.layers[1].weight
+    stats = hoist.stats(loaded)
+    slack = 2 * MIB + stats.groups * 4096
+    assert own <= stats.model_bytes <= own + stats.groups * 4096
+    assert hoistd.tier("HOST")["used_bytes"] <= own + slack
+    assert hoistd.tier("DEVICE")["used_bytes"] <= own + 2 * slack
+    assert own <= hoistd.counters()["file_read_bytes"] <= own + slack
+    hoist.detach(loaded)
+    assert loaded.head.weight is loaded.embed.weight
+    assert_equal_outputs(loaded.to(device)(ids(device)), expected)
