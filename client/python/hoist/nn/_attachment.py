@@ -54,6 +54,7 @@ class Attachment:
         self._lock = threading.RLock()
         self._passes = 0
         self._held = 0  # Times that running modules took the lock.
+        self._owner = 0  # The thread that took it.
         self._pass_depth = 0
         self._running = 0  # Modules that are running and have groups.
         self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
@@ -143,7 +144,7 @@ class Attachment:
             # Only this thread can be here. A module does not call itself: what
             # ran before was cut short (KeyboardInterrupt).
             self._abandon()
-        self._held = 1
+        self._held, self._owner = 1, threading.get_ident()
         self._pass_depth = 1
         if self._changed:
             self._admit()
@@ -163,8 +164,8 @@ class Attachment:
 
     def end_pass(self, output: Any) -> Any:
         """Returns what is to replace the output; None: nothing."""
-        if not self._pass_depth:
-            return None
+        if not self._pass_depth or not self._is_mine():
+            return None  # Another hook failed before a pass began.
         try:
             self._end_open()
             for group in self._shown:
@@ -215,6 +216,11 @@ class Attachment:
     def _acquire(self) -> None:
         self._lock.acquire()
         self._held += 1
+        self._owner = threading.get_ident()
+
+    def _is_mine(self) -> bool:
+        """Whether what is running was begun by this thread."""
+        return self._held > 0 and self._owner == threading.get_ident()
 
     def _release(self) -> None:
         self._held -= 1
@@ -254,7 +260,7 @@ class Attachment:
         self._running += 1
 
     def leave(self, group: LiveGroup) -> None:
-        if not group.depth:
+        if not group.depth or not self._is_mine():
             return  # It was never entered, or the pass was abandoned.
         group.depth -= 1
         if group.pinned:
