@@ -5,7 +5,8 @@
 # the model. It stops what it started.
 #
 #   scripts/quickstart.sh          all-MiniLM-L6-v2: sentence embeddings, by a
-#                                  Python and a C++ worker, each run twice
+#                                  Python, a C++ and, where torch is installed,
+#                                  a PyTorch worker, each run twice
 #   scripts/quickstart.sh MODEL    any safetensors file or folder: every group
 #                                  is staged and verified against the file
 #
@@ -70,12 +71,44 @@ run_minilm_workers() {
   done
   if [[ $device == cuda ]]; then
     echo "the C++ worker computes on the CPU, so it is for emulated devices"
+  else
+    for run in first second; do
+      headline "C++ worker, $run run"
+      worker "C++ worker, $run run" "$embed_worker" "$model" \
+        --socket "$runtime/hoistd.sock"
+    done
+  fi
+  run_torch_workers
+}
+
+# A Python that has torch: the virtual environment's, or the system's.
+python_with_torch() {
+  local candidate
+  for candidate in "$python" python3; do
+    if "$candidate" - torch numpy 2>/dev/null <<'PY'
+import importlib.util
+import sys
+sys.exit(any(importlib.util.find_spec(name) is None for name in sys.argv[1:]))
+PY
+    then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+
+run_torch_workers() {
+  local run with_torch
+  with_torch=$(python_with_torch)
+  if [[ -z $with_torch ]]; then
+    headline "PyTorch worker: torch is not installed; to see it, run" \
+      "scripts/setup.sh --with-torch and this again"
     return
   fi
   for run in first second; do
-    headline "C++ worker, $run run"
-    worker "C++ worker, $run run" "$embed_worker" "$model" \
-      --socket "$runtime/hoistd.sock"
+    headline "PyTorch worker (hoist.load), $run run"
+    worker "PyTorch worker, $run run" env HF_HUB_OFFLINE=1 "$with_torch" \
+      client/examples/torch_worker.py "$model" --socket "$runtime/hoistd.sock"
   done
 }
 
