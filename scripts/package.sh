@@ -85,6 +85,7 @@ take_libhoist() {
     find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
     # By its soname, which is what the package looks for.
     cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
+    cp client/python/README.md "$out/python/"
   fi
 }
 
@@ -102,6 +103,7 @@ take_texts() {
     hoist/v1/worker.proto hoist/v1/admin.proto
   if [[ -d client/examples ]]; then
     cp -r client/examples "$out/share/hoist/examples"
+    find "$out/share" -name __pycache__ -prune -exec rm -rf {} +
   fi
   cp LICENSE "$out/"
   local file
@@ -119,7 +121,9 @@ take_tests() {
   done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*')
   while read -r file; do
     install -D -m 644 "$file" "$out/tests/python/$file"
-  done < <(find client/python/tests tests -name '*.py' ! -path 'tests/tidy/*')
+  done < <(find client/python/tests tests -name '*.py' ! -path 'tests/tidy/*'
+    # What test_guide.py runs.
+    ls README.md client/python/README.md)
   find "$out/tests" -name __pycache__ -prune -exec rm -rf {} +
 }
 
