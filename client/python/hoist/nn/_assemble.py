@@ -91,7 +91,8 @@ def _check_order(wanted: Wanted, specs: list[GroupSpec]) -> None:
 def _spread(wanted: Wanted, specs: list[GroupSpec]
             ) -> tuple[list[DevicePart], list[int]]:
     """The devices, and which of them each group goes to: in order, each as
-    much as its share of the budgets."""
+    much as its share of the budgets. Groups that one module needs at once go
+    where the first of them goes."""
     if not isinstance(wanted.budget, dict):
         device, torch_device = find_device(wanted.session, wanted.device)
         return [DevicePart(wanted.session, device, torch_device)], (
@@ -102,17 +103,38 @@ def _spread(wanted: Wanted, specs: list[GroupSpec]
     parts, amounts = [], []
     for key, amount in wanted.budget.items():
         device, torch_device = find_device(wanted.session, key)
+        if any(part.device == device for part in parts):
+            raise InvalidArgument(
+                f"budget={wanted.budget!r} names device {device.index} twice")
         parts.append(DevicePart(wanted.session, device, torch_device))
         amounts.append(to_bytes(amount, total) or device.pool_bytes)
-    shares, done, part = [], 0, 0
+    shares, done, part = [0] * len(specs), 0, 0
     ends = [sum(amounts[:at + 1]) / sum(amounts) * total
             for at in range(len(amounts))]
-    for spec in specs:
-        while part + 1 < len(parts) and done + spec.nbytes / 2 > ends[part]:
+    for together in _needed_at_once(specs):
+        nbytes = sum(specs[at].nbytes for at in together)
+        while part + 1 < len(parts) and done + nbytes / 2 > ends[part]:
             part += 1
-        shares.append(part)
-        done += spec.nbytes
+        for at in together:
+            shares[at] = part
+        done += nbytes
     return parts, shares
+
+
+def _needed_at_once(specs: list[GroupSpec]) -> list[list[int]]:
+    """Places of groups with a trigger in common, or of one alone; in order."""
+    found: dict[nn.Module, list[int]] = {}
+    for at, spec in enumerate(specs):
+        together = [at]
+        for trigger in spec.triggers:
+            other = found.get(trigger, together)
+            if other is not together:
+                together += other
+                for one in other:
+                    found.update(dict.fromkeys(specs[one].triggers, together))
+        found.update(dict.fromkeys(spec.triggers, together))
+    several = {id(one): sorted(one) for one in found.values()}
+    return sorted(several.values())
 
 
 def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
@@ -209,8 +231,7 @@ def plan_budget(attachment: Attachment, part: DevicePart,
             if find_device(attachment.session, key)[0] == part.device:
                 budget = amount
                 break
-    whole = sum(group.staged.image_bytes for group in attachment.groups
-                if group.part is part)
+    whole = sum(group.staged.image_bytes for group in attachment.groups)
     amount = to_bytes(budget, whole)  # type: ignore[arg-type]
     if amount == 0:
         return 0

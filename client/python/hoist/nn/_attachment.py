@@ -61,6 +61,7 @@ class Attachment:
         self._shown: list[LiveGroup] = []  # idle="slot": shown in this pass.
         self._return_to: torch.device | None = None
         self._handles: list[Any] = []
+        self._begins: dict[nn.Module, Begin] = {}  # Of modules with groups.
         self._managed: dict[nn.Module, set[str]] = {}
         self._changed = False  # The tree has modules or weights we do not know.
 
@@ -76,7 +77,9 @@ class Attachment:
             for trigger in group.spec.triggers:
                 triggers.setdefault(trigger, []).append(group)
         for module, groups in triggers.items():
-            self._hook(module, Begin(self, groups), End(self, groups))
+            begin = Begin(self, groups)
+            self._hook(module, begin, End(self, begin))
+            self._begins[module] = begin
         # Last, so that it comes before a group's that has the same module.
         self._hook(self.root, BeginPass(self), EndPass(self))
         for module in {self.root, *self._managed}:
@@ -154,12 +157,16 @@ class Attachment:
         if part.torch_device.type == "cpu":
             return None
         came_from = device_of((args, kwargs))
+        if came_from is not None and came_from != part.torch_device:
+            self._return_to = came_from
+        return self.move_inputs(args, kwargs, part.torch_device)
+
+    def move_inputs(self, args: Any, kwargs: Any,
+                    device: torch.device) -> tuple[Any, Any]:
         kept = {name: kwargs[name] for name in kwargs
                 if name in self._exclude_kwargs}
         moved = to_device((args, {name: value for name, value in kwargs.items()
-                                  if name not in kept}), part.torch_device)
-        if came_from is not None and came_from != part.torch_device:
-            self._return_to = came_from
+                                  if name not in kept}), device)
         return moved[0], {**moved[1], **kept}
 
     def end_pass(self, output: Any) -> Any:
@@ -347,12 +354,22 @@ class Attachment:
 
     def _admit(self) -> None:
         """Weights that came after attach (adapters) are the worker's own, and
-        are moved to the device."""
+        are moved to the device that their inputs come on: that of the module
+        with groups that they are below, else the root's."""
         self._changed = False
-        device = self.parts[0].torch_device
-        for module in self.root.modules():
-            if module in self.excluded:
-                continue
+        devices: dict[nn.Module, torch.device] = {}
+
+        def visit(module: nn.Module, device: torch.device) -> None:
+            if module in devices or module in self.excluded:
+                return
+            begin = self._begins.get(module)
+            devices[module] = device if begin is None else (
+                begin.groups[0].part.torch_device)
+            for child in module.children():
+                visit(child, devices[module])
+
+        visit(self.root, self.parts[0].torch_device)
+        for module, device in devices.items():
             for holder in (module._parameters, module._buffers):
                 for key, value in holder.items():
                     if value is None or self.manages(module, key) or (

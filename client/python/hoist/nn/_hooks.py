@@ -6,6 +6,7 @@ copy weights.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
@@ -16,7 +17,7 @@ from torch import nn
 from .._errors import FailedPrecondition
 from ._eager import eager
 from ._live import LiveGroup
-from ._move import to_device
+from ._move import device_of, to_device
 
 if TYPE_CHECKING:
     from ._attachment import Attachment
@@ -50,26 +51,37 @@ class Hook:
 @dataclasses.dataclass
 class Begin(Hook):
     groups: list[LiveGroup]
+    # Of several devices: where the inputs were, of each call that is running.
+    came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         for group in self.groups:
             self.attachment.enter(group)
-        if len(self.attachment.parts) > 1:
-            return to_device((args, kwargs),
-                             self.groups[0].part.torch_device)
-        return None
+        parts = self.attachment.parts
+        if len(parts) == 1:
+            return None
+        self.came_from.append(device_of((args, kwargs)) or
+                              parts[0].torch_device)
+        return self.attachment.move_inputs(args, kwargs,
+                                           self.groups[0].part.torch_device)
 
 
 @dataclasses.dataclass
 class End(Hook):
-    groups: list[LiveGroup]
+    begin: Begin
 
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
-                 output: Any) -> None:
-        for group in reversed(self.groups):
-            self.attachment.leave(group)
+                 output: Any) -> Any:
+        with contextlib.ExitStack() as stack:  # All, whichever of them fails.
+            for group in self.begin.groups:
+                stack.callback(self.attachment.leave, group)
+        if self.begin.came_from:
+            back = self.begin.came_from.pop()
+            if output is not None:
+                return to_device(output, back)
+        return None
 
 
 class BeginPass(Hook):
@@ -110,6 +122,7 @@ class Apply:
             for holder, key, value in kept:
                 holder[key] = value
             renew_lists([module])
+            attachment.note_change()  # Adapters stay where their inputs are.
         return module
 
 
