@@ -30,6 +30,8 @@ with hoist.connect(connect_deadline=10) as session:
 """
 
 ATTACH = """
+import sys
+sys.modules["numpy"] = None  # Which torch does without.
 import hoist
 import torch
 from hoist.compat import remove_hook_from_submodules
