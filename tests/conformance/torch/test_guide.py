@@ -8,11 +8,14 @@ literal that the guide gives a name there stands for that name everywhere.
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from typing import Any, Callable
 
 import pytest
@@ -24,6 +27,7 @@ import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist.nn._hooks import attachment_of  # noqa: E402
+from real_daemon import write_safetensors  # noqa: E402
 from torch import nn  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -395,3 +399,124 @@ def test_the_front_page_opens_as_the_guide():
     assert opening == BLOCKS[0].text
     code = [line for line in opening.splitlines() if line.strip()]
     assert len(code) == 5
+
+
+# The table of what is refused.
+
+Refused = Callable[[nn.Module, torch.device], None]
+
+
+class _Opaque(torch.Tensor):
+    """A wrapper that does not say what it is made of."""
+
+    @staticmethod
+    def __new__(cls, hidden: torch.Tensor) -> _Opaque:
+        return torch.Tensor._make_wrapper_subclass(
+            cls, hidden.shape, dtype=hidden.dtype, device=hidden.device)
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.hidden = hidden
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        return cls(args[0].hidden)  # Of a detach.
+
+
+def merge(model: nn.Module, device: torch.device) -> None:
+    """As peft does."""
+    with torch.no_grad():
+        hoist.attach(model)[0].weight.data += 1
+
+
+def load_other_weights(model: nn.Module, device: torch.device) -> None:
+    hoist.attach(model).load_state_dict(small(device).state_dict())
+
+
+def train(model: nn.Module, device: torch.device) -> None:
+    hoist.attach(model)(torch.randn(2, 8, device=device, requires_grad=True))
+
+
+def convert(model: nn.Module, device: torch.device) -> None:
+    hoist.attach(model).to(torch.float64)
+
+
+def attach_what_accelerate_has(model: nn.Module, device: torch.device) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    hoist.attach(accelerate.cpu_offload(model, execution_device=device))
+
+
+def attach_a_wrapper(model: nn.Module, device: torch.device) -> None:
+    model[0].weight = nn.Parameter(_Opaque(model[0].weight.detach()),
+                                   requires_grad=False)
+    hoist.attach(model)
+
+
+def without_hoistd(model: nn.Module, device: torch.device) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOIST_SOCKET", "/nowhere/hoistd.sock")
+        hoist.attach(model)
+
+
+def load_what_no_file_has(model: nn.Module, device: torch.device) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "other.safetensors"
+        write_safetensors(path, {"other.weight": ("F32", [2], bytes(8))})
+        hoist.load(lambda: small(device), path)
+
+
+# What the table's first column says, by its beginning.
+REFUSED: dict[str, Refused] = {
+    "a budget below": lambda model, device: hoist.attach(model, 64),
+    "writing to a weight": merge,
+    "`load_state_dict`": load_other_weights,
+    "gradients through": train,
+    "`.half()`": convert,
+    "`copy.deepcopy`": lambda model, device: copy.deepcopy(
+        hoist.attach(model)),
+    "`pickle`": lambda model, device: pickle.dumps(hoist.attach(model)),
+    "a module under accelerate's": attach_what_accelerate_has,
+    "attaching twice": lambda model, device: hoist.attach(
+        hoist.attach(model)),
+    "a pipeline": lambda model, device: hoist.attach([model]),
+    "a wrapper without": attach_a_wrapper,
+    "a parameter that is in no file": load_what_no_file_has,
+    "no hoistd": without_hoistd,
+}
+
+
+def refused_rows() -> list[tuple[str, str]]:
+    """What is refused, and the error's name, row by row."""
+    text = GUIDE.read_text() if GUIDE.exists() else ""
+    part = text.partition("\n### What is refused")[2].partition("\n###")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in part.splitlines() if line.startswith("|")][2:]
+    return [(what.strip(), re.search(r"`(\w+)`", error)[1])
+            for whole, error, _ in rows
+            for what in re.split(r", (?=`load_state_dict|`pickle|merging)",
+                                 whole)]
+
+
+def small(device: torch.device) -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))).to(device)
+
+
+@pytest.mark.parametrize("what, error", refused_rows())
+def test_what_the_guide_says_is_refused_is_refused_by_that_error(
+        hoistd, device, what, error):
+    if what.startswith("merging"):
+        what = "writing to a weight"
+    check = next((one for start, one in REFUSED.items()
+                  if what.startswith(start)), None)
+    assert check is not None, f"the guide's {what!r} has no test"
+    with pytest.raises(getattr(hoist, error)) as caught:
+        check(small(device), device)
+    if what.startswith("a budget"):
+        assert re.search(r"would do|budget of", str(caught.value))
+
+
+def test_each_check_of_what_is_refused_belongs_to_a_row():
+    rows = [what for what, _ in refused_rows()]
+    for start in REFUSED:
+        assert any(what.startswith(start) for what in rows), start
