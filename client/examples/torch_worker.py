@@ -22,8 +22,9 @@ import time
 from typing import Any, Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-if not importlib.util.find_spec("hoist"):
-    sys.path.insert(0, os.path.join(HERE, "..", "python"))
+if not importlib.util.find_spec("hoist"):  # Of a checkout, or a package.
+    sys.path[:0] = [os.path.join(HERE, "..", "python"),
+                    os.path.join(HERE, "..", "..", "..", "python")]
 
 import hoist  # noqa: E402
 import torch  # noqa: E402
