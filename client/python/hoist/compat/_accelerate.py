@@ -8,7 +8,7 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch import nn
 
-from .._errors import Unimplemented
+from .._errors import InvalidArgument, Unimplemented
 from ..nn import detach, load
 from ..nn._hooks import attachment_of
 from ..nn._budget import Budget
@@ -50,7 +50,8 @@ def load_checkpoint_and_dispatch(
         offload_state_dict: bool | None = None,
         skip_keys: str | Sequence[str] | None = None,
         preload_module_classes: Sequence[str] | None = None,
-        force_hooks: bool = False, strict: bool = False, *,
+        force_hooks: bool = False, strict: bool = False,
+        full_state_dict: bool = True, broadcast_from_rank0: bool = False, *,
         budget: Budget = None, **options: Any) -> nn.Module:
     """As accelerate's, for a model made under init_empty_weights and
     safetensors files. max_memory's GPUs are the budget; its "cpu" and "disk"
@@ -63,7 +64,10 @@ def load_checkpoint_and_dispatch(
         if len(gpus) == 1:
             options.setdefault("device", next(iter(gpus)))
     if isinstance(dtype, str):
-        dtype = getattr(torch, dtype)
+        found = getattr(torch, dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise InvalidArgument(f"dtype={dtype!r} is none of torch's types")
+        dtype = found
     keys = [skip_keys] if isinstance(skip_keys, str) else skip_keys
     return load(model, checkpoint, budget=budget, dtype=dtype,
                 exclude_kwargs=tuple(keys or ()), **options)

@@ -45,7 +45,10 @@ def apply_group_offloading(
     if torch.device(offload_device).type not in ("cpu", "meta"):
         raise InvalidArgument(f"offload_device={offload_device}: weights that "
                               "are not staged are hoistd's, on the host")
-    count = num_blocks_per_group or 1
+    count = 1 if num_blocks_per_group is None else num_blocks_per_group
+    if count < 1:
+        raise InvalidArgument(f"num_blocks_per_group={num_blocks_per_group}: "
+                              "a group has one block at least")
     groups: Any = "leaf"
     if kind == "block_level":
         groups = (_block_groups(module, block_modules, count)
@@ -94,7 +97,9 @@ def apply_layerwise_casting(
         skip_modules_pattern = (skip_modules_pattern,)
     skip = (*(skip_modules_pattern or ()), *(skip_modules_classes or ()))
     names = {one: name for name, one in module.named_modules()}
-    layers = {one for one in names if isinstance(one, _CAST_LAYERS)
+    # Where nothing is said to be skipped, diffusers casts the whole module.
+    whole = skip_modules_pattern is None and skip_modules_classes is None
+    layers = {one for one in names if whole or isinstance(one, _CAST_LAYERS)
               and not any(matches(names[up], up, skip)
                           for up in _above(module, names[one]))}
     _to_compute_type(layers, storage_dtype, compute_dtype)

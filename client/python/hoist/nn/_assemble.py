@@ -67,10 +67,11 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         _make_live(attachment, wanted, specs, original, name, advance, shares)
         _pin(attachment, wanted)
         _plan(attachment, wanted)
+        attachment.install()
     except BaseException:
+        attachment.uninstall()
         _undo(attachment)
         raise
-    attachment.install()
     # Once attached there are bytes to give back.
     attachment.devices = {
         name: torch.device("cpu") if device.type == "meta" else device
@@ -206,18 +207,15 @@ def _plan(attachment: Attachment, wanted: Wanted) -> None:
              if isinstance(wanted.order, str) else wanted.order)
     by_name = {group.spec.name: group for group in attachment.groups}
     for part in attachment.parts:
-        groups = [model[name] for name in order
-                  if by_name[name].part is part and not by_name[name].pinned]
-        groups = [group for group in groups if group.image_bytes]
+        groups = [by_name[name] for name in order]
+        groups = [group for group in groups if group.part is part
+                  and not group.pinned and group.staged.image_bytes]
         if not groups:
             continue
         part.budget = plan_budget(attachment, part, wanted.budget)
         try:
-            part.plan = wanted.session.set_plan(
-                model, budget=part.budget, order=groups,
-                device=part.device.index, deadline=wanted.deadline,
-                weight=wanted.weight, priority=wanted.priority,
-                learn=isinstance(wanted.order, str))
+            part.make_plan(groups, model, wanted.deadline, wanted.weight,
+                           wanted.priority, isinstance(wanted.order, str))
         except ResourceExhausted as error:
             attachment.explain(error, part)
     attachment.learns = isinstance(wanted.order, str)

@@ -10,7 +10,11 @@ module is done.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import sys
 import threading
+import weakref
 from typing import Any, Iterator, NoReturn
 
 import torch
@@ -26,6 +30,9 @@ from ._idle import Shelf
 from ._live import DevicePart, LiveGroup
 from ._move import device_of, to_device
 from ._stats import AttachStats
+
+
+log = logging.getLogger("hoist.nn")
 
 
 class Attachment:
@@ -61,6 +68,11 @@ class Attachment:
         self._shown: list[LiveGroup] = []  # idle="slot": shown in this pass.
         self._return_to: torch.device | None = None
         self._handles: list[Any] = []
+        self._keeps_shown = False  # idle="slot", after a pass that shows it.
+        self._brought: set[LiveGroup] = set()  # By more modules than planned.
+        self._sequence: list[LiveGroup] = []  # What this pass has staged.
+        self._process = os.getpid()
+        self._at_collection: Any = None
         self._begins: dict[nn.Module, Begin] = {}  # Of modules with groups.
         self._managed: dict[nn.Module, set[str]] = {}
         self._changed = False  # The tree has modules or weights we do not know.
@@ -95,6 +107,10 @@ class Attachment:
                 vars(module)["flatten_parameters"] = do_nothing
         renew_lists(self._managed)
         watch_registrations()
+        # A module that is let go of without detach is collected in any order.
+        self._at_collection = weakref.finalize(
+            self.root, _give_back, self.parts)
+        self._at_collection.atexit = False
 
     def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
         self._handles += [
@@ -112,45 +128,54 @@ class Attachment:
                          "flatten_parameters"):
                 vars(module).pop(name, None)
             forget(module)
+        if self._at_collection is not None:
+            self._at_collection.detach()
 
     def close(self) -> None:
         """Gives hoistd everything back; nothing may be running."""
-        with self._lock:
-            self._end_open()
+        with self._lock, contextlib.ExitStack() as stack:
+            stack.callback(_give_back, self.parts)
+            for group in self.groups:
+                stack.callback(group.end, show_idle=False)
             for part in self.parts:
                 if part.torch_device.type == "cuda":
                     torch.cuda.synchronize(part.torch_device)
-            for group in self.groups:
-                group.end(show_idle=False)
-            for part in self.parts:
-                if part.plan is not None:
-                    part.plan.close()
-                    part.plan = None
+            self._end_open()
 
     def detach(self) -> None:
         with self._lock:
-            if self._pass_depth:
-                raise FailedPrecondition(
-                    "the module is running; detach it between passes")
+            self._refuse_while_running("detach it")
             self._end_open()
+            own = [swap for group in self.groups
+                   for swap in group.own_weights(self.devices)]
             self.uninstall()
-            for group in self.groups:
-                group.restore(self.devices)
+            for holder, key, value in own:
+                holder[key] = value
             renew_lists(self._managed)
             self.close()
 
     # Passes.
 
     def begin_pass(self, args: Any, kwargs: Any) -> Any:
+        self._check_process()
         self._lock.acquire()
         if self._held:
-            # Only this thread can be here. A module does not call itself: what
-            # ran before was cut short (KeyboardInterrupt).
-            self._abandon()
+            # Only this thread can be here.
+            if self._calls_on_stack(self.root) > 1:
+                self._held += 1
+                self._pass_depth += 1
+                return None  # The module calls itself.
+            try:
+                self._abandon()
+            except BaseException:
+                self._lock.release()
+                raise
         self._held, self._owner = 1, threading.get_ident()
         self._pass_depth = 1
         if self._changed:
             self._admit()
+        self.shelf.seen.clear()
+        self._sequence.clear()
         part = self.parts[0]
         self._refuse_training(args, kwargs)
         self._return_to = None
@@ -173,6 +198,10 @@ class Attachment:
         """Returns what is to replace the output; None: nothing."""
         if not self._pass_depth or not self._is_mine():
             return None  # Another hook failed before a pass began.
+        if self._pass_depth > 1:
+            self._pass_depth -= 1
+            self._release()
+            return None
         try:
             self._end_open()
             for group in self._shown:
@@ -183,6 +212,13 @@ class Attachment:
             self._passes += 1
             if self.learns:
                 self._learn()
+            else:
+                self._plan_what_came()
+            if self.shelf.seen:
+                self._bring_what_was_read()
+            else:
+                # All that reads weights is hooked, as far as a pass can show.
+                self._keeps_shown = self.idle == "slot"
             if self._return_to is not None:
                 return to_device(output, self._return_to)
             return None
@@ -193,13 +229,57 @@ class Attachment:
     def _learn(self) -> None:
         self.learns = False
         for part in self.parts:
-            if part.plan is None or (
-                    part.torch_device.type == "cuda"
-                    and torch.cuda.is_current_stream_capturing()):
+            if part.plan is None or part.is_capturing():
                 continue
             if part.plan.end_pass():
                 self._forget_addresses(part)
+                part.planned = [group for group in self._sequence
+                                if group.part is part]
             self.learns |= part.plan.info.learning
+
+    def _bring_what_was_read(self) -> None:
+        """A weight that was read idle within a pass belongs to a module that is
+        also called from outside its group (diffusers' DiT calls a part of its
+        first block at the end): from now on that call brings the group. The
+        next pass shows when."""
+        for group in self.groups:
+            if group.idle not in self.shelf.seen or group in self._brought:
+                continue
+            self._brought.add(group)
+            for weight in group.spec.weights:
+                for place in weight.places:
+                    if place.module in group.spec.triggers:
+                        continue
+                    group.spec.triggers.append(place.module)
+                    begin = Begin(self, [group])
+                    self._hook(place.module, begin, End(self, begin))
+            for part in self.parts:
+                part.missed = -1  # Whatever comes in the next pass is new.
+
+    def _plan_what_came(self) -> None:
+        """Plans anew with this pass's order if it staged what the plan does not
+        have; what else the plan has comes last. So each group is planned for
+        after the first pass that it comes in. Where hoistd refuses, groups are
+        staged without a plan."""
+        for part in self.parts:
+            if part.plan is None or part.is_capturing():
+                continue
+            missed = part.plan.stats.unplanned
+            if missed == part.missed:
+                continue
+            part.missed = missed
+            came = [group for group in self._sequence if group.part is part
+                    and group.staged.image_bytes]
+            order = came + [group for group in part.planned
+                            if group not in came]
+            if not came or order == part.planned:
+                continue
+            self._forget_addresses(part)
+            try:
+                part.plan_again(order)
+            except ResourceExhausted as error:
+                log.warning("%s goes on without a plan: %s", self.model.name,
+                            error)
 
     def _forget_addresses(self, part: DevicePart) -> None:
         for group in self.groups:
@@ -207,20 +287,51 @@ class Attachment:
                 group.forget_addresses()
 
     def _abandon(self) -> None:
-        for group in self.groups:
-            group.depth = 0
-            if group.pinned:
-                group.show_idle()
-            else:
-                group.end()
-        self._open = None
-        self._running = 0
-        self._shown.clear()
-        self._pass_depth = 0
-        while self._held:
-            self._release()
+        """Ends what was cut short (KeyboardInterrupt), when torch calls no
+        hooks."""
+        with contextlib.ExitStack() as stack:
+            while self._held:
+                stack.callback(self._lock.release)
+                self._held -= 1
+            self._open = None
+            self._running = 0
+            self._shown.clear()
+            self._pass_depth = 0
+            for begin in self._begins.values():
+                begin.came_from.clear()
+            for group in self.groups:
+                group.depth = 0
+                stack.callback(group.show_idle if group.pinned else group.end)
+
+    def _calls_on_stack(self, *modules: nn.Module) -> int:
+        """Of these modules, by this thread; 1 at least within compiled code,
+        which does not tell."""
+        found, frame = 0, sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if code is nn.Module._call_impl.__code__:
+                found += any(frame.f_locals["self"] is one for one in modules)
+            elif code.co_name.startswith("torch_dynamo_resume"):
+                found = max(found, 1)
+            frame = frame.f_back
+        return found
+
+    def _refuse_while_running(self, what: str) -> None:
+        """Under the lock. What was cut short does not run."""
+        if self._held and not self._calls_on_stack(self.root, *self._begins):
+            self._abandon()
+        if self._held:
+            raise FailedPrecondition(
+                f"the module is running; {what} between passes")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise FailedPrecondition(
+                "the module was attached in the process that this one is a "
+                "fork of; attach or load it here, after the fork")
 
     def _acquire(self) -> None:
+        self._check_process()
         self._lock.acquire()
         self._held += 1
         self._owner = threading.get_ident()
@@ -247,36 +358,36 @@ class Attachment:
 
     def enter(self, group: LiveGroup) -> None:
         self._acquire()
-        if group.pinned:
-            if group.depth == 0:
-                group.show()
-            group.depth += 1
-            return
-        if group.depth == 0 and self._open is not group:
-            self._end_open()
-            try:
+        try:
+            if group.pinned:
+                if group.depth == 0:
+                    group.show()
+            elif group.depth == 0 and self._open is not group:
+                self._end_open()
                 # A cast has one place to go to for all groups of the plan.
                 group.stage(beside_plan=self._running > 0
                             and group.casts_bytes > 0)
-            except BaseException:
-                self._release()
-                raise
-            if self.idle == "slot" and self._pass_depth:
-                self._shown.append(group)
+                if self._pass_depth:
+                    self._sequence.append(group)
+                if self._keeps_shown and self._pass_depth:
+                    self._shown.append(group)
+        except BaseException:
+            self._release()
+            raise
         group.depth += 1
-        self._running += 1
+        if not group.pinned:
+            self._running += 1
 
     def leave(self, group: LiveGroup) -> None:
         if not group.depth or not self._is_mine():
             return  # It was never entered, or the pass was abandoned.
         group.depth -= 1
-        if group.pinned:
-            self._hide(group)
-            self._release()
-            return
-        self._running -= 1
+        if not group.pinned:
+            self._running -= 1
         try:
-            if group.depth == 0 and self._open is not group:
+            if group.pinned:
+                self._hide(group)
+            elif group.depth == 0 and self._open is not group:
                 if self._pass_depth:
                     self._end_open()
                     self._open = group
@@ -289,7 +400,7 @@ class Attachment:
         """A pinned group's weights, once nobody runs in it."""
         if group.depth:
             return
-        if self.idle == "slot" and self._pass_depth:
+        if self._keeps_shown and self._pass_depth:
             self._shown.append(group)
         else:
             group.show_idle()
@@ -319,8 +430,7 @@ class Attachment:
         """By leases of their own, but for those that are staged anyway."""
         with self._lock:
             self._end_open()
-            staged: list[LiveGroup] = []
-            try:
+            with contextlib.ExitStack() as stack:
                 for group in groups:
                     if group.depth:
                         continue
@@ -328,16 +438,16 @@ class Attachment:
                         group.show()
                     else:
                         group.stage(beside_plan=True)
-                    staged.append(group)
                     group.depth += 1
+                    stack.callback(self._end_beside_the_plan, group)
                 yield
-            finally:
-                for group in staged:
-                    group.depth -= 1
-                    if group.pinned:
-                        self._hide(group)
-                    else:
-                        group.end()
+
+    def _end_beside_the_plan(self, group: LiveGroup) -> None:
+        group.depth -= 1
+        if group.pinned:
+            self._hide(group)
+        else:
+            group.end()
 
     # The tree's changes.
 
@@ -406,7 +516,6 @@ class Attachment:
     def stats(self) -> AttachStats:
         plans = [part.plan for part in self.parts if part.plan is not None]
         infos = [plan.info for plan in plans]
-        counts = [plan.stats for plan in plans]
         pinned = sum(map(self.pinned_bytes, self.parts))
         return AttachStats(
             model=self.model.name, groups=len(self.groups),
@@ -418,7 +527,7 @@ class Attachment:
             streamed_bytes=sum(info.streamed_bytes for info in infos),
             scratch_bytes=sum(part.scratch_bytes for part in self.parts),
             passes=self._passes, idle_reads=self.shelf.reads,
-            **{name: sum(getattr(one, name) for one in counts)
+            **{name: sum(part.count(name) for part in self.parts)
                for name in ("stages", "resident_stages", "ready_stages",
                             "skipped", "unplanned", "host_waits",
                             "wake_ups")})
@@ -426,6 +535,7 @@ class Attachment:
     def set_budget(self, budgets: list[int]) -> None:
         """Of the plans, a part each; between passes."""
         with self._lock:
+            self._refuse_while_running("set its budget")
             self._end_open()
             before = [part.budget for part in self.parts]
             for at, part in enumerate(self.parts):
@@ -457,3 +567,9 @@ class Attachment:
         raise FailedPrecondition(
             "a module whose weights live in hoist cannot be pickled; save its "
             "state_dict(), or hoist.detach(module) first")
+
+
+def _give_back(parts: list[DevicePart]) -> None:
+    with contextlib.ExitStack() as stack:  # All, whichever of them fails.
+        for part in parts:
+            stack.callback(part.give_back)

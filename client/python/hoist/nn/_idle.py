@@ -79,6 +79,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.reads = 0  # Operators that looked at idle weights.
+        self.seen: set[IdleGroup] = set()  # Whose; cleared as passes begin.
         self._lock = threading.RLock()
         self._depth = 0  # Of uses within one another, of the lock's owner.
         self._gone: collections.deque[IdleGroup] = collections.deque()
@@ -135,6 +136,7 @@ class Shelf:
         """Loads several at once, for one operator."""
         with self.used_by_this_thread():
             self.reads += 1
+            self.seen.update(groups)
             loaded: list[IdleGroup] = []
             try:
                 for group in groups:

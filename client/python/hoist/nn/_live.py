@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from typing import Any, Iterable, Mapping
@@ -9,9 +10,9 @@ from typing import Any, Iterable, Mapping
 import torch
 
 from .. import _session
-from .._errors import FailedPrecondition
-from .._model import Group
-from .._plan import Plan
+from .._errors import FailedPrecondition, Unavailable
+from .._model import Group, Model
+from .._plan import Plan, PlanStats
 from .._tensor import Tensor
 from ._idle import IdleGroup, IdleTensor, Shelf
 from ._inventory import Stored, Weight, span_bytes
@@ -20,7 +21,8 @@ from ._layout import GroupSpec
 log = logging.getLogger("hoist.nn")
 
 # A buffer this small is the worker's own, on the device: a forward may write
-# to it. Larger ones are, too, once a forward has written to them.
+# to it. Larger ones are, too, if they are not persistent, or once their first
+# forward has written to them.
 PRIVATE_BYTES = 1 << 20
 # Addresses whose objects are kept. A plan gives each group one; a group that
 # is staged outside of it may lie anywhere.
@@ -41,8 +43,60 @@ class DevicePart:
         self.torch_device = torch_device
         self.plan: Plan | None = None
         self.budget = 0  # Of the plan, as asked for.
+        self.planned: list[LiveGroup] = []  # In the plan's order.
+        self.missed = 0  # Stages that the plan had nothing for, when planned.
+        self._past: list[PlanStats] = []  # Of plans before this one.
+        self._terms: dict[str, Any] = {}
+        # Those that are held, by id(): also when the module is collected.
+        self.leases: dict[int, Any] = {}
         self._scratch: torch.Tensor | None = None
         self._scratch_stream: int | None = None
+
+    def give_back(self) -> None:
+        """All that is hoistd's, once the GPU is done with it."""
+        with contextlib.ExitStack() as stack:
+            leases, self.leases = self.leases, {}
+            plan, self.plan = self.plan, None
+            if plan is not None:
+                stack.callback(plan.close)
+            for lease in leases.values():
+                stack.enter_context(contextlib.suppress(Unavailable))
+                stack.callback(lease.release)
+            if self.torch_device.type == "cuda" and (leases or plan):
+                torch.cuda.synchronize(self.torch_device)
+
+    def make_plan(self, order: list[LiveGroup], model: Model, deadline: float,
+                  weight: int, priority: int, learn: bool) -> None:
+        """Plans for the first time."""
+        self._terms = {"model": model, "device": self.device.index,
+                       "deadline": deadline, "weight": weight,
+                       "priority": priority}
+        self.plan = self.session.set_plan(
+            order=[group.staged for group in order], budget=self.budget,
+            learn=learn, **self._terms)
+        self.planned = order
+
+    def plan_again(self, order: list[LiveGroup]) -> None:
+        """With another order. ResourceExhausted: there is no plan now."""
+        assert self.plan is not None
+        self._past.append(self.plan.stats)
+        self.plan.close()
+        self.plan = None
+        self.plan = self.session.set_plan(
+            order=[group.staged for group in order], budget=self.budget,
+            **self._terms)
+        self.planned = order
+        self.missed = 0
+
+    def count(self, what: str) -> int:
+        """A field of PlanStats, over all plans."""
+        now = [] if self.plan is None else [self.plan.stats]
+        return sum(getattr(one, what) for one in self._past + now)
+
+    def is_capturing(self) -> bool:
+        """The current stream is recorded into a CUDA graph."""
+        return (self.torch_device.type == "cuda"
+                and torch.cuda.is_current_stream_capturing())
 
     def stream(self) -> int | None:
         """The worker's current stream, as CUDA's handle."""
@@ -157,22 +211,28 @@ class LiveGroup:
 
         beside_plan: by a lease, whose bytes this waits for.
         """
-        part = self.part
-        self._stream = part.stream()
-        with torch.inference_mode(False):
-            address, shown = self._bring(beside_plan or self.pinned)
-            if shown.casts:
-                if self._scratch is None:
-                    part.order_scratch()
-                with torch.no_grad():
-                    for to, source in shown.casts:
-                        to.copy_(source)
-            if not self._buffers_seen:
-                shown = self._adopt_buffers(address, shown)
-        self.is_staged = True
+        self._stream = self.part.stream()
+        try:
+            with torch.inference_mode(False):
+                address = self._bring(beside_plan or self.pinned)
+                self._fill_and_show(address)
+        except BaseException:
+            self.end()  # What was staged must be ended.
+            raise
+        self.idle.end_pointers()
+
+    def _fill_and_show(self, address: int) -> None:
+        shown = self._shown_at(address)
+        if shown.casts:
+            if self._scratch is None:
+                self.part.order_scratch()
+            with torch.no_grad():
+                for to, source in shown.casts:
+                    to.copy_(source)
+        if not self._buffers_seen:
+            shown = self._adopt_buffers(address, shown)
         for holder, key, value in shown.swaps:
             holder[key] = value
-        self.idle.end_pointers()
 
     def show(self) -> None:
         """Of a pinned group: its weights, which are there."""
@@ -180,12 +240,14 @@ class LiveGroup:
             holder[key] = value
         self.idle.end_pointers()
 
-    def _bring(self, by_lease: bool) -> tuple[int, _Shown]:
+    def _bring(self, by_lease: bool) -> int:
+        """Returns its address."""
         if self.part.plan is not None and not by_lease:
             try:
                 address = self.part.plan.stage(self.staged,
                                                stream=self._stream)
-                return address, self._shown_at(address)
+                self.is_staged = True
+                return address
             except FailedPrecondition as error:
                 self.part.plan.check()
                 log.log(logging.DEBUG if self._warned else logging.WARNING,
@@ -195,11 +257,13 @@ class LiveGroup:
         self._lease = self.part.session.stage(
             self.staged, device=self.part.device.index,
             deadline=self._deadline)
+        self.part.leases[id(self._lease)] = self._lease
+        self.is_staged = True
         self._shown.clear()
         if self.casts_bytes:
             self._scratch = torch.empty(self.casts_bytes, dtype=torch.uint8,
                                         device=self.part.torch_device)
-        return self._lease.address, self._shown_at(self._lease.address)
+        return self._lease.address
 
     def end(self, show_idle: bool = True) -> None:
         """What is on the stream by now is the last that reads it."""
@@ -215,6 +279,7 @@ class LiveGroup:
             lease, self._lease = self._lease, None
             self._shown.clear()
             self._scratch = None
+            self.part.leases.pop(id(lease), None)
             lease.release()
         elif self.part.plan is not None:
             self.part.plan.done(self.staged, stream=self._stream)
@@ -271,7 +336,8 @@ class LiveGroup:
             own = _copy(values[id(place.holder), place.key])
             weight.put(own)
             self._private[id(weight)] = weight
-            if own.nbytes >= PRIVATE_BYTES and not self.pinned:
+            if (own.nbytes >= PRIVATE_BYTES and not self.pinned
+                    and _is_persistent(weight)):
                 self._trial.append((weight, own, own._version))
         if not self._private:
             return shown
@@ -305,9 +371,13 @@ class LiveGroup:
 
     def restore(self, devices: Mapping[str, torch.device]) -> None:
         """Gives the module its own weights again, with hoistd's bytes."""
+        for holder, key, value in self.own_weights(devices):
+            holder[key] = value
+
+    def own_weights(self, devices: Mapping[str, torch.device]) -> list[Swap]:
+        """What goes where to that end; the module is as it was."""
         if all(device.type == "meta" for device in devices.values()):
-            self._put_meta()
-            return
+            return self._meta_weights()
         own: dict[str, torch.Tensor] = {}
         with self.idle.shelf.reading([self.idle]):
             for stored in self.spec.stored:
@@ -316,22 +386,24 @@ class LiveGroup:
                     _as_stored(self._host_bytes(stored).to(device, copy=True),
                                stored)
                     if stored.nbytes else _empty(stored, device))
+        swaps: list[Swap] = []
         for weight in self.spec.weights:
             if self.is_own(weight):
                 device = devices[weight.parts[0].stored.name]
                 if weight.value.device != device:
-                    weight.put(_copy(weight.value, device))
+                    swaps += weight.swaps(_copy(weight.value, device))
                 continue
             value = weight.put_together([part.view(own[part.stored.name])
                                          for part in weight.parts])
             if weight.requires_grad:
                 value.requires_grad_(True)
-            weight.put(value)
+            swaps += weight.swaps(value)
+        return swaps
 
-    def _put_meta(self) -> None:
-        for weight in self.spec.weights:
-            weight.put(weight.put_together(
-                [part.view(part.stored.meta) for part in weight.parts]))
+    def _meta_weights(self) -> list[Swap]:
+        return [swap for weight in self.spec.weights for swap in weight.swaps(
+            weight.put_together([part.view(part.stored.meta)
+                                 for part in weight.parts]))]
 
 
 class _Views(Mapping):
@@ -358,6 +430,12 @@ class _Views(Mapping):
 
     def __len__(self) -> int:
         return len(self._infos)
+
+
+def _is_persistent(weight: Weight) -> bool:
+    """Part of the state_dict; caches are not, and are written at any time."""
+    return not any(place.key in place.module._non_persistent_buffers_set
+                   for place in weight.places)
 
 
 def _as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
