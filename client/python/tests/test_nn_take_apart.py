@@ -190,7 +190,8 @@ def test_objects_that_refer_to_themselves_end():
 
 
 def test_a_tensor_without_memory_that_does_not_flatten_is_refused():
-    with pytest.raises(hoist.Unimplemented, match="__tensor_flatten__.*exclude"):
+    with pytest.raises(hoist.Unimplemented,
+                       match="__tensor_flatten__.*exclude"):
         take_apart(Opaque())
 
 

@@ -324,7 +324,7 @@ def test_what_is_dropped_is_given_back_after_the_device_is_done(device,
     hoist.attach(model, 0.9)
     part = vars(model)["_hoist"].parts[0]
     order: list[str] = []
-    lease = next(iter(part.leases.values()))
+    lease = next(iter(part.held.leases.values()))
     release, close = type(lease).release, type(part.plan).close
     monkeypatch.setattr(type(lease), "release", lambda self: (
         order.append("release"), release(self))[1])
@@ -332,12 +332,13 @@ def test_what_is_dropped_is_given_back_after_the_device_is_done(device,
         order.append("close"), close(self))[1])
     monkeypatch.setattr(torch.cuda, "synchronize",
                         lambda where=None: order.append("synchronize"))
-    part.torch_device = torch.device("cuda", 0)
-    del lease, model
+    part.held.torch_device = torch.device("cuda", 0)
+    held = part.held
+    del lease, model, part
     gc.collect()
     assert order[0] == "synchronize"
     assert set(order[1:]) == {"release", "close"}
-    assert not part.leases and part.plan is None
+    assert not held.leases and held.plan is None
 
 
 def test_a_block_keeps_the_whole_and_weights_keep_their_bytes(device, hoistd):

@@ -27,7 +27,7 @@ from ._hooks import (Apply, Begin, BeginPass, End, EndPass, LoadStateDict,
                      do_nothing, forget, know, renew_lists,
                      watch_registrations)
 from ._idle import Shelf
-from ._live import DevicePart, LiveGroup
+from ._live import DevicePart, Held, LiveGroup
 from ._move import device_of, to_device
 from ._stats import AttachStats
 
@@ -109,7 +109,7 @@ class Attachment:
         watch_registrations()
         # A module that is let go of without detach is collected in any order.
         self._at_collection = weakref.finalize(
-            self.root, _give_back, self.parts)
+            self.root, _give_back, [part.held for part in self.parts])
         self._at_collection.atexit = False
 
     def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
@@ -134,7 +134,7 @@ class Attachment:
     def close(self) -> None:
         """Gives hoistd everything back; nothing may be running."""
         with self._lock, contextlib.ExitStack() as stack:
-            stack.callback(_give_back, self.parts)
+            stack.callback(_give_back, [part.held for part in self.parts])
             for group in self.groups:
                 stack.callback(group.end, show_idle=False)
             for part in self.parts:
@@ -569,7 +569,7 @@ class Attachment:
             "state_dict(), or hoist.detach(module) first")
 
 
-def _give_back(parts: list[DevicePart]) -> None:
+def _give_back(held: list[Held]) -> None:
     with contextlib.ExitStack() as stack:  # All, whichever of them fails.
-        for part in parts:
-            stack.callback(part.give_back)
+        for one in held:
+            stack.callback(one.give_back)

@@ -33,27 +33,17 @@ _ADDRESSES = 4
 Swap = tuple[dict[str, Any], str, Any]
 
 
-class DevicePart:
-    """The groups that are staged on one device, and the plan they follow."""
+class Held:
+    """What hoistd gave for the groups of one device. It refers to no module, so
+    that it can be given back once one is collected."""
 
-    def __init__(self, session: _session.Session, device: _session.Device,
-                 torch_device: torch.device) -> None:
-        self.session = session
-        self.device = device
+    def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
         self.plan: Plan | None = None
-        self.budget = 0  # Of the plan, as asked for.
-        self.planned: list[LiveGroup] = []  # In the plan's order.
-        self.missed = 0  # Stages that the plan had nothing for, when planned.
-        self._past: list[PlanStats] = []  # Of plans before this one.
-        self._terms: dict[str, Any] = {}
-        # Those that are held, by id(): also when the module is collected.
-        self.leases: dict[int, Any] = {}
-        self._scratch: torch.Tensor | None = None
-        self._scratch_stream: int | None = None
+        self.leases: dict[int, Any] = {}  # By id().
 
     def give_back(self) -> None:
-        """All that is hoistd's, once the GPU is done with it."""
+        """Once the GPU is done with it."""
         with contextlib.ExitStack() as stack:
             leases, self.leases = self.leases, {}
             plan, self.plan = self.plan, None
@@ -64,6 +54,32 @@ class DevicePart:
                 stack.callback(lease.release)
             if self.torch_device.type == "cuda" and (leases or plan):
                 torch.cuda.synchronize(self.torch_device)
+
+
+class DevicePart:
+    """The groups that are staged on one device, and the plan they follow."""
+
+    def __init__(self, session: _session.Session, device: _session.Device,
+                 torch_device: torch.device) -> None:
+        self.session = session
+        self.device = device
+        self.torch_device = torch_device
+        self.held = Held(torch_device)
+        self.budget = 0  # Of the plan, as asked for.
+        self.planned: list[LiveGroup] = []  # In the plan's order.
+        self.missed = 0  # Stages that the plan had nothing for, when planned.
+        self._past: list[PlanStats] = []  # Of plans before this one.
+        self._terms: dict[str, Any] = {}
+        self._scratch: torch.Tensor | None = None
+        self._scratch_stream: int | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.held.plan
+
+    @plan.setter
+    def plan(self, plan: Plan | None) -> None:
+        self.held.plan = plan
 
     def make_plan(self, order: list[LiveGroup], model: Model, deadline: float,
                   weight: int, priority: int, learn: bool) -> None:
@@ -257,7 +273,7 @@ class LiveGroup:
         self._lease = self.part.session.stage(
             self.staged, device=self.part.device.index,
             deadline=self._deadline)
-        self.part.leases[id(self._lease)] = self._lease
+        self.part.held.leases[id(self._lease)] = self._lease
         self.is_staged = True
         self._shown.clear()
         if self.casts_bytes:
@@ -279,7 +295,7 @@ class LiveGroup:
             lease, self._lease = self._lease, None
             self._shown.clear()
             self._scratch = None
-            self.part.leases.pop(id(lease), None)
+            self.part.held.leases.pop(id(lease), None)
             lease.release()
         elif self.part.plan is not None:
             self.part.plan.done(self.staged, stream=self._stream)
