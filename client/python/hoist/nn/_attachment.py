@@ -99,8 +99,9 @@ class Attachment:
             vars(module)["_apply"] = Apply(self, module)
             # Pickling would meet the hooks first, and blame those.
             vars(module)["__reduce_ex__"] = self.__reduce_ex__
-            self._handles.append(module.register_load_state_dict_pre_hook(
-                LoadStateDict(self)))
+            # As register_load_state_dict_pre_hook, which came with torch 2.5.
+            self._handles.append(module._register_load_state_dict_pre_hook(
+                LoadStateDict(self), with_module=True))
             know(module, self)
             if isinstance(module, nn.RNNBase):
                 # It would copy its staged weights into memory of its own.

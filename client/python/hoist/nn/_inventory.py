@@ -8,7 +8,7 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 
-from ._take_apart import PutTogether, holds_tensors, take_apart
+from ._take_apart import PLAIN, PutTogether, holds_tensors, take_apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _weigh(name: str, kind: str, place: Place,
         name, kind, [place], [], put_together,
         dtype=value.dtype if tensor else None,
         requires_grad=tensor and value.requires_grad,
-        plain=type(value) in (torch.Tensor, nn.Parameter, nn.Buffer)), parts
+        plain=type(value) in PLAIN), parts
 
 
 @dataclasses.dataclass

@@ -25,6 +25,8 @@ PutTogether = Callable[[Sequence[torch.Tensor]], Any]
 # What follows the weight's name in the part's name, and the part.
 Parts = list[tuple[str, torch.Tensor]]
 
+# nn.Buffer came with torch 2.5.
+PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 _DEPTH = 4  # Of objects within objects: bitsandbytes' state2 is the third.
 _OPAQUE = (nn.Module, type, types.ModuleType, types.FunctionType,
            types.MethodType, types.BuiltinFunctionType, torch.dtype,
@@ -52,7 +54,7 @@ def holds_tensors(value: Any) -> bool:
 def _of_tensor(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
     if is_traceable_wrapper_subclass(tensor):
         return _of_wrapper(tensor)
-    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+    if type(tensor) not in PLAIN:
         return _of_subclass(tensor)
     parameter = isinstance(tensor, nn.Parameter)
     state = dict(tensor.__dict__)
