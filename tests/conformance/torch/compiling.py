@@ -11,6 +11,11 @@ import torch._dynamo
 from torch._dynamo.backends.registry import lookup_backend
 
 
+# The first came with torch 2.6. The second, which hoist needs, is what newer
+# ones than 2.4 do anyway.
+_OPTIONS = ("fail_on_recompile_limit_hit", "inline_inbuilt_nn_modules")
+
+
 class CountingBackend:
     """Counts how often something is compiled, by the backend of that name."""
 
@@ -32,7 +37,9 @@ def fresh_compiler() -> Iterator[None]:
     trace = logging.getLogger("torch.__trace")
     propagated, trace.propagate = trace.propagate, False
     try:
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        with torch._dynamo.config.patch({name: True for name in _OPTIONS
+                                         if hasattr(torch._dynamo.config,
+                                                    name)}):
             yield
     finally:
         trace.propagate = propagated
