@@ -37,7 +37,7 @@ class HostImage(Mapping[str, Tensor]):
                  handle: c.c_void_p) -> None:
         self._session = session  # Keeps it.
         self._handle = handle
-        self._free = lib.load().hoist_host_image_free
+        self._free: Any = lib.load().hoist_host_image_free
         self.group = group
         self._address: int = ask("host_image_data", handle) or 0
         self._nbytes: int = ask("host_image_bytes", handle)

@@ -113,7 +113,7 @@ class Plan:
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
         self._session = session  # Keeps it.
         self._handle = handle
-        self._free = lib.load().hoist_plan_free
+        self._free: Any = lib.load().hoist_plan_free
         self.model = model
         facts = next(device for device in session.devices
                      if device.index == self.info.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _dtypes
 from ._errors import FailedPrecondition, InvalidArgument
@@ -13,9 +13,6 @@ from ._model import TensorInfo
 if TYPE_CHECKING:
     import numpy
     import torch
-
-    from ._plan import PlannedTensors
-    from ._session import Lease
 
 _CUDA = 2
 
@@ -34,6 +31,16 @@ class _CudaBytes:
             "version": 3}
 
 
+class HasDevice(Protocol):
+    """What a tensor asks of the lease, plan or image that it is a view of."""
+
+    device_kind: int
+    device_uuid: bytes
+
+    def check(self) -> None:
+        """Raises if its memory may not be read."""
+
+
 class Tensor:
     """A view of a tensor in a lease, or of a group under a plan.
 
@@ -42,7 +49,7 @@ class Tensor:
     device a write through torch() ends the process with SIGSEGV.
     """
 
-    def __init__(self, lease: Lease | PlannedTensors, info: TensorInfo,
+    def __init__(self, lease: HasDevice, info: TensorInfo,
                  address: int) -> None:
         self._lease = lease
         self._address = address
@@ -85,7 +92,7 @@ class Tensor:
         if self._lease.device_kind == _CUDA:
             raise InvalidArgument(
                 f'tensor "{self.name}" is in GPU memory; use .torch()')
-        memory = (c.c_uint8 * self.nbytes).from_address(self._address or 1)
+        memory: Any = (c.c_uint8 * self.nbytes).from_address(self._address or 1)
         memory.lease = self._lease
         return memory
 

@@ -42,8 +42,9 @@ def groups_of(kind: Any, model: nn.Module) -> Any:
 
 def group_names(model: nn.Module) -> list[str]:
     """An attached module's groups, in the order of its tree."""
-    with hoist.connect() as session:
-        return [group.name for group in session.model(hoist.stats(model).model)]
+    # hoistd has them in the order in which they were handed over: several at
+    # once.
+    return [group.spec.name for group in vars(model)["_hoist"].groups]
 
 
 def least_budget(model: nn.Module, **options: Any) -> int:

@@ -148,7 +148,7 @@ def test_looking_at_all_weights_keeps_few_of_them(idle):
         for _ in range(2):
             for value in model.parameters():
                 assert value.abs().sum() > 0
-        assert rss() - before < 24 << 20
+        assert rss() - before < 32 << 20
         assert hoist.stats(model).idle_reads >= 64
 
 

@@ -173,8 +173,9 @@ def check(module: nn.Module) -> None:
 def check_wanted(wanted: Wanted) -> Wanted:
     if wanted.idle not in IDLE:
         raise InvalidArgument(f"idle={wanted.idle!r} is none of {IDLE}")
-    for amount in (wanted.budget.values() if isinstance(wanted.budget, dict)
-                   else [wanted.budget]):
+    amounts: Any = (wanted.budget.values() if isinstance(wanted.budget, dict)
+                    else [wanted.budget])
+    for amount in amounts:
         to_bytes(amount, 1)
     if wanted.storage_dtype is not None:
         check_storage_type(wanted.storage_dtype)

@@ -101,7 +101,8 @@ def _spread(wanted: Wanted, specs: list[GroupSpec]
     if not wanted.budget:
         raise InvalidArgument("budget={} names no device")
     total = sum(spec.nbytes for spec in specs)
-    parts, amounts = [], []
+    parts: list[DevicePart] = []
+    amounts: list[int] = []
     for key, amount in wanted.budget.items():
         device, torch_device = find_device(wanted.session, key)
         if any(part.device == device for part in parts):

@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import threading
+import types
 import weakref
 from typing import Any, Iterator, NoReturn
 
@@ -307,7 +308,8 @@ class Attachment:
     def _calls_on_stack(self, *modules: nn.Module) -> int:
         """Of these modules, by this thread; 1 at least within compiled code,
         which does not tell."""
-        found, frame = 0, sys._getframe()
+        found = 0
+        frame: types.FrameType | None = sys._getframe()
         while frame is not None:
             code = frame.f_code
             if code is nn.Module._call_impl.__code__:
@@ -481,7 +483,8 @@ class Attachment:
 
         visit(self.root, self.parts[0].torch_device)
         for module, device in devices.items():
-            for holder in (module._parameters, module._buffers):
+            holders: list[Any] = [module._parameters, module._buffers]
+            for holder in holders:
                 for key, value in holder.items():
                     if value is None or self.manages(module, key) or (
                             value.device == device):

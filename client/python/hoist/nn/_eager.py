@@ -10,7 +10,7 @@ import torch
 
 try:
     # torch 2.7 and newer; older ones pay for the import.
-    from torch._C._dynamo.eval_frame import (  # type: ignore[import]
+    from torch._C._dynamo.eval_frame import (
         _FrameAction, _FrameExecStrategy, set_code_exec_strategy)
 
     _MARKS = True

@@ -65,7 +65,7 @@ class IdleGroup:
 
     def memory(self, address: int, nbytes: int) -> Any:
         """Host memory for torch, that keeps the reservation."""
-        found = (c.c_uint8 * nbytes).from_address(address)
+        found: Any = (c.c_uint8 * nbytes).from_address(address)
         found.image = self.image
         return found
 
@@ -196,8 +196,9 @@ class IdleTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
-                           kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+            cls, func: Any, types: Any, args: Any = (),
+            kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         _refuse_writes(func, args, kwargs)
         flat, spec = pytree.tree_flatten((args, kwargs))
@@ -353,6 +354,6 @@ _ESCAPES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__reduce_ex__: _reduce,
     torch.Tensor.__format__: _format,
     torch.Tensor.detach: _detach,
-    torch.Tensor.data.__get__: _detach,
-    torch.Tensor.data.__set__: _set_data,
+    torch.Tensor.data.__get__: _detach,  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
 }

@@ -160,6 +160,7 @@ def _settle(module: nn.Module) -> None:
 
 def _held(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
     quantised = False
+    value: Any
     for key, value in module._parameters.items():
         if value is not None:
             quantised |= type(value) is not nn.Parameter
@@ -216,7 +217,7 @@ def _store(found: list[tuple[Weight, str, torch.Tensor]]) -> None:
     pieces = []
     by_storage: dict[int, list[_Piece]] = {}
     for weight, name, tensor in found:
-        start = tensor.storage_offset() * tensor.element_size()
+        start = int(tensor.storage_offset()) * tensor.element_size()
         piece = _Piece(weight, name, tensor, start, start + span_bytes(tensor))
         pieces.append(piece)
         if piece.end == piece.start:

@@ -125,7 +125,8 @@ def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
     that no pattern skips by their module's name, or by their own: a position
     embedding is often a parameter of the model itself."""
     # A module that is given itself stands for its own weights alone.
-    left_alone = {one for one in skip if isinstance(one, nn.Module)}
+    left_alone: set[nn.Module] = {one for one in skip
+                                  if isinstance(one, nn.Module)}
     left_alone |= modules_that_match(
         root, [one for one in skip if not isinstance(one, nn.Module)])
     patterns = [one for one in skip if isinstance(one, str)]

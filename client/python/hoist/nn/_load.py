@@ -243,7 +243,8 @@ def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
             with _NothingToFill():
                 module = factory()
         finally:
-            nn.Module.register_parameter = register  # type: ignore
+            nn.Module.register_parameter = (  # type: ignore[method-assign]
+                register)
     if not isinstance(module, nn.Module):
         raise InvalidArgument(
             f"the factory gave a {type(module).__name__}, not a module")

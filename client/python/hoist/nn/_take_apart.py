@@ -72,9 +72,9 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
 
 def _of_wrapper(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
     """Subclasses without memory of their own, by torch's own protocol."""
-    names, context = tensor.__tensor_flatten__()
+    kind: Any = type(tensor)
+    names, context = kind.__tensor_flatten__(tensor)
     size, stride = tensor.size(), tensor.stride()
-    kind = type(tensor)
     parameter = isinstance(tensor, nn.Parameter)
     parts, builders = _several([(f".{name}", getattr(tensor, name))
                                 for name in names])
@@ -138,18 +138,18 @@ def _of_object(value: Any, depth: int) -> tuple[Parts, PutTogether]:
     if isinstance(value, _OPAQUE) or not depth or not hasattr(
             value, "__dict__"):
         return [], lambda found: value
-    _, parts, builders = _attributes(value, depth - 1)
+    _, parts, attributes = _attributes(value, depth - 1)
     if not parts:
         return [], lambda found: value
 
     def put_together(found: Sequence[torch.Tensor]) -> Any:
         made = copy.copy(value)
-        made.__dict__.update(builders(found))
+        made.__dict__.update(attributes(found))
         return made
 
     # The tensors themselves are not kept.
     value = copy.copy(value)
-    value.__dict__.update(builders([part.to("meta") for _, part in parts]))
+    value.__dict__.update(attributes([part.to("meta") for _, part in parts]))
     return parts, put_together
 
 
