@@ -4,6 +4,7 @@ the same written by hand, and nothing is read again for the next worker.
 torch_worker_test.py HOISTD MODEL_FOLDER; skipped where there is no PyTorch.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -64,14 +65,17 @@ class TorchWorker(unittest.TestCase):
         read = self.daemon.counters()["file_read_bytes"]
         self.assertGreater(read, 80 * MIB)
         grown = float(re.search(r"grew by (-?[0-9.]+) MiB", said)[1])
-        self.assertLess(grown, 50, "its own memory, of a model of 87 MiB")
+        version = importlib.metadata.version("torch").split(".")
+        # Older ones import torch._dynamo.
+        most = 50 if [int(one) for one in version[:2]] >= [2, 7] else 80
+        self.assertLess(grown, most, "its own memory, of a model of 87 MiB")
         _, second = self.run_worker("--by-hand")
         self.assertEqual(first, second)
         self.assertEqual(self.daemon.counters()["file_read_bytes"], read)
 
+    @unittest.skipIf(importlib.util.find_spec("transformers") is None,
+                     "transformers is not installed")
     def test_transformers_model_and_the_one_by_hand_agree(self):
-        if importlib.util.find_spec("transformers") is None:
-            self.skipTest("transformers is not installed")
         _, by_hand = self.run_worker("--by-hand")
         _, theirs = self.run_worker()
         self.assertIn("transformers", theirs["module"])
