@@ -198,7 +198,7 @@ def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
     return converted, name
 
 
-_building = threading.Lock()
+_building = threading.RLock()
 
 # In-place functions that change values alone.
 _FILLS = frozenset((
@@ -226,18 +226,20 @@ class _NothingToFill(TorchFunctionMode):
 def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
     """Calls the factory; parameters that it registers become meta ones, so
     that initialising them costs nothing. Buffers are real."""
-    register = nn.Module.register_parameter
+    builder = threading.get_ident()
 
     def on_meta(module: nn.Module, name: str,
                 param: nn.Parameter | None) -> None:
         register(module, name, param)
-        if param is not None and not param.is_meta:
+        if param is not None and not param.is_meta and (
+                threading.get_ident() == builder):
             made = nn.Parameter(param.detach().to("meta"),
                                 requires_grad=param.requires_grad)
             made.__dict__.update(param.__dict__)
             module._parameters[name] = made
 
     with _building:
+        register = nn.Module.register_parameter
         nn.Module.register_parameter = on_meta  # type: ignore[assignment]
         try:
             with _NothingToFill():
