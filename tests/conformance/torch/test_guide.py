@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import json
 import pathlib
 import pickle
 import re
@@ -245,7 +246,8 @@ def check_workers(block: Block, world: World) -> None:
         codes = [worker.communicate("\n", timeout=60) and worker.returncode
                  for worker in workers]
     assert codes == [0, 0]
-    assert sessions.count('"id"') == 2
+    pids = {int(one["pid"]) for one in json.loads(sessions)["sessions"]}
+    assert {worker.pid for worker in workers} <= pids
     assert said[0] == said[1]
     expected = generated(world.resident(), world.ids).tolist()
     assert ast.literal_eval(said[0][1]) == expected
