@@ -20,6 +20,8 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 class FakeAttachment:
     """Notes what is entered and left, and moves inputs as Attachment does."""
 
+    moves_inputs = True  # As there are several devices.
+
     def __init__(self) -> None:
         self.parts = [types.SimpleNamespace(torch_device=CPU),
                       types.SimpleNamespace(torch_device=META)]
