@@ -113,10 +113,12 @@ def _of_speech(model: nn.Module, device: torch.device) -> Any:
 
 @_seeded
 def _transcribe(model: nn.Module, device: torch.device) -> Any:
+    # It makes tensors on the model's device and mixes them with the inputs:
+    # idle weights are on the CPU.
+    features = _noise(device, 2, 16, 40).to(model.device)
     return model.generate(
-        input_features=_noise(device, 2, 16, 40), max_new_tokens=5,
-        min_new_tokens=5, do_sample=False, decoder_start_token_id=1,
-        pad_token_id=0)
+        input_features=features, max_new_tokens=5, min_new_tokens=5,
+        do_sample=False, decoder_start_token_id=1, pad_token_id=0).to(device)
 
 
 @_seeded

@@ -231,3 +231,37 @@ def test_weights_that_come_later_are_the_workers_own(device):
             assert_equal_outputs(model(x), expected)
             del model.layers[6]
             assert_equal_outputs(model(x), before)
+
+
+def test_a_backward_through_staged_weights_raises(device):
+    """Item 1: they are for inference; by then other bytes are there."""
+    torch.manual_seed(0)
+    model = Stack(4).to(device)
+    x = torch.randn(2, 64, device=device)
+    expected = model(x)
+    assert expected.requires_grad
+    with attached(model, 0.6):
+        output = model(x)
+        assert torch.equal(output, expected)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            output.sum().backward()
+        x.requires_grad_(True)
+        with pytest.raises(hoist.FailedPrecondition, match="no_grad"):
+            model(x)
+
+
+def test_kernels_are_chosen_as_for_resident_weights(device):
+    """Item 1: matmul of inputs that are not contiguous folds where the weight
+    needs grad, which gives other last bits."""
+    torch.manual_seed(0)
+    model = Stack(2)
+    model.layers[0] = torch.nn.Linear(64, 48)
+    model.layers[1] = torch.nn.Linear(48, 64)
+    model.to(device)
+    x = torch.randn(3, 64, 17, device=device).transpose(1, 2)
+    with torch.no_grad():
+        expected = model(x)
+        with attached(model, 1.0):
+            assert torch.equal(model(x), expected)
+            with hoist.stage(model.layers[0]):
+                assert model.layers[0].weight.requires_grad

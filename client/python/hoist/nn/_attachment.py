@@ -188,6 +188,14 @@ class Attachment:
             self._return_to = came_from
         return self.move_inputs(args, kwargs, part.torch_device)
 
+    @property
+    def moves_inputs(self) -> bool:
+        """Of a group's modules: between devices; and into a pass's middle,
+        where a caller begins there (generate() with an encoder)."""
+        return len(self.parts) > 1 or (
+            not self._pass_depth
+            and self.parts[0].torch_device.type != "cpu")
+
     def move_inputs(self, args: Any, kwargs: Any,
                     device: torch.device) -> tuple[Any, Any]:
         kept = {name: kwargs[name] for name in kwargs

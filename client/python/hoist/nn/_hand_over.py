@@ -14,7 +14,7 @@ from torch import nn
 from .. import _dtypes, _session
 from .._errors import AlreadyExists, FailedPrecondition, NotFound
 from .._model import Group, Model
-from ._inventory import Stored
+from ._inventory import Stored, as_stored
 from ._layout import GroupSpec
 
 _PIECE = 16 << 20  # Hashed at once, by one thread.
@@ -50,13 +50,6 @@ def _sha256(piece: torch.Tensor) -> bytes:
 
 def _bytes_of(stored: Stored) -> torch.Tensor:
     """All bytes that its elements span, on the CPU."""
-    tensor = _on_cpu(stored)
-    start = tensor.storage_offset() * tensor.element_size()
-    return torch.empty(0, dtype=torch.uint8).set_(
-        tensor.untyped_storage(), start, (stored.nbytes,), (1,))
-
-
-def _on_cpu(stored: Stored) -> torch.Tensor:
     tensor = stored.tensor
     assert tensor is not None
     if tensor.is_meta:
@@ -64,11 +57,18 @@ def _on_cpu(stored: Stored) -> torch.Tensor:
             f'"{stored.name}" is on the meta device and has no bytes; use '
             "hoist.load for weights in files, or name= for a model that hoistd "
             "has already")
+    start = tensor.storage_offset() * tensor.element_size()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.untyped_storage(), start, (stored.nbytes,), (1,)).cpu()
+
+
+def _on_cpu(stored: Stored) -> torch.Tensor:
+    """The tensor, with its strides."""
+    tensor = stored.tensor
+    assert tensor is not None
     if tensor.device.type == "cpu":
         return tensor
-    found = torch.empty_strided(tensor.shape, tensor.stride(),
-                                dtype=tensor.dtype)
-    return found.copy_(tensor)
+    return as_stored(_bytes_of(stored), stored)
 
 
 def known_model(session: _session.Session, name: str,

@@ -51,20 +51,19 @@ class Hook:
 @dataclasses.dataclass
 class Begin(Hook):
     groups: list[LiveGroup]
-    # Of several devices: where the inputs were, of each call that is running.
+    # Where the inputs were, of each running call that had them moved.
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         for group in self.groups:
             self.attachment.enter(group)
-        parts = self.attachment.parts
-        if len(parts) == 1:
+        if not self.attachment.moves_inputs:
             return None
+        device = self.groups[0].part.torch_device
         self.came_from.append(device_of((args, kwargs)) or
-                              parts[0].torch_device)
-        return self.attachment.move_inputs(args, kwargs,
-                                           self.groups[0].part.torch_device)
+                              self.attachment.parts[0].torch_device)
+        return self.attachment.move_inputs(args, kwargs, device)
 
 
 @dataclasses.dataclass

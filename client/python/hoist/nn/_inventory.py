@@ -109,6 +109,15 @@ class Weight:
               for alias in self.aliases)]
 
 
+def as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
+    """Bytes as the stored tensor: its type, shape and strides."""
+    meta = stored.meta
+    return torch.empty(0, dtype=meta.dtype, device=memory.device).set_(
+        memory.untyped_storage(),
+        memory.storage_offset() // meta.dtype.itemsize, meta.shape,
+        meta.stride())
+
+
 def span_bytes(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0

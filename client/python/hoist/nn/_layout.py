@@ -119,6 +119,12 @@ def _pin_what_spans(specs: list[GroupSpec]) -> None:
                 break
 
 
+def _overlaps(stored: Stored) -> bool:
+    """Several of its elements are one, so that it cannot be written to."""
+    return any(size > 1 and stride == 0 for size, stride in
+               zip(stored.meta.shape, stored.meta.stride()))
+
+
 def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                    storage: torch.dtype, skip: Skip) -> None:
     """Marks what is stored as `storage`: parameters of larger floating types
@@ -139,6 +145,7 @@ def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
                 if (weight.kind == "parameter" and weight.plain and not skipped
                         and not matches(part.stored.name, root, patterns)
                         and part.dtype == part.stored.meta.dtype
+                        and not _overlaps(part.stored)
                         and may_be_cast(part.dtype, storage)):
                     cast[part.stored.name] = storage
                 else:

@@ -15,7 +15,7 @@ from .._model import Group, Model
 from .._plan import Plan, PlanStats
 from .._tensor import Tensor
 from ._idle import IdleGroup, IdleTensor, Shelf
-from ._inventory import Stored, Weight, span_bytes
+from ._inventory import Stored, Weight, as_stored, span_bytes
 from ._layout import GroupSpec
 
 log = logging.getLogger("hoist.nn")
@@ -153,6 +153,9 @@ class _Shown:
 
     swaps: list[Swap]
     casts: list[tuple[torch.Tensor, torch.Tensor]]  # To, from.
+    # What autograd would keep for a backward: as the module's own were, since
+    # torch chooses kernels by it (matmul folds for weights that need grad).
+    graded: list[torch.Tensor]
 
 
 class LiveGroup:
@@ -209,7 +212,7 @@ class LiveGroup:
             return stored.meta
         if stored.nbytes == 0:
             return _empty(stored, torch.device("cpu"))
-        return _as_stored(self._host_bytes(stored), stored)
+        return as_stored(self._host_bytes(stored), stored)
 
     def _host_bytes(self, stored: Stored) -> torch.Tensor:
         image = self.idle.image
@@ -286,6 +289,8 @@ class LiveGroup:
         if not self.is_staged:
             return
         self.is_staged = False
+        if torch.is_grad_enabled():
+            self._spoil_graphs()
         if self._trial:
             self._end_trial()
         if show_idle:
@@ -299,6 +304,13 @@ class LiveGroup:
             lease.release()
         elif self.part.plan is not None:
             self.part.plan.done(self.staged, stream=self._stream)
+
+    def _spoil_graphs(self) -> None:
+        """A backward through these weights would read what lies there by then;
+        autograd raises instead, as after any change in place."""
+        for shown in self._shown.values():
+            for value in shown.graded:
+                torch.autograd.graph.increment_version(value)
 
     def forget_addresses(self) -> None:
         """The plan was made anew."""
@@ -324,19 +336,22 @@ class LiveGroup:
             base = tensors[stored.name]
             if stored.name in self.spec.storage and stored.nbytes:
                 assert scratch is not None
-                to = _as_stored(scratch[at:], stored)
+                to = as_stored(scratch[at:], stored)
                 casts.append((to, base))
                 at += _aligned(stored.nbytes)
                 base = to
             bases[stored.name] = base
-        swaps = []
+        shown = _Shown([], casts, [])
         for weight in self.spec.weights:
             if id(weight) in self._private:
                 continue
             value = weight.put_together([part.view(bases[part.stored.name])
                                          for part in weight.parts])
-            swaps += weight.swaps(value)
-        return _Shown(swaps, casts)
+            if weight.requires_grad:
+                value.requires_grad_(True)
+                shown.graded.append(value)
+            shown.swaps += weight.swaps(value)
+        return shown
 
     # Buffers that a forward may write.
 
@@ -399,7 +414,7 @@ class LiveGroup:
             for stored in self.spec.stored:
                 device = devices[stored.name]
                 own[stored.name] = (
-                    _as_stored(self._host_bytes(stored).to(device, copy=True),
+                    as_stored(self._host_bytes(stored).to(device, copy=True),
                                stored)
                     if stored.nbytes else _empty(stored, device))
         swaps: list[Swap] = []
@@ -452,15 +467,6 @@ def _is_persistent(weight: Weight) -> bool:
     """Part of the state_dict; caches are not, and are written at any time."""
     return not any(place.key in place.module._non_persistent_buffers_set
                    for place in weight.places)
-
-
-def _as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
-    """Bytes as the stored tensor: its type, shape and strides."""
-    meta = stored.meta
-    return torch.empty(0, dtype=meta.dtype, device=memory.device).set_(
-        memory.untyped_storage(),
-        memory.storage_offset() // meta.dtype.itemsize, meta.shape,
-        meta.stride())
 
 
 def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
