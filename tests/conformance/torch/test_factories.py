@@ -114,3 +114,11 @@ def test_a_factory_that_fails_leaves_torch_as_it_was():
         hoist.nn._load.build_on_meta(fail)
     made = nn.Linear(2, 2)
     assert not made.weight.is_meta and made.weight.abs().sum() > 0
+
+
+def test_a_factory_that_moves_what_is_not_there_is_refused(tmp_path):
+    """Item 21: torch says "Cannot copy out of meta tensor"."""
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, {"weight": ("F32", [2, 2], bytes(16))})
+    with pytest.raises(hoist.InvalidArgument, match="only makes the module"):
+        hoist.load(lambda: nn.Linear(2, 2, bias=False).to("cpu"), path)

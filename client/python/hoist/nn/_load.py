@@ -244,6 +244,13 @@ def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
         try:
             with _NothingToFill():
                 module = factory()
+        except NotImplementedError as error:
+            if "meta tensor" not in str(error):
+                raise
+            raise InvalidArgument(
+                "the factory moves or reads the module's weights, which are "
+                "not there yet; it only makes the module, and hoist.load says "
+                f"where it goes ({error})") from error
         finally:
             nn.Module.register_parameter = (  # type: ignore[method-assign]
                 register)
