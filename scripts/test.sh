@@ -89,9 +89,9 @@ run_pytest() {  # PRESET
 # includes gRPC's headers compiles slowest by far there, and is left to
 # `--preset asan`.
 asan_targets=(
-  base_unit_test client_hostile_daemon_test client_model_files_test
-  client_model_table_test client_plan_lane_test client_plan_test
-  client_session_test config_test convert_test core_lane_test core_model_test
+  base_unit_test client_host_image_test client_hostile_daemon_test
+  client_model_files_test client_model_table_test client_plan_lane_test
+  client_plan_test client_session_test config_test convert_test core_lane_test core_model_test
   core_node_test core_parts_test core_planner_test device_conformance
   engine_fault_test engine_unit_test io_conformance_test io_fault_test
   io_unit_test mover_unit_test session_server_test session_unit_test shared_test

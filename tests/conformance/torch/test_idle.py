@@ -184,3 +184,24 @@ def test_a_meta_weight_is_on_meta_and_staged_all_the_same(device):
         assert all(value.is_meta for value in model.parameters())
         with pytest.raises(hoist.FailedPrecondition, match=DETACH):
             model.load_state_dict(Transformer().state_dict())
+
+
+def test_groups_are_staged_by_hoistds_names(device):
+    """Item 14: hoist.stage("model/group"), and of a whole model."""
+    model = Stack(3).to(device)
+    own = [value.detach().clone() for value in model.parameters()]
+    with attached(model, 0.9):
+        name = hoist.stats(model).model
+        idle = type(model.layers[1].up.weight)
+        with hoist.stage(f"{name}/layers.1") as found:
+            assert found is model
+            assert type(model.layers[1].up.weight) is not idle
+            assert model.layers[1].up.weight.device.type == device.type
+            assert type(model.layers[0].up.weight) is idle
+        with hoist.stage(name):
+            for value, wanted in zip(model.parameters(), own):
+                assert type(value) is not idle and torch.equal(value, wanted)
+        assert type(model.layers[1].up.weight) is idle
+        for wrong in ("nobody", "nobody/layers.1", f"{name}/layers.9"):
+            with pytest.raises(hoist.NotFound), hoist.stage(wrong):
+                pass
