@@ -155,7 +155,7 @@ install_torch() {
   local torch index
   local requirements=scripts/python-torch-requirements.txt
   if venv_has torch transformers diffusers accelerate torchao peft \
-    bitsandbytes safetensors gguf mypy; then return; fi
+    bitsandbytes safetensors gguf mypy xdist; then return; fi
   if [[ $check == 1 ]]; then
     say "missing: what $requirements lists, in $venv"
     incomplete=1

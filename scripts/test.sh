@@ -72,15 +72,19 @@ run_ctest() {  # PRESET LABELS [NOT-THESE]
 }
 
 run_pytest() {  # PRESET
-  local dirs=() dir
+  local dirs=() dir several=()
   for dir in client/python/tests tests/conformance/torch; do
     if compgen -G "$dir/test_*.py" >/dev/null; then dirs+=("$dir"); fi
   done
   say "pytest ${dirs[*]}"
+  if "$venv/bin/python" -c 'import xdist' 2>/dev/null; then
+    several=(-n "$((jobs < 8 ? jobs : 8))")
+  fi
   # Nothing is fetched: models are made on the spot.
   HOIST_BUILD_DIR=$PWD/build/$1 PYTHONPATH=$PWD/client/python \
     PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 \
     "$venv/bin/python" -m pytest -q -p no:cacheprovider --durations 5 \
+    ${several:+"${several[@]}"} \
     --junit-xml "$results/pytest.xml" "${dirs[@]}" </dev/null
   [[ -f $results/pytest.xml ]] || step "pytest wrote no result" false
 }

@@ -219,13 +219,17 @@ def test_a_mapping_names_groups_and_the_innermost_name_wins():
         "layers.1": ["layers.1"], "layers.1.inner": ["layers.1.inner"]}
 
 
+def _seven(name, module):
+    return 7
+
+
 @pytest.mark.parametrize("rule, said", [
     ({"a": ["nowhere"]}, "not there"),
     ({"a": ["0"], "b": ["0"]}, 'in "b" and in "a"'),
-    (lambda name, module: 7, "gave 7"),
+    (_seven, "gave 7"),
     ("blocks", "none of"), (("block", 0), "none of"),
     (("block", 1.5), "none of"), (("leaf", 2), "none of"), (3, "none of"),
-    (None, "none of")], ids=str)
+    (None, "none of")], ids=lambda one: getattr(one, "__name__", str(one)))
 def test_a_bad_rule_says_what_would_do(rule, said):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     with pytest.raises(hoist.InvalidArgument, match=said):
