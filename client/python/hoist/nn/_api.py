@@ -19,7 +19,6 @@ from ._casting import (DEFAULT_SKIP, Skip, check_storage_type,
                        modules_that_match)
 from ._grouping import Groups
 from ._hand_over import known_model, name_by_content
-from ._heap import give_back_free_memory
 from ._hooks import attachment_of, attachments_in, find_attached
 from ._layout import choose_storage, lay_out
 from ._progress import progress_bar
@@ -104,7 +103,6 @@ def attach(module: nn.Module, budget: Budget = None, *,
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"attach {name}", total) as advance:
         assemble(module, wanted, specs, excluded, original, name, advance)
-    give_back_free_memory()
     return module
 
 

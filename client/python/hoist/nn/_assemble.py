@@ -21,6 +21,7 @@ from ._casting import Skip
 from ._grouping import Groups
 from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
+from ._heap import give_back_free_memory
 from ._layout import GroupSpec
 from ._live import DevicePart, LiveGroup
 
@@ -65,6 +66,9 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     attachment.parts, shares = _spread(wanted, specs)
     try:
         _make_live(attachment, wanted, specs, original, name, advance, shares)
+        # What hoistd allocates on a device may need what the module had there.
+        give_back_free_memory(any(device.type == "cuda" for device in
+                                  attachment.devices.values()))
         _pin(attachment, wanted)
         _plan(attachment, wanted)
         attachment.install()
