@@ -70,6 +70,8 @@ class DevicePart:
         self.missed = 0  # Stages that the plan had nothing for, when planned.
         self._past: list[PlanStats] = []  # Of plans before this one.
         self._terms: dict[str, Any] = {}
+        self.captured = False  # A CUDA graph holds the plan's addresses.
+        self.scratch_needed = 0  # By the group that casts most.
         self._scratch: torch.Tensor | None = None
         self._scratch_stream: int | None = None
 
@@ -124,11 +126,11 @@ class DevicePart:
         if self.torch_device.type == "cuda":
             torch.cuda.current_stream(self.torch_device).synchronize()
 
-    def scratch(self, nbytes: int) -> torch.Tensor:
+    def scratch(self) -> torch.Tensor:
         """Where weights are cast to: one place, since groups whose weights are
         cast are used one after another."""
-        if self._scratch is None or self._scratch.numel() < nbytes:
-            self._scratch = torch.empty(nbytes, dtype=torch.uint8,
+        if self._scratch is None:
+            self._scratch = torch.empty(self.scratch_needed, dtype=torch.uint8,
                                         device=self.torch_device)
         return self._scratch
 
@@ -191,6 +193,8 @@ class LiveGroup:
         self._host_infos = {info.name: info for info in original.tensors}
         self._off = self._idle_swaps(spec.weights)
         self.casts_bytes = _scratch_bytes(spec)
+        if not self.pinned:
+            part.scratch_needed = max(part.scratch_needed, self.casts_bytes)
 
     # What the module sees.
 
@@ -331,7 +335,7 @@ class LiveGroup:
         scratch, at = None, 0
         if self.casts_bytes:
             scratch = (self._scratch if self._scratch is not None else
-                       self.part.scratch(self.casts_bytes))
+                       self.part.scratch())
         for stored in self.spec.stored:
             base = tensors[stored.name]
             if stored.name in self.spec.storage and stored.nbytes:
@@ -415,7 +419,7 @@ class LiveGroup:
                 device = devices[stored.name]
                 own[stored.name] = (
                     as_stored(self._host_bytes(stored).to(device, copy=True),
-                               stored)
+                              stored)
                     if stored.nbytes else _empty(stored, device))
         swaps: list[Swap] = []
         for weight in self.spec.weights:
