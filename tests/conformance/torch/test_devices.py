@@ -3,18 +3,20 @@ model on each, from one host copy."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from conftest import KIND  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from models import (CASES, WIDTH, Block, ImageTransformer, Stack,  # noqa: E402
                     Transformer, numbers)
 from passes import (assert_passes, attached, make, references)  # noqa: E402
 
+KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
 TWO = "" if KIND == "cuda" else "[device.emulated]\ncount = 2\n"
 pytestmark = [pytest.mark.hoistd(extra=TWO),
               pytest.mark.usefixtures("two_devices", "hoistd")]
