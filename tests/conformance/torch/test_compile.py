@@ -14,6 +14,7 @@ import hoist  # noqa: E402
 from compiling import CountingBackend, fresh_compiler  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from models import WIDTH, Block, Stack, Transformer, numbers  # noqa: E402
+from passes import attached, group_names  # noqa: E402
 from torch import nn  # noqa: E402
 
 Backend = Any
@@ -190,3 +191,29 @@ def test_a_captured_pass_is_replayed_between_ordinary_ones(hoistd, device,
                                  f"pass after replay {at}")
     torch.cuda.synchronize()
     hoist.check(module)
+
+
+def test_a_plan_that_a_graph_was_captured_with_is_not_made_anew(
+        hoistd, device, monkeypatch):
+    """Item 20: though a later pass stages what it does not have."""
+    from hoist.nn._hooks import attachment_of
+    from hoist.nn._live import DevicePart
+
+    torch.manual_seed(0)
+    model = Stack(4).to(device)
+    x = numbers(2, WIDTH).to(device)
+    with torch.no_grad():
+        expected = model(x)
+        for captures in (False, True):
+            with attached(model, 1.0):
+                order = group_names(model)
+            with attached(model, 1.0, order=order[1:]):
+                part = attachment_of(model).parts[0]
+                plan = part.plan
+                with monkeypatch.context() as patch:
+                    patch.setattr(DevicePart, "is_capturing",
+                                  lambda _: captures)
+                    model.layers[1](x)
+                for _ in range(2):
+                    assert torch.equal(model(x), expected)
+                assert (part.plan is plan) == captures

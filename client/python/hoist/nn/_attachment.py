@@ -270,9 +270,10 @@ class Attachment:
         """Plans anew with this pass's order if it staged what the plan does not
         have; what else the plan has comes last. So each group is planned for
         after the first pass that it comes in. Where hoistd refuses, groups are
-        staged without a plan."""
+        staged without a plan. A plan that a CUDA graph was captured with stays:
+        the graph's addresses are its."""
         for part in self.parts:
-            if part.plan is None or part.is_capturing():
+            if part.plan is None or part.captured:
                 continue
             missed = part.plan.stats.unplanned
             if missed == part.missed:

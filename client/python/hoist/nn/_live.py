@@ -235,6 +235,8 @@ class LiveGroup:
         beside_plan: by a lease, whose bytes this waits for.
         """
         self._stream = self.part.stream()
+        if self.part.is_capturing():
+            self.part.captured = True
         try:
             with torch.inference_mode(False):
                 address = self._bring(beside_plan or self.pinned)
