@@ -74,10 +74,16 @@ class SessionFixture : public ::testing::Test {
     ASSERT_NE(other.Call(unknown).message.code(), 0);
   }
 
-  // Two round trips on an open session: the second is read in a later turn of
-  // the loop than all that was ready before the first.
-  static void Barrier(RawSession& client) {
-    for (int i = 0; i < 2; ++i) client.Call(hoist::v1::ClientMessage());
+  // A round trip on an open session, answered by the engine: its reply goes
+  // through the mailbox, so all that was posted before is delivered. A request
+  // that the session thread answers itself would not do: its socket may be read
+  // before the mailbox.
+  void Barrier(RawSession& client) {
+    hoist::v1::ClientMessage message;
+    message.mutable_describe_model()->set_name("barrier");
+    ASSERT_TRUE(client.Send(message));
+    engine().describe_model.Next().done(absl::NotFoundError("a barrier"));
+    ASSERT_TRUE(client.Receive().has_value());
   }
 
   TempDir dir_;
