@@ -1,0 +1,309 @@
+"""What transformers does to a checkpoint's names and tensors as it loads it.
+
+Its version 5 renames tensors, merges experts, and fuses and splits projections.
+Which file tensor goes where is asked of its own functions, and its operations
+run as they are, on tensors that know where their elements are in the files
+instead of what they are (_Traced). So a conversion that this file has never
+heard of is either followed or refused, never got wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import math
+import re
+import sys
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from .. import _dtypes
+from .._errors import Unimplemented
+from ._pieces import Source, concatenate, reshape, split, stack, whole
+from ._safetensors import FileTensor
+
+_log = logging.getLogger("hoist.nn")
+
+_Found = tuple[dict[str, Source], dict[str, str]]
+
+_WIDE = frozenset(("F16", "BF16", "F32", "F64"))
+_INSTEAD = "hoist.attach takes the module once transformers has loaded it"
+
+
+def library_sources(module: nn.Module,
+                    headers: Mapping[str, FileTensor]) -> _Found:
+    """Where the tensors that transformers fills come from, by their names in
+    the module's state_dict; and for those whose conversion is more than joining
+    runs of the files' tensors: name -> why, and what would do.
+
+    A source's type is the files' and its shape may differ from the module's:
+    both are the caller's to judge. ({}, {}) if the module is none of
+    transformers', or, with a warning, if this version of it does not answer.
+    Reads no weight; does not import transformers for other modules.
+    """
+    library = sys.modules.get("transformers.modeling_utils")
+    if library is None or not isinstance(module, library.PreTrainedModel):
+        return {}, {}
+    version = str(sys.modules["transformers"].__version__)
+    if int(version.partition(".")[0]) < 5:
+        return _renamed(module, headers), {}
+    try:
+        return _converted(module, headers)
+    except (AttributeError, ImportError, LookupError, TypeError,
+            ValueError) as error:
+        _log.warning(
+            "transformers %s does not say how it would load a %s (%s: %s); its "
+            "tensors are looked for by their plain names", version,
+            type(module).__name__, type(error).__name__, error)
+        return {}, {}
+
+
+def _renamed(module: Any, headers: Mapping[str, FileTensor]
+             ) -> dict[str, Source]:
+    """As version 4, which only renames."""
+    known = module.state_dict()
+    prefix = f"{module.base_model_prefix}."
+    fix = getattr(module, "_fix_state_dict_key_on_load", None)
+    rules = getattr(module, "_checkpoint_conversion_mapping", None) or {}
+    sources: dict[str, Source] = {}
+    for name, tensor in headers.items():
+        renamed = fix(name)[0] if fix else name
+        for pattern, replacement in rules.items():
+            renamed, matches = re.subn(pattern, replacement, renamed)
+            if matches:
+                break
+        for one in (renamed, prefix + renamed, renamed.removeprefix(prefix),
+                    name):
+            if isinstance(known.get(one), torch.Tensor):
+                sources.setdefault(one, whole(name, tensor))
+                break
+    return sources
+
+
+def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
+    """As version 5 (core_model_loading.convert_and_load_state_dict_in_model):
+    it renames tensors in their natural order, collects them by what they are
+    renamed to, and converts what it has collected."""
+    core = importlib.import_module("transformers.core_model_loading")
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    quantizer = _quantizer(module)
+    rules = mapping.get_model_conversion_mapping(module, None, quantizer)
+    renamings = [one for one in rules if isinstance(one, core.WeightRenaming)]
+    converters = [one for one in rules if isinstance(one, core.WeightConverter)]
+    by_pattern = {pattern: converter for converter in converters
+                  for pattern in converter.source_patterns}
+    known = {name: value for name, value in module.state_dict().items()
+             if isinstance(value, torch.Tensor)}
+    prefix = module.base_model_prefix
+    loads: dict[str, Any] = {}  # A Source, or a converter of its own.
+    for name in sorted(headers, key=core.dot_natural_key):
+        target, pattern = core.rename_source_key(name, renamings, converters,
+                                                 prefix, known)
+        if target not in known and name in known:  # In the module's own form.
+            target, pattern = core.rename_source_key(name, [], [], prefix,
+                                                     known)
+        if target not in known:
+            continue
+        if target not in loads:
+            loads[target] = (whole(name, headers[name]) if pattern is None
+                             else copy.deepcopy(by_pattern[pattern]))
+        if not isinstance(loads[target], Source):
+            loads[target].add_tensor(target, name, pattern or name,
+                                     _Traced(whole(name, headers[name])))
+    sources: dict[str, Source] = {}
+    refused: dict[str, str] = {}
+    for name, load in loads.items():
+        if isinstance(load, Source):
+            sources[name] = load
+            continue
+        try:
+            sources |= _convert(module, name, load)
+        except _Refused as why:
+            targets = load.target_patterns
+            refused |= {name.replace(targets[0], target): str(why)
+                        for target in targets}
+    if quantizer is not None:
+        refused |= _quantised(quantizer, known, sources)
+    return ({name: source for name, source in sources.items()
+             if name in known and name not in refused},
+            {name: why for name, why in refused.items() if name in known})
+
+
+def _quantizer(module: Any) -> Any:
+    """What the library would make for the module's checkpoint, or None."""
+    made = getattr(module, "hf_quantizer", None)
+    config = getattr(module.config, "quantization_config", None)
+    if made is not None or config is None:
+        return made
+    auto = importlib.import_module("transformers.quantizers.auto")
+    return auto.AutoHfQuantizer.from_config(config, pre_quantized=True)
+
+
+def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
+               sources: Mapping[str, Source]) -> dict[str, str]:
+    """Weights that a module without the quantizer's layers has no scales for:
+    their bytes alone are not their values."""
+    return {
+        name: f"{source.dtype} in the files, and its scales are elsewhere: "
+              f"{type(quantizer).__name__} of transformers converts it; "
+              f"{_INSTEAD}"
+        for name, source in sources.items()
+        if name in known and source.dtype not in _WIDE
+        and known[name].is_floating_point() and known[name].itemsize > 1}
+
+
+def _convert(module: Any, name: str, converter: Any) -> dict[str, Source]:
+    """What a converter makes of what it has collected, by its full names."""
+    converter.operations = [_Step(one) for one in converter.operations]
+    made = converter.convert(name, model=module, config=module.config)
+    sources = {}
+    for target, value in made.items():
+        value = value[0] if isinstance(value, list) else value
+        if not isinstance(value, _Traced):
+            raise _Refused(f"what transformers makes for {target} is not made "
+                           f"of the files' tensors alone; {_INSTEAD}")
+        sources[target] = value.source
+    return sources
+
+
+class _Refused(Exception):
+    """What a converter does cannot be said in pieces."""
+
+
+class _Step:
+    """An operation whose errors say which one it is."""
+
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
+
+    def convert(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._operation.convert(*args, **kwargs)
+        except Exception as error:
+            raise _Refused(f"transformers' {type(self._operation).__name__}: "
+                           f"{error}; {_INSTEAD}") from error
+
+
+class _Traced(torch.Tensor):
+    """A tensor whose elements are known by where they are in the files."""
+
+    source: Source
+
+    @staticmethod
+    def __new__(cls: type[_Traced], source: Source) -> _Traced:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, source.shape, dtype=_dtypes.torch_dtype(source.dtype),
+            device=torch.device("meta"))
+        made.source = source
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+            cls, func: Any, types: Any, args: Any = (),
+            kwargs: Any = None) -> Any:
+        trace = _TRACES.get(func)
+        if trace is None:
+            raise Unimplemented(f"{func} makes other values than the files', or "
+                                "moves single elements")
+        made = trace(*map(_untraced, args), **(kwargs or {}))
+        return _Traced(made) if isinstance(made, Source) else (
+            [_Traced(one) for one in made])
+
+
+def _untraced(value: Any) -> Any:
+    if isinstance(value, _Traced):
+        return value.source
+    if isinstance(value, torch.Tensor):
+        raise Unimplemented("it puts other values among the files'")
+    if isinstance(value, (list, tuple)):
+        return [_untraced(one) for one in value]
+    return value
+
+
+# What aten's operators are in terms of pieces; arguments as theirs.
+
+def _split(source: Source, size: int, dim: int = 0) -> list[Source]:
+    length = source.shape[dim]
+    return split(source, [min(size, length - start)
+                          for start in range(0, length, size)], dim)
+
+
+def _unbind(source: Source, dim: int = 0) -> list[Source]:
+    return [_without(one, dim)
+            for one in split(source, [1] * source.shape[dim], dim)]
+
+
+def _select(source: Source, dim: int, index: int) -> Source:
+    return _without(_slice(source, dim, index % source.shape[dim],
+                           index % source.shape[dim] + 1), dim)
+
+
+def _slice(source: Source, dim: int = 0, start: int | None = None,
+           end: int | None = None, step: int = 1) -> Source:
+    if step != 1:
+        raise Unimplemented(f"it takes every {step}. element")
+    length = source.shape[dim]
+    first, last, _ = slice(start, end).indices(length)
+    last = max(first, last)
+    return split(source, [first, last - first, length - last], dim)[1]
+
+
+def _without(source: Source, dim: int) -> Source:
+    """Without a dimension, if its size is 1."""
+    dim %= len(source.shape)
+    if source.shape[dim] != 1:
+        return source
+    return reshape(source, source.shape[:dim] + source.shape[dim + 1:])
+
+
+def _unsqueeze(source: Source, dim: int) -> Source:
+    dim %= len(source.shape) + 1
+    return reshape(source, source.shape[:dim] + (1,) + source.shape[dim:])
+
+
+def _view(source: Source, shape: Sequence[int]) -> Source:
+    rest = math.prod(size for size in shape if size != -1)
+    return reshape(source, [source.elements // rest if size == -1 else size
+                            for size in shape])
+
+
+def _permute(source: Source, dims: Sequence[int]) -> Source:
+    dims = [dim % len(source.shape) for dim in dims]
+    long = [dim for dim in dims if source.shape[dim] != 1]
+    if long != sorted(long):
+        raise Unimplemented("it moves single elements")
+    return reshape(source, [source.shape[dim] for dim in dims])
+
+
+def _transpose(source: Source, dim0: int, dim1: int) -> Source:
+    dims = list(range(len(source.shape)))
+    dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
+    return _permute(source, dims)
+
+
+def _same(source: Source, **_: Any) -> Source:
+    return source
+
+
+_aten = torch.ops.aten
+_TRACES: dict[Any, Callable[..., Source | list[Source]]] = {
+    _aten.alias.default: _same,
+    _aten.cat.default: lambda sources, dim=0: concatenate(sources, dim),
+    _aten.clone.default: _same,
+    _aten.detach.default: _same,
+    _aten.permute.default: _permute,
+    _aten.select.int: _select,
+    _aten.slice.Tensor: _slice,
+    _aten.split.Tensor: _split,
+    _aten.split_with_sizes.default: lambda source, sizes, dim=0: split(
+        source, sizes, dim),
+    _aten.squeeze.dim: _without,
+    _aten.stack.default: stack,
+    _aten.transpose.int: _transpose,
+    _aten.unbind.int: _unbind,
+    _aten.unsqueeze.default: _unsqueeze,
+    _aten.view.default: _view,
+}
