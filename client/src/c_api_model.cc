@@ -63,6 +63,38 @@ Status FillGrouping(const hoist_register_options& options,
   return Status();
 }
 
+Status FillJoined(const hoist_register_options& options,
+                  RegisterRequest* request) {
+  if (options.joined == nullptr && options.joined_count > 0) {
+    return Missing("joined");
+  }
+  for (size_t j = 0; j < options.joined_count; ++j) {
+    const hoist_joined_tensor& in = options.joined[j];
+    if (in.name == nullptr) return Missing("a joined tensor's name");
+    if (in.rank < 0 || in.rank > 64) {
+      return Status(Code::kInvalidArgument, "joined tensor \"" +
+                                                std::string(in.name) +
+                                                "\": rank must be 0 to 64");
+    }
+    if (in.shape == nullptr && in.rank > 0) {
+      return Missing("a joined tensor's shape");
+    }
+    if (in.parts == nullptr && in.part_count > 0) {
+      return Missing("a joined tensor's parts");
+    }
+    JoinedTensor joined;
+    joined.name = in.name;
+    joined.shape.assign(in.shape, in.shape + in.rank);
+    for (size_t p = 0; p < in.part_count; ++p) {
+      const hoist_joined_part& part = in.parts[p];
+      if (part.tensor == nullptr) return Missing("a part's tensor");
+      joined.parts.push_back({part.tensor, part.offset_bytes, part.size_bytes});
+    }
+    request->joined.push_back(std::move(joined));
+  }
+  return Status();
+}
+
 Result<SourceTensor> FromC(const hoist_publish_tensor& in) {
   if (in.name == nullptr) return Missing("a tensor's name");
   if (in.rank < 0 || in.rank > 64) {
@@ -106,6 +138,7 @@ Status Register(Session& session, const hoist_register_options& options,
   request.readers = options.readers;
   if (Status s = CheckReaders(options.readers); !s.ok()) return s;
   if (Status s = FillGrouping(options, &request); !s.ok()) return s;
+  if (Status s = FillJoined(options, &request); !s.ok()) return s;
   Result<ModelFiles> files = OpenModelFiles(options.path);
   if (!files.ok()) return files.status();
   request.shards = std::move(files->shards);
@@ -129,6 +162,7 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.group = std::move(image->group);
   request.image = std::move(image->memfd);
   request.readers = options.readers;
+  request.deadline_ms = options.deadline_ms;
   return Give(session.Publish(request), model);
 }
 

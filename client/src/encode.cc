@@ -58,6 +58,46 @@ class GroupingMessage {
   Hoist__V1__Grouping message_ = HOIST__V1__GROUPING__INIT;
 };
 
+// Owns what the JoinedTensor messages point at.
+class JoinedMessages {
+ public:
+  explicit JoinedMessages(const std::vector<JoinedTensor>& all) {
+    for (const JoinedTensor& joined : all) Add(joined);
+    for (auto& message : messages_) pointers_.push_back(&message);
+  }
+  JoinedMessages(const JoinedMessages&) = delete;
+  JoinedMessages& operator=(const JoinedMessages&) = delete;
+
+  std::vector<Hoist__V1__JoinedTensor*>& get() { return pointers_; }
+
+ private:
+  void Add(const JoinedTensor& joined) {
+    auto& parts = parts_.emplace_back();
+    for (const JoinedTensor::Part& part : joined.parts) {
+      Hoist__V1__JoinedTensor__Part message =
+          HOIST__V1__JOINED_TENSOR__PART__INIT;
+      message.tensor = Text(part.tensor);
+      message.offset_bytes = part.offset_bytes;
+      message.size_bytes = part.size_bytes;
+      parts.push_back(message);
+    }
+    auto& part_pointers = part_pointers_.emplace_back();
+    for (auto& part : parts) part_pointers.push_back(&part);
+    Hoist__V1__JoinedTensor message = HOIST__V1__JOINED_TENSOR__INIT;
+    message.name = Text(joined.name);
+    message.n_shape = joined.shape.size();
+    message.shape = const_cast<int64_t*>(joined.shape.data());
+    message.n_parts = part_pointers.size();
+    message.parts = part_pointers.data();
+    messages_.push_back(message);
+  }
+
+  std::deque<std::vector<Hoist__V1__JoinedTensor__Part>> parts_;
+  std::deque<std::vector<Hoist__V1__JoinedTensor__Part*>> part_pointers_;
+  std::deque<Hoist__V1__JoinedTensor> messages_;
+  std::vector<Hoist__V1__JoinedTensor*> pointers_;
+};
+
 Hoist__V1__RegisterModelRequest__File FileMessage(const OpenFile& file,
                                                   size_t fd_index) {
   Hoist__V1__RegisterModelRequest__File message =
@@ -106,6 +146,7 @@ std::string EncodeRegister(uint64_t request_id,
   std::vector<Hoist__V1__RegisterModelRequest__File*> pointers;
   for (auto& file : files) pointers.push_back(&file);
   GroupingMessage grouping(request);
+  JoinedMessages joined(request.joined);
 
   Hoist__V1__RegisterModelRequest body =
       HOIST__V1__REGISTER_MODEL_REQUEST__INIT;
@@ -118,6 +159,8 @@ std::string EncodeRegister(uint64_t request_id,
     body.index = &index;
   }
   body.grouping = grouping.get();
+  body.n_joined = joined.get().size();
+  body.joined = joined.get().data();
   body.readers = static_cast<Hoist__V1__Readers>(request.readers);
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_REGISTER_MODEL);
@@ -143,6 +186,7 @@ std::string EncodePublish(uint64_t request_id, const PublishRequest& request) {
   body.group = &group;
   body.fd_index = 0;
   body.readers = static_cast<Hoist__V1__Readers>(request.readers);
+  body.deadline_ms = request.deadline_ms;
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_PUBLISH);
   message.publish = &body;

@@ -35,12 +35,24 @@ struct NamedGroup {
   std::vector<std::string> tensors;
 };
 
+struct JoinedTensor {
+  struct Part {
+    std::string tensor;
+    uint64_t offset_bytes = 0;
+    uint64_t size_bytes = 0;
+  };
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<Part> parts;
+};
+
 struct RegisterRequest {
   std::string name;
   std::vector<OpenFile> shards;
   std::vector<OpenFile> index;  // One or none.
   int rule = 0;                 // HOIST_GROUPS_*, the proto's numbers.
   std::vector<NamedGroup> groups;
+  std::vector<JoinedTensor> joined;
   int readers = 0;  // HOIST_READERS_*, the proto's numbers.
 };
 
@@ -49,6 +61,7 @@ struct PublishRequest {
   GroupEntry group;
   UniqueFd image;
   int readers = 0;
+  uint64_t deadline_ms = 0;
 };
 
 struct StageRequest {

@@ -127,9 +127,11 @@ Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
 }
 
 Result<ModelPtr> Session::CallForModel(const Connection::Encode& encode,
-                                       std::span<const int> fds) {
+                                       std::span<const int> fds,
+                                       std::chrono::milliseconds deadline) {
   if (forked()) return ForkedStatus();
-  Result<Reply> reply = connection_->Call(encode, fds, call_deadline_);
+  Result<Reply> reply =
+      connection_->Call(encode, fds, deadline + call_deadline_);
   if (!reply.ok()) return reply.status();
   auto* model = std::get_if<ModelPtr>(&reply->body);
   if (model == nullptr) return WrongAnswer();
@@ -151,7 +153,7 @@ Result<ModelPtr> Session::Publish(const PublishRequest& request) {
   const int fd = request.image.get();
   return CallForModel(
       [&request](uint64_t id) { return EncodePublish(id, request); },
-      std::span(&fd, 1));
+      std::span(&fd, 1), std::chrono::milliseconds(request.deadline_ms));
 }
 
 Result<ModelPtr> Session::Describe(const std::string& name) {

@@ -83,8 +83,10 @@ class Session {
   explicit Session(std::chrono::milliseconds call_deadline);
 
   // Call's Internal where hoistd's answer is not the one that was asked for.
+  // `deadline`: what hoistd may wait for, beside the time that a call takes.
   Result<ModelPtr> CallForModel(const Connection::Encode& encode,
-                                std::span<const int> fds = {});
+                                std::span<const int> fds = {},
+                                std::chrono::milliseconds deadline = {});
   Status CallForNothing(const Connection::Encode& encode);
   Status Open(const ConnectOptions& options);
   Status Admit(Reply* reply);

@@ -53,6 +53,18 @@ absl::Status CheckText(absl::string_view what, absl::string_view text,
   return absl::OkStatus();
 }
 
+absl::Status CheckShape(absl::string_view what,
+                        const google::protobuf::RepeatedField<int64_t>& shape) {
+  if (shape.size() > kMaxRank) {
+    return Invalid(what, absl::StrCat("has ", shape.size(),
+                                      " dimensions; at most ", kMaxRank));
+  }
+  for (int64_t size : shape) {
+    if (size < 0) return Invalid(what, "has a negative dimension");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> TensorFromProto(const pb::Tensor& in,
                                        uint64_t image_bytes) {
   HOIST_RETURN_IF_ERROR(
@@ -65,13 +77,7 @@ absl::StatusOr<Tensor> TensorFromProto(const pb::Tensor& in,
     return Invalid(what, absl::StrCat("has no known dtype (", in.dtype(), ")"));
   }
   tensor.dtype = *dtype;
-  if (in.shape_size() > kMaxRank) {
-    return Invalid(what, absl::StrCat("has ", in.shape_size(),
-                                      " dimensions; at most ", kMaxRank));
-  }
-  for (int64_t size : in.shape()) {
-    if (size < 0) return Invalid(what, "has a negative dimension");
-  }
+  HOIST_RETURN_IF_ERROR(CheckShape(what, in.shape()));
   if (in.strides_size() != 0 && in.strides_size() != in.shape_size()) {
     return Invalid(
         what, absl::StrCat("has ", in.strides_size(), " strides for ",
@@ -230,6 +236,34 @@ absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping) {
     return Invalid("grouping.groups", "is set; only RULE_EXPLICIT takes it");
   }
   return spec;
+}
+
+absl::StatusOr<std::vector<JoinedTensor>> JoinedFromProto(
+    const google::protobuf::RepeatedPtrField<pb::JoinedTensor>& joined) {
+  std::vector<JoinedTensor> all;
+  int64_t parts = 0;
+  for (const pb::JoinedTensor& in : joined) {
+    JoinedTensor tensor;
+    HOIST_ASSIGN_OR_RETURN(tensor.name,
+                           NameFromProto("a joined tensor's name", in.name(),
+                                         kMaxTensorNameBytes));
+    const std::string what = absl::StrCat("joined tensor \"", in.name(), "\"");
+    HOIST_RETURN_IF_ERROR(CheckShape(what, in.shape()));
+    tensor.shape.assign(in.shape().begin(), in.shape().end());
+    parts += in.parts_size();
+    if (parts > kMaxTensorsPerModel) {
+      return Invalid("joined", absl::StrCat("has more than ",
+                                            kMaxTensorsPerModel, " parts"));
+    }
+    for (const pb::JoinedTensor::Part& part : in.parts()) {
+      HOIST_RETURN_IF_ERROR(
+          CheckText("a part's name", part.tensor(), kMaxTensorNameBytes));
+      tensor.parts.push_back(
+          {part.tensor(), part.offset_bytes(), part.size_bytes()});
+    }
+    all.push_back(std::move(tensor));
+  }
+  return all;
 }
 
 absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share) {

@@ -18,6 +18,7 @@
 #include "daemon/core/grouping.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
+#include "daemon/core/source_tensor.h"
 #include "daemon/core/tensor.h"
 #include "daemon/core/tier.h"
 #include "daemon/engine/engine_api.h"
@@ -55,6 +56,9 @@ absl::StatusOr<TierAt> TierFromProto(
     pb::Tier tier, uint32_t device,
     std::optional<TierAt> fallback = std::nullopt);
 absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping);
+// Whether the files have such parts is the engine's to say.
+absl::StatusOr<std::vector<JoinedTensor>> JoinedFromProto(
+    const google::protobuf::RepeatedPtrField<pb::JoinedTensor>& joined);
 // A group to publish; its index is ignored. Shapes, strides, offsets and sizes
 // are within bounds and the image; whether they are the one layout is the
 // engine's to say.

@@ -16,11 +16,7 @@
 namespace hoistd {
 namespace {
 
-struct Located {
-  uint32_t file = 0;
-  const SafetensorsTensor* tensor = nullptr;
-};
-using Tensors = absl::flat_hash_map<absl::string_view, Located>;
+using Tensors = absl::flat_hash_map<absl::string_view, const SourceTensor*>;
 
 // Keeps the shards that the index names, each of which must be there.
 absl::Status ApplyIndex(const SafetensorsIndex& index,
@@ -41,9 +37,12 @@ absl::Status ApplyIndex(const SafetensorsIndex& index,
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
-                               const std::optional<SafetensorsIndex>& index) {
-  Tensors located;
+// The files' tensors, in file order.
+absl::StatusOr<std::vector<SourceTensor>> Locate(
+    const std::vector<ShardHeader>& shards,
+    const std::optional<SafetensorsIndex>& index) {
+  std::vector<SourceTensor> located;
+  absl::flat_hash_map<absl::string_view, uint32_t> file_of;
   absl::flat_hash_set<absl::string_view> files;
   for (uint32_t file = 0; file < shards.size(); ++file) {
     if (!files.insert(shards[file].name).second) {
@@ -51,11 +50,15 @@ absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
           absl::StrCat("file ", Quoted(shards[file].name), " was given twice"));
     }
     for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
-      if (!located.emplace(tensor.name, Located{file, &tensor}).second) {
+      if (!file_of.emplace(tensor.name, file).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("tensor ", Quoted(tensor.name),
                          " is in two files; give an index, or fewer files"));
       }
+      SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
+                             tensor.bytes};
+      AppendRun({file, tensor.file_offset, 0, tensor.bytes}, source.runs);
+      located.push_back(std::move(source));
     }
   }
   if (located.size() > kMaxTensors) {
@@ -65,8 +68,8 @@ absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
   }
   if (!index.has_value()) return located;
   for (const auto& [tensor, shard] : index->shard_of) {
-    const auto found = located.find(tensor);
-    if (found == located.end() || shards[found->second.file].name != shard) {
+    const auto found = file_of.find(tensor);
+    if (found == file_of.end() || shards[found->second].name != shard) {
       return absl::InvalidArgumentError(
           absl::StrCat("the index says that ", Quoted(shard), " has tensor ",
                        Quoted(tensor), "; it does not"));
@@ -76,16 +79,14 @@ absl::StatusOr<Tensors> Locate(const std::vector<ShardHeader>& shards,
 }
 
 absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
-    const NamedGroup& named, const Tensors& located) {
+    const NamedGroup& named, const Tensors& tensors) {
   if (absl::Status name = ValidateGroupName(named.name); !name.ok()) {
     return Annotate(name, absl::StrCat("group ", Quoted(named.name),
                                        " (explicit groups have free names)"));
   }
   std::vector<uint64_t> sizes;
-  std::vector<Located> sources;
   for (const std::string& name : named.tensors) {
-    sources.push_back(located.at(name));
-    sizes.push_back(sources.back().tensor->bytes);
+    sizes.push_back(tensors.at(name)->bytes);
   }
   const std::optional<hoist::ImageLayout> layout = hoist::LayOutImage(sizes);
   if (!layout.has_value()) {
@@ -96,24 +97,17 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
   auto group = std::make_shared<Group>();
   group->name = named.name;
   group->image_bytes = layout->image_bytes;
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const SafetensorsTensor& source = *sources[i].tensor;
+  for (size_t i = 0; i < named.tensors.size(); ++i) {
+    const SourceTensor& source = *tensors.at(named.tensors[i]);
     group->tensors.push_back({.name = source.name,
                               .dtype = source.dtype,
                               .shape = source.shape,
                               .strides = {},
                               .offset = layout->offsets[i],
                               .bytes = source.bytes});
-    if (source.bytes == 0) continue;
-    const SourceRun run = {sources[i].file, source.file_offset,
-                           layout->offsets[i], source.bytes};
-    SourceRun* last = group->runs.empty() ? nullptr : &group->runs.back();
-    if (last != nullptr && last->file == run.file &&
-        last->file_offset + last->bytes == run.file_offset &&
-        last->image_offset + last->bytes == run.image_offset) {
-      last->bytes += run.bytes;
-    } else {
-      group->runs.push_back(run);
+    for (SourceRun run : source.runs) {
+      run.image_offset += layout->offsets[i];
+      AppendRun(run, group->runs);
     }
   }
   return group;
@@ -127,7 +121,17 @@ void HashTensor(const Tensor& tensor, Hasher& hasher) {
   hasher.Number(tensor.offset).Number(tensor.bytes);
 }
 
-Fingerprint FingerprintOf(const ModelSpec& model) {
+// A file's own tensors are told apart by their names; a joined one could be
+// made of other parts.
+void HashParts(const SourceTensor& joined, Hasher& hasher) {
+  hasher.String(joined.name).Number(joined.runs.size());
+  for (const SourceRun& run : joined.runs) {
+    hasher.Number(run.file).Number(run.file_offset).Number(run.bytes);
+  }
+}
+
+Fingerprint FingerprintOf(const ModelSpec& model,
+                          const std::vector<SourceTensor>& tensors) {
   Hasher hasher;
   hasher.String("hoist model 1").Number(model.files.size());
   for (const FileIdentity& id : model.identities) {
@@ -140,6 +144,9 @@ Fingerprint FingerprintOf(const ModelSpec& model) {
   for (const auto& group : model.groups) {
     hasher.String(group->name).Number(group->tensors.size());
     for (const Tensor& tensor : group->tensors) HashTensor(tensor, hasher);
+  }
+  for (const SourceTensor& tensor : tensors) {
+    if (tensor.joined) HashParts(tensor, hasher);
   }
   return hasher.Finish();
 }
@@ -157,16 +164,18 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
             [](const ShardHeader& a, const ShardHeader& b) {
               return a.name < b.name;
             });
-  HOIST_ASSIGN_OR_RETURN(const Tensors located,
+  HOIST_ASSIGN_OR_RETURN(std::vector<SourceTensor> located,
                          Locate(args.shards, args.index));
   if (located.empty()) {
     return absl::InvalidArgumentError("the files hold no tensors");
   }
+  HOIST_ASSIGN_OR_RETURN(const std::vector<SourceTensor> sources,
+                         JoinTensors(std::move(located), args.joined));
   std::vector<std::string> names;
-  for (const ShardHeader& shard : args.shards) {
-    for (const SafetensorsTensor& tensor : shard.header.tensors) {
-      names.push_back(tensor.name);
-    }
+  Tensors tensors;
+  for (const SourceTensor& source : sources) {
+    names.push_back(source.name);
+    tensors[source.name] = &source;
   }
   HOIST_ASSIGN_OR_RETURN(const std::vector<NamedGroup> groups,
                          GroupTensors(args.grouping, names));
@@ -177,7 +186,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     model->identities.push_back(shard.identity);
   }
   for (const NamedGroup& named : groups) {
-    HOIST_ASSIGN_OR_RETURN(auto group, BuildGroup(named, located));
+    HOIST_ASSIGN_OR_RETURN(auto group, BuildGroup(named, tensors));
     if (__builtin_add_overflow(model->image_bytes, group->image_bytes,
                                &model->image_bytes)) {
       return absl::ResourceExhaustedError("the files are too large");
@@ -185,7 +194,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     model->tensors += static_cast<uint32_t>(group->tensors.size());
     model->groups.push_back(std::move(group));
   }
-  model->fingerprint = FingerprintOf(*model);
+  model->fingerprint = FingerprintOf(*model, sources);
   return model;
 }
 

@@ -12,6 +12,7 @@
 #include "daemon/core/model.h"
 #include "daemon/core/safetensors.h"
 #include "daemon/core/safetensors_index.h"
+#include "daemon/core/source_tensor.h"
 #include "daemon/core/tensor.h"
 
 namespace hoistd {
@@ -26,17 +27,20 @@ struct BuildModelArgs {
   std::string name;
   std::vector<ShardHeader> shards;
   std::optional<SafetensorsIndex> index;
-  GroupingSpec grouping;
+  std::vector<JoinedTensor> joined;
+  GroupingSpec grouping;  // Of joined tensors, and of those that are no parts.
 };
 
-// The same files and grouping give the same spec and fingerprint. Inside a
-// group, tensors lie in file order, so that a group is read front to back.
+// The same files, joined tensors and grouping give the same spec and
+// fingerprint. Inside a group, tensors lie in file order, so that a group is
+// read front to back.
 //
 // With an index, shards it does not name are left out (folders may hold the
 // weights in a second form); of the shards it names, every tensor is taken.
 //
 // InvalidArgument: no tensors, one name in two shards, index and shards do not
-// agree, the grouping does not fit, or a name (model_name.h) is none.
+// agree, joined tensors (source_tensor.h) or the grouping do not fit, or a name
+// (model_name.h) is none.
 // ResourceExhausted: a group is larger than an image may be.
 absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     BuildModelArgs args);

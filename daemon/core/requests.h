@@ -16,6 +16,7 @@
 #include "daemon/core/link_share.h"
 #include "daemon/core/model.h"
 #include "daemon/core/planner.h"
+#include "daemon/core/source_tensor.h"
 #include "daemon/core/tensor.h"
 #include "daemon/core/tier.h"
 #include "hoist/shared/unique_fd.h"
@@ -47,6 +48,7 @@ struct RegisterModelArgs {
   std::string name;
   std::vector<OpenFile> shards;
   std::optional<OpenFile> index;
+  std::vector<JoinedTensor> joined;
   GroupingSpec grouping;
   std::optional<Readers> readers;  // nullopt: as configured.
 };
@@ -56,6 +58,8 @@ struct PublishArgs {
   Group group;            // As the client says: hostile until checked.
   hoist::UniqueFd image;  // A memfd sealed against writes.
   std::optional<Readers> readers;
+  absl::Duration deadline =
+      absl::Seconds(60);  // To wait for space on the host.
 };
 
 struct StageArgs {

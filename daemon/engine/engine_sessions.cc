@@ -9,12 +9,6 @@
 #include "daemon/engine/model_opener.h"
 
 namespace hoistd {
-namespace {
-
-// How long a publish may wait for space on the host.
-constexpr absl::Duration kPublishPatience = absl::Seconds(60);
-
-}  // namespace
 
 void Engine::OpenSession(OpenSessionArgs args, Done<SessionId> done) {
   Post([this, args = std::move(args),
@@ -88,7 +82,7 @@ void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
         });
     node_.Publish(request, session, args.model, *std::move(group),
                   std::make_shared<hoist::UniqueFd>(std::move(args.image)),
-                  args.readers, Now() + kPublishPatience, Now(), effects);
+                  args.readers, Now() + args.deadline, Now(), effects);
   });
 }
 

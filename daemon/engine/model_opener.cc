@@ -50,6 +50,7 @@ absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
                                       const SourceFileOptions& options) {
   BuildModelArgs build;
   build.name = std::move(args.name);
+  build.joined = std::move(args.joined);
   build.grouping = std::move(args.grouping);
   if (args.index.has_value()) {
     const std::string name = args.index->name;

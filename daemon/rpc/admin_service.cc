@@ -91,6 +91,7 @@ absl::StatusOr<LoadWish> WishFromProto(const pb::LoadRequest& request) {
     return absl::InvalidArgumentError(
         "tier must be TIER_HOST or TIER_DEVICE: a model is loaded from disk");
   }
+  HOIST_ASSIGN_OR_RETURN(wish.joined, JoinedFromProto(request.joined()));
   HOIST_ASSIGN_OR_RETURN(wish.grouping, GroupingFromProto(request.grouping()));
   HOIST_ASSIGN_OR_RETURN(wish.readers, ReadersFromProto(request.readers()));
   return wish;

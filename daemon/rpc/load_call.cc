@@ -34,6 +34,7 @@ void LoadCall::Open(std::shared_ptr<LoadCall> self, Peer peer, LoadWish wish) {
   args.name = wish.name.empty() ? files->name : wish.name;
   args.shards = std::move(files->shards);
   args.index = std::move(files->index);
+  args.joined = std::move(wish.joined);
   args.grouping = std::move(wish.grouping);
   args.readers = wish.readers;
   Register(std::move(self), std::move(peer), wish.to, std::move(args));

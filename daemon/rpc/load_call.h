@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/rpc/call_env.h"
 #include "daemon/rpc/stream_call.h"
@@ -15,6 +16,7 @@ struct LoadWish {
   std::string path;
   std::string name;  // Empty: the folder's or file's.
   TierAt to;
+  std::vector<JoinedTensor> joined;
   GroupingSpec grouping;
   std::optional<Readers> readers;
 };

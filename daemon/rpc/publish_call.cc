@@ -60,6 +60,9 @@ absl::Status PublishCall::TakeHeader(
       args.model, NameFromProto("model", header.model(), kMaxModelNameBytes));
   HOIST_ASSIGN_OR_RETURN(args.group, GroupFromProto(header.group()));
   HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(header.readers()));
+  if (header.deadline_ms() != 0) {
+    args.deadline = DeadlineFromProto(header.deadline_ms());
+  }
   image_bytes_ = args.group.image_bytes;
   HOIST_RETURN_IF_ERROR(Reserve(image_bytes_));
   HOIST_ASSIGN_OR_RETURN(

@@ -72,6 +72,7 @@ absl::StatusOr<RegisterModelArgs> ArgsFromProto(
   RegisterModelArgs args;
   HOIST_ASSIGN_OR_RETURN(
       args.name, NameFromProto("name", request.name(), kMaxModelNameBytes));
+  HOIST_ASSIGN_OR_RETURN(args.joined, JoinedFromProto(request.joined()));
   HOIST_ASSIGN_OR_RETURN(args.grouping, GroupingFromProto(request.grouping()));
   HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(request.readers()));
   return args;

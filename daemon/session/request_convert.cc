@@ -145,6 +145,7 @@ absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
     HOIST_ASSIGN_OR_RETURN(args.index, FileFromProto(request.index(), fds));
   }
   HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
+  HOIST_ASSIGN_OR_RETURN(args.joined, JoinedFromProto(request.joined()));
   HOIST_ASSIGN_OR_RETURN(args.grouping, GroupingFromProto(request.grouping()));
   HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(request.readers()));
   return args;
@@ -158,6 +159,9 @@ absl::StatusOr<PublishArgs> PublishFromProto(
       args.model, NameFromProto("model", request.model(), kMaxModelNameBytes));
   HOIST_ASSIGN_OR_RETURN(args.group, GroupFromProto(request.group()));
   HOIST_ASSIGN_OR_RETURN(args.readers, ReadersFromProto(request.readers()));
+  if (request.deadline_ms() != 0) {
+    args.deadline = DeadlineFromProto(request.deadline_ms());
+  }
   HOIST_ASSIGN_OR_RETURN(args.image,
                          TakeFd("the image", request.fd_index(), fds));
   HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));

@@ -297,12 +297,26 @@ struct GroupSpec {
   std::vector<std::string> tensors;  // In image order.
 };
 
+struct JoinedPart {
+  std::string tensor;  // In the files.
+  uint64_t offset_bytes = 0;
+  uint64_t size_bytes = 0;  // 0: up to its end.
+};
+
+// A tensor that the files hold in parts: its bytes are theirs, end to end.
+struct JoinedTensor {
+  std::string name;  // None that the files have. Groups name it, not its parts.
+  std::vector<int64_t> shape;
+  std::vector<JoinedPart> parts;
+};
+
 struct RegisterOptions {
   std::string name;
   std::string path;  // A safetensors file, or a folder of them.
   Grouping grouping = Grouping::kBlock;
   std::vector<GroupSpec> groups = {};  // Not empty: these, not `grouping`.
   Readers readers = Readers::kDefault;
+  std::vector<JoinedTensor> joined = {};
 };
 
 struct PublishTensor {
@@ -318,6 +332,7 @@ struct PublishOptions {
   std::string group;
   std::vector<PublishTensor> tensors;  // Same data and size: stored once.
   Readers readers = Readers::kDefault;
+  std::chrono::milliseconds deadline{0};  // To wait for space; 0: 60 s.
 };
 
 struct StageOptions {
@@ -373,6 +388,20 @@ class Session {
     given.groups = specs.data();
     given.group_count = specs.size();
     given.readers = static_cast<int>(options.readers);
+    std::vector<std::vector<hoist_joined_part>> parts(options.joined.size());
+    std::vector<hoist_joined_tensor> joined;
+    for (const JoinedTensor& tensor : options.joined) {
+      auto& own = parts[joined.size()];
+      for (const JoinedPart& part : tensor.parts) {
+        own.push_back(
+            {part.tensor.c_str(), part.offset_bytes, part.size_bytes});
+      }
+      joined.push_back({tensor.name.c_str(),
+                        static_cast<int>(tensor.shape.size()),
+                        tensor.shape.data(), own.data(), own.size()});
+    }
+    given.joined = joined.data();
+    given.joined_count = joined.size();
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_register_model(handle_.get(), &given, model, error);
     });
@@ -406,6 +435,7 @@ class Session {
     given.tensors = tensors.data();
     given.tensor_count = tensors.size();
     given.readers = static_cast<int>(options.readers);
+    given.deadline_ms = Count(options.deadline);
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_publish_group(handle_.get(), &given, model, error);
     });

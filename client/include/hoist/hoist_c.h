@@ -142,6 +142,23 @@ typedef struct hoist_group_spec {
   size_t tensor_count;
 } hoist_group_spec;
 
+/* Bytes of a tensor in the files. */
+typedef struct hoist_joined_part {
+  const char* tensor;
+  uint64_t offset_bytes;
+  uint64_t size_bytes; /* 0: up to its end. */
+} hoist_joined_part;
+
+/* A tensor of the model that the files hold in parts: its bytes are theirs, end
+ * to end, and its type theirs. Groups name it, and none of its parts. */
+typedef struct hoist_joined_tensor {
+  const char* name; /* None that the files have. */
+  int rank;
+  const int64_t* shape;
+  const hoist_joined_part* parts;
+  size_t part_count;
+} hoist_joined_tensor;
+
 typedef struct hoist_register_options {
   size_t struct_size;
   const char* name;
@@ -153,6 +170,8 @@ typedef struct hoist_register_options {
   const hoist_group_spec* groups;
   size_t group_count;
   int readers;
+  const hoist_joined_tensor* joined;
+  size_t joined_count;
 } hoist_register_options;
 
 /* Attaches to the model if it is registered already from the same files. */
@@ -211,12 +230,14 @@ typedef struct hoist_publish_options {
   const hoist_publish_tensor* tensors; /* In image order. */
   size_t tensor_count;
   int readers;
+  uint64_t deadline_ms; /* To wait for space on the host; 0: 60 s. */
 } hoist_publish_options;
 
 /* Adds one group to a published model, which is made if need be; `model`, if
  * not NULL, gets the model as it then is. Tensors with the same data and size
  * are stored once. The bytes are copied before this returns. The same group
- * again is attached to; ALREADY_EXISTS: it has other bytes. */
+ * again is attached to; ALREADY_EXISTS: it has other bytes. RESOURCE_EXHAUSTED:
+ * no space on the host in time. */
 HOIST_API int hoist_publish_group(hoist_session* session,
                                   const hoist_publish_options* options,
                                   hoist_model** model, hoist_error** error);

@@ -20,6 +20,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       Unavailable, Unimplemented, UnknownError)
 from ._host_image import HostImage
 from ._library import library_path, library_version
+from ._registration import Joined
 from ._session import Device, Lease, Session, connect
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
@@ -28,7 +29,7 @@ from ._tensor import Tensor
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
     "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
-    "InternalError", "InvalidArgument", "Lease", "Model", "NotFound",
+    "InternalError", "InvalidArgument", "Joined", "Lease", "Model", "NotFound",
     "OutOfRange", "PermissionDenied", "Plan", "PlanInfo", "PlanStats",
     "PlannedTensors", "ResourceExhausted", "Session", "Tensor", "TensorInfo",
     "Unauthenticated", "Unavailable", "Unimplemented", "UnknownError",

@@ -7,11 +7,13 @@ import functools
 import glob
 import os
 import pathlib
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
-from ._errors import BY_CODE, UnknownError
+from ._errors import BY_CODE, InvalidArgument, UnknownError
 
 _NAME = "libhoist.so.0"
+
+READERS = {None: 0, "owner": 1, "everyone": 2}
 
 
 class ConnectOptions(c.Structure):
@@ -33,11 +35,23 @@ class GroupSpec(c.Structure):
                 ("tensor_count", c.c_size_t)]
 
 
+class JoinedPart(c.Structure):
+    _fields_ = [("tensor", c.c_char_p), ("offset_bytes", c.c_uint64),
+                ("size_bytes", c.c_uint64)]
+
+
+class JoinedTensor(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("rank", c.c_int),
+                ("shape", c.POINTER(c.c_int64)),
+                ("parts", c.POINTER(JoinedPart)), ("part_count", c.c_size_t)]
+
+
 class RegisterOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("name", c.c_char_p),
                 ("path", c.c_char_p), ("grouping", c.c_int),
                 ("groups", c.POINTER(GroupSpec)), ("group_count", c.c_size_t),
-                ("readers", c.c_int)]
+                ("readers", c.c_int), ("joined", c.POINTER(JoinedTensor)),
+                ("joined_count", c.c_size_t)]
 
 
 class PublishTensor(c.Structure):
@@ -49,7 +63,8 @@ class PublishTensor(c.Structure):
 class PublishOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("model", c.c_char_p),
                 ("group", c.c_char_p), ("tensors", c.POINTER(PublishTensor)),
-                ("tensor_count", c.c_size_t), ("readers", c.c_int)]
+                ("tensor_count", c.c_size_t), ("readers", c.c_int),
+                ("deadline_ms", c.c_uint64)]
 
 
 class GroupInfo(c.Structure):
@@ -236,6 +251,13 @@ def sized(kind: type[c.Structure]) -> Any:
     value = kind()
     value.struct_size = c.sizeof(kind)
     return value
+
+
+def choice(table: Mapping[Any, int], what: str, value: Any) -> int:
+    if value not in table:
+        known = ", ".join(repr(name) for name in table)
+        raise InvalidArgument(f"{what}={value!r} is none of {known}")
+    return table[value]
 
 
 def text(value: str | os.PathLike[str]) -> bytes:

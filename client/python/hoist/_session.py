@@ -5,22 +5,18 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
-from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from . import _library as lib
 from ._errors import InvalidArgument, NotFound
 from ._host_image import HostImage
-from ._library import ask, call, sized, text
+from ._library import READERS, ask, call, choice, sized, text
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan
 from ._publish import Publication
+from ._registration import Groups, Joined, Registration
 from ._tensor import Tensor
 
-Groups = Union[str, Mapping[str, Sequence[str]]]
-
-_RULES = {"block": 1, "module": 2, "whole": 3}
-_EXPLICIT = 4
-_READERS = {None: 0, "owner": 1, "everyone": 2}
 _TIERS = {"device": 1, "host": 2}
 _KINDS = {1: "emulated", 2: "cuda"}
 
@@ -34,13 +30,6 @@ class Device:
     name: str
     uuid: bytes
     pool_bytes: int
-
-
-def _choice(table: Mapping[Any, int], what: str, value: Any) -> int:
-    if value not in table:
-        known = ", ".join(repr(name) for name in table)
-        raise InvalidArgument(f"{what}={value!r} is none of {known}")
-    return table[value]
 
 
 def _milliseconds(seconds: float) -> int:
@@ -111,47 +100,37 @@ class Session:
         call("session_check", self._handle)
 
     def register(self, path: str | os.PathLike[str], name: str | None = None,
-                 groups: Groups = "block",
-                 readers: str | None = None) -> Model:
+                 groups: Groups = "block", readers: str | None = None,
+                 joined: Mapping[str, Joined] | None = None) -> Model:
         """Registers a safetensors file, or a folder of them, or attaches.
 
         groups: "block", "module", "whole", or {group: [tensor, ...]}.
         readers: "owner", "everyone"; None: as hoistd is configured.
+        joined: tensors by name that the files hold in parts. They are in a
+            group each; their parts are in none.
         """
-        options = sized(lib.RegisterOptions)
         if name is None:
             name = _model_name(os.fspath(path))
-        options.name = text(name)
-        options.path = text(path)
-        options.readers = _choice(_READERS, "readers", readers)
-        if isinstance(groups, str):
-            options.grouping = _choice(_RULES, "groups", groups)
-        else:
-            if not groups:
-                raise InvalidArgument("groups is empty")
-            options.grouping = _EXPLICIT
-            specs = (lib.GroupSpec * len(groups))()
-            for spec, (group, tensors) in zip(specs, groups.items()):
-                spec.name = text(group)
-                spec.tensors = (c.c_char_p * len(tensors))(
-                    *[text(tensor) for tensor in tensors])
-                spec.tensor_count = len(tensors)
-            options.groups = specs
-            options.group_count = len(groups)
-        return self._model("register_model", c.byref(options))
+        registration = Registration(path, name, groups, joined or {}, readers)
+        return self._model("register_model", c.byref(registration.options))
 
     def publish(self, model: str, group: str, tensors: Mapping[str, Any],
-                readers: str | None = None) -> Model:
+                readers: str | None = None, *,
+                deadline: float = 60.0) -> Model:
         """Adds one group of NumPy arrays or CPU tensors to a published model,
         which is made if need be. Their bytes are copied before this returns;
-        tensors that share memory are stored once."""
+        tensors that share memory are stored once.
+
+        deadline: seconds to wait for space on the host.
+        """
         publication = Publication(tensors)
         options = sized(lib.PublishOptions)
         options.model = text(model)
         options.group = text(group)
         options.tensors = publication.records
         options.tensor_count = len(publication.records)
-        options.readers = _choice(_READERS, "readers", readers)
+        options.readers = choice(READERS, "readers", readers)
+        options.deadline_ms = max(1, _milliseconds(deadline))
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
@@ -189,7 +168,7 @@ class Session:
         wanted = [groups] if isinstance(groups, Group) else list(groups)
         if wanted:
             call("prefetch", self._handle, *_indices(wanted),
-                 _choice(_TIERS, "tier", tier), device)
+                 choice(_TIERS, "tier", tier), device)
 
     def set_order(self, groups: Iterable[Group]) -> None:
         """The order in which this session stages the groups, over and over."""

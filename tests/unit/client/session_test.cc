@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -282,6 +283,67 @@ TEST(Session, PublishedBytesAreLaidOutAndAliasesStoredOnce) {
   options.tensors[1] = {"other", hoist::DType::kU8, {3}, nullptr};
   EXPECT_EQ(worker.session.Publish(options).status().code(),
             hoist::Code::kInvalidArgument);
+}
+
+TEST(Session, JoinedTensorsAreToldAsGiven) {
+  std::mutex mu;
+  pb::RegisterModelRequest asked;
+  FakeDaemon daemon(
+      [&](Peer&, const pb::ClientMessage& message, const std::vector<int>&) {
+        const std::lock_guard<std::mutex> lock(mu);
+        if (message.has_register_model()) asked = message.register_model();
+        return false;
+      });
+  Worker worker(daemon);
+  hoist::RegisterOptions options = {.name = "m", .path = "/proc/self/exe"};
+  options.joined = {{"x", {2, 3}, {{"a"}, {"b", 8, 16}}}, {"y", {}, {{"c"}}}};
+  ASSERT_TRUE(worker.session.RegisterModel(options).ok());
+  const std::lock_guard<std::mutex> lock(mu);
+  ASSERT_EQ(asked.joined_size(), 2);
+  EXPECT_EQ(asked.joined(0).name(), "x");
+  EXPECT_THAT(asked.joined(0).shape(), ElementsAre(2, 3));
+  ASSERT_EQ(asked.joined(0).parts_size(), 2);
+  EXPECT_EQ(asked.joined(0).parts(0).tensor(), "a");
+  EXPECT_EQ(asked.joined(0).parts(0).size_bytes(), 0u);
+  EXPECT_EQ(asked.joined(0).parts(1).offset_bytes(), 8u);
+  EXPECT_EQ(asked.joined(0).parts(1).size_bytes(), 16u);
+  EXPECT_EQ(asked.joined(1).shape_size(), 0);
+  EXPECT_EQ(asked.joined(1).parts(0).tensor(), "c");
+}
+
+TEST(Session, JoinedTensorsWithoutPointersAreRefused) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  hoist_joined_part part = {nullptr, 0, 0};
+  hoist_joined_tensor joined = {"x", 1, nullptr, &part, 1};
+  const int64_t shape = 4;
+  hoist_register_options options = {};
+  options.struct_size = sizeof(options);
+  options.name = "m";
+  options.path = "/proc/self/exe";
+  options.joined = &joined;
+  options.joined_count = 1;
+  const auto refusal = [&] {
+    hoist_model* model = nullptr;
+    hoist_error* error = nullptr;
+    EXPECT_EQ(
+        hoist_register_model(worker.session.get(), &options, &model, &error),
+        HOIST_INVALID_ARGUMENT);
+    const std::string why = hoist_error_message(error);
+    hoist_error_free(error);
+    return why;
+  };
+  EXPECT_THAT(refusal(), HasSubstr("shape"));
+  joined.shape = &shape;
+  EXPECT_THAT(refusal(), HasSubstr("part's tensor"));
+  joined.rank = 65;
+  EXPECT_THAT(refusal(), HasSubstr("rank"));
+  joined = {nullptr, 1, &shape, &part, 1};
+  EXPECT_THAT(refusal(), HasSubstr("name"));
+  joined = {"x", 1, &shape, nullptr, 1};
+  EXPECT_THAT(refusal(), HasSubstr("parts"));
+  options.joined = nullptr;
+  EXPECT_THAT(refusal(), HasSubstr("joined"));
 }
 
 TEST(Session, TheChildOfAForkIsRefusedAndTheParentGoesOn) {

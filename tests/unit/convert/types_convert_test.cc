@@ -162,6 +162,43 @@ TEST(GroupingFromProto, ExplicitGroupsAreNamedOnce) {
   EXPECT_THAT(GroupingFromProto(in), StatusIs(kInvalid, HasSubstr("twice")));
 }
 
+TEST(JoinedFromProto, KeepsWhatIsThere) {
+  google::protobuf::RepeatedPtrField<pb::JoinedTensor> in;
+  pb::JoinedTensor* joined = in.Add();
+  joined->set_name("x");
+  joined->add_shape(2);
+  joined->add_parts()->set_tensor("a");
+  pb::JoinedTensor::Part* part = joined->add_parts();
+  part->set_tensor("b");
+  part->set_offset_bytes(8);
+  part->set_size_bytes(16);
+  ASSERT_OK_AND_ASSIGN(const auto all, JoinedFromProto(in));
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].name, "x");
+  EXPECT_THAT(all[0].shape, ElementsAre(2));
+  ASSERT_EQ(all[0].parts.size(), 2u);
+  EXPECT_EQ(all[0].parts[0].tensor, "a");
+  EXPECT_EQ(all[0].parts[1].offset, 8u);
+  EXPECT_EQ(all[0].parts[1].bytes, 16u);
+}
+
+TEST(JoinedFromProto, RefusesWhatIsHostile) {
+  google::protobuf::RepeatedPtrField<pb::JoinedTensor> in;
+  pb::JoinedTensor* joined = in.Add();
+  EXPECT_THAT(JoinedFromProto(in), StatusIs(kInvalid, HasSubstr("name")));
+  joined->set_name("x");
+  joined->add_shape(-1);
+  EXPECT_THAT(JoinedFromProto(in), StatusIs(kInvalid, HasSubstr("negative")));
+  joined->set_shape(0, 1);
+  for (int i = 0; i < kMaxRank; ++i) joined->add_shape(1);
+  EXPECT_THAT(JoinedFromProto(in), StatusIs(kInvalid, HasSubstr("dimensions")));
+  joined->clear_shape();
+  joined->add_parts()->set_tensor(std::string("a\0b", 3));
+  EXPECT_THAT(JoinedFromProto(in), StatusIs(kInvalid, HasSubstr("NUL")));
+  joined->mutable_parts(0)->set_tensor("a");
+  EXPECT_OK(JoinedFromProto(in));
+}
+
 TEST(GroupingFromProto, RefusesUnknownRulesAndStrayGroups) {
   pb::Grouping in;
   EXPECT_OK(GroupingFromProto(in));

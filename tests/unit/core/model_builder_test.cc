@@ -192,6 +192,52 @@ TEST(ModelBuilder, AModelNeedsTensorsAndAName) {
   }
 }
 
+TEST(ModelBuilder, JoinedTensorsAreGroupedInTheirPartsPlace) {
+  BuildModelArgs args = TwoShards();
+  args.joined = {{"l.0.ac", {2, 406}, {{"l.0.c"}, {"l.0.a"}}}};
+  ASSERT_OK_AND_ASSIGN(const ModelPtr model, BuildModel(args));
+  EXPECT_EQ(model->tensors, 5u);
+  const Group& group = *model->groups[0];
+  EXPECT_EQ(group.name, "l.0");
+  ASSERT_EQ(group.tensors.size(), 3u);
+  EXPECT_EQ(group.tensors[0].name, "l.0.b");
+  EXPECT_EQ(group.tensors[1].name, "l.0.ac");
+  EXPECT_EQ(group.tensors[1].offset, 256u);
+  EXPECT_EQ(group.tensors[1].bytes, 812u);
+  // b, then c of the second file, then a of the first.
+  ASSERT_EQ(group.runs.size(), 3u);
+  EXPECT_EQ(group.runs[1].file, 1u);
+  EXPECT_EQ(group.runs[1].image_offset, 256u);
+  EXPECT_EQ(group.runs[1].bytes, 300u);
+  EXPECT_EQ(group.runs[2].file, 0u);
+  EXPECT_EQ(group.runs[2].image_offset, 556u);
+  EXPECT_EQ(group.runs[2].bytes, 512u);
+}
+
+TEST(ModelBuilder, ExplicitGroupsNameJoinedTensorsAndNotTheirParts) {
+  BuildModelArgs args;
+  args.name = "m";
+  args.shards.push_back(
+      Shard("1", {{"a", kU8, {4}}, {"b", kU8, {4}}, {"c", kU8, {4}}}));
+  args.joined = {{"ab", {8}, {{"a"}, {"b"}}}};
+  args.grouping = {GroupingRule::kExplicit, {{"g", {"ab", "c"}}}};
+  EXPECT_OK(BuildModel(args));
+  args.grouping.groups = {{"g", {"ab", "a", "c"}}};
+  EXPECT_THAT(BuildModel(args),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"a\"")));
+}
+
+TEST(ModelBuilder, OtherPartsGiveAnotherFingerprint) {
+  BuildModelArgs args;
+  args.name = "m";
+  args.shards.push_back(Shard("1", {{"a", kU8, {4}}, {"b", kU8, {4}}}));
+  args.joined = {{"x", {8}, {{"a"}, {"b"}}}};
+  ASSERT_OK_AND_ASSIGN(const ModelPtr one, BuildModel(args));
+  args.joined = {{"x", {8}, {{"b"}, {"a"}}}};
+  ASSERT_OK_AND_ASSIGN(const ModelPtr other, BuildModel(args));
+  EXPECT_NE(one->fingerprint, other->fingerprint);
+}
+
 TEST(ModelBuilder, OverLongGroupNamesAreRefusedWithAWayOut) {
   BuildModelArgs args;
   args.name = "m";

@@ -115,6 +115,18 @@ std::vector<hoist::UniqueFd> Memfd(uint64_t bytes, int seals) {
   return fds;
 }
 
+TEST(PublishFromProto, WithoutADeadlineItIsAMinute) {
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;
+  PublishRequest request = OneTensor();
+  ASSERT_OK_AND_ASSIGN(const PublishArgs patient,
+                       PublishFromProto(request, Memfd(8192, kSeals)));
+  EXPECT_EQ(patient.deadline, absl::Seconds(60));
+  request.set_deadline_ms(250);
+  ASSERT_OK_AND_ASSIGN(const PublishArgs brief,
+                       PublishFromProto(request, Memfd(8192, kSeals)));
+  EXPECT_EQ(brief.deadline, absl::Milliseconds(250));
+}
+
 TEST(PublishFromProto, TheImageMustBeSealed) {
   for (const int seals : {F_SEAL_GROW, F_SEAL_WRITE | F_SEAL_GROW,
                           F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK}) {

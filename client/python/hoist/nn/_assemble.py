@@ -156,7 +156,7 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
 
     def hand_over(spec: GroupSpec) -> tuple[Group, Group]:
         known = original if original is not None else (
-            publish(session, name, spec))
+            publish(session, name, spec, wanted.deadline))
         group = known[spec.name]
         check_group(group, spec, cast=False)
         if cast_to is None:

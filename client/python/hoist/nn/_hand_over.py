@@ -106,10 +106,12 @@ def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
                 "another name=")
 
 
-def publish(session: _session.Session, name: str, spec: GroupSpec) -> Model:
+def publish(session: _session.Session, name: str, spec: GroupSpec,
+            deadline: float) -> Model:
     """Hands one group over as it is."""
     return _publish(session, name, spec.name,
-                    {stored.name: _on_cpu(stored) for stored in spec.stored})
+                    {stored.name: _on_cpu(stored) for stored in spec.stored},
+                    deadline)
 
 
 def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
@@ -120,12 +122,12 @@ def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
            for stored in spec.stored):
         return _publish(session, name, spec.name, {
             stored.name: _cast(_on_cpu(stored), stored, spec)
-            for stored in spec.stored})
+            for stored in spec.stored}, deadline)
     with session.host_image(original) as image:
         image.load(deadline)
         return _publish(session, name, spec.name, {
             stored.name: _cast(image[stored.name].torch(), stored, spec)
-            for stored in spec.stored})
+            for stored in spec.stored}, deadline)
 
 
 def _cast(tensor: torch.Tensor, stored: Stored,
@@ -140,9 +142,9 @@ def _cast(tensor: torch.Tensor, stored: Stored,
 
 
 def _publish(session: _session.Session, model: str, group: str,
-             tensors: dict[str, torch.Tensor]) -> Model:
+             tensors: dict[str, torch.Tensor], deadline: float) -> Model:
     try:
-        return session.publish(model, group, tensors)
+        return session.publish(model, group, tensors, deadline=deadline)
     except AlreadyExists as error:
         raise AlreadyExists(
             f"{error}; give these weights another name=, or none, to have "

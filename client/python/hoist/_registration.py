@@ -1,0 +1,83 @@
+"""Files on their way to hoistd, and what their tensors are to be."""
+
+from __future__ import annotations
+
+import ctypes as c
+import dataclasses
+import os
+from typing import Any, Mapping, Sequence, Union
+
+from . import _library as lib
+from ._errors import InvalidArgument
+from ._library import READERS, choice, sized, text
+
+Groups = Union[str, Mapping[str, Sequence[str]]]
+
+_RULES = {"block": 1, "module": 2, "whole": 3}
+_EXPLICIT = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """A tensor that the files hold in parts: its bytes are theirs, end to end,
+    its type theirs.
+
+    shape: in elements of that type.
+    parts: a file's tensor each, or (tensor, offset, size), in bytes; size 0:
+        up to the tensor's end.
+    """
+
+    shape: tuple[int, ...]
+    parts: Sequence[Union[str, tuple[str, int, int]]]
+
+
+class Registration:
+    """The C options; keeps what they point at."""
+
+    def __init__(self, path: str | os.PathLike[str], name: str, groups: Groups,
+                 joined: Mapping[str, Joined], readers: str | None) -> None:
+        self.options = options = sized(lib.RegisterOptions)
+        options.name = text(name)
+        options.path = text(path)
+        options.readers = choice(READERS, "readers", readers)
+        if isinstance(groups, str):
+            options.grouping = choice(_RULES, "groups", groups)
+        else:
+            self._group(groups)
+        options.joined = _joined_tensors(joined)
+        options.joined_count = len(joined)
+
+    def _group(self, groups: Mapping[str, Sequence[str]]) -> None:
+        if not groups:
+            raise InvalidArgument("groups is empty")
+        self.options.grouping = _EXPLICIT
+        specs = (lib.GroupSpec * len(groups))()
+        for spec, (group, tensors) in zip(specs, groups.items()):
+            spec.name = text(group)
+            spec.tensors = (c.c_char_p * len(tensors))(
+                *[text(tensor) for tensor in tensors])
+            spec.tensor_count = len(tensors)
+        self.options.groups = specs
+        self.options.group_count = len(groups)
+
+
+def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
+    records = (lib.JoinedTensor * len(joined))()
+    for record, (name, one) in zip(records, joined.items()):
+        parts = (lib.JoinedPart * len(one.parts))()
+        for part, given in zip(parts, one.parts):
+            tensor, offset, size = (given, 0, 0) if isinstance(
+                given, str) else given
+            if offset < 0 or size < 0:
+                raise InvalidArgument(
+                    f'joined tensor "{name}": part {given!r} has a negative '
+                    "offset or size")
+            part.tensor = text(tensor)
+            part.offset_bytes = offset
+            part.size_bytes = size
+        record.name = text(name)
+        record.rank = len(one.shape)
+        record.shape = (c.c_int64 * len(one.shape))(*one.shape)
+        record.parts = parts
+        record.part_count = len(parts)
+    return records
