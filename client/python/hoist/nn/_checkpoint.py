@@ -135,7 +135,9 @@ def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
 def _quantizer(module: Any) -> Any:
     """What the library would make for the module's checkpoint, or None."""
     made = getattr(module, "hf_quantizer", None)
-    config = getattr(module.config, "quantization_config", None)
+    config = getattr(module.config, "quantization_config", None) or getattr(
+        module.config.get_text_config(decoder=True), "quantization_config",
+        None)
     if made is not None or config is None:
         return made
     auto = importlib.import_module("transformers.quantizers.auto")
@@ -158,7 +160,15 @@ def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
 def _convert(module: Any, name: str, converter: Any) -> dict[str, Source]:
     """What a converter makes of what it has collected, by its full names."""
     converter.operations = [_Step(one) for one in converter.operations]
-    made = converter.convert(name, model=module, config=module.config)
+    try:
+        made = converter.convert(name, model=module, config=module.config)
+    except Exception as error:  # Some versions raise another instead.
+        for step in converter.operations:
+            if step.failed is not None:
+                raise _Refused(f"{step.failed}; {_INSTEAD}") from error
+        raise
+    if isinstance(made, tuple):  # 5.0 returns its errors with it.
+        made = made[0]
     sources = {}
     for target, value in made.items():
         value = value[0] if isinstance(value, list) else value
@@ -174,17 +184,19 @@ class _Refused(Exception):
 
 
 class _Step:
-    """An operation whose errors say which one it is."""
+    """An operation that notes its name and why, if it fails."""
 
     def __init__(self, operation: Any) -> None:
         self._operation = operation
+        self.failed: str | None = None
 
     def convert(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._operation.convert(*args, **kwargs)
         except Exception as error:
-            raise _Refused(f"transformers' {type(self._operation).__name__}: "
-                           f"{error}; {_INSTEAD}") from error
+            name = type(self._operation).__name__
+            self.failed = f"transformers' {name}: {error}"
+            raise
 
 
 class _Traced(torch.Tensor):
@@ -206,8 +218,8 @@ class _Traced(torch.Tensor):
             kwargs: Any = None) -> Any:
         trace = _TRACES.get(func)
         if trace is None:
-            raise Unimplemented(f"{func} makes other values than the files', or "
-                                "moves single elements")
+            raise Unimplemented(f"{func} makes values that the files do not "
+                                "have, or moves single elements")
         made = trace(*map(_untraced, args), **(kwargs or {}))
         return _Traced(made) if isinstance(made, Source) else (
             [_Traced(one) for one in made])
