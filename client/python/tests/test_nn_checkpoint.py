@@ -426,7 +426,8 @@ def test_operations_that_hoist_has_never_heard_of_are_followed(
 
 @pytest.mark.parametrize("work", [
     lambda value: value + 1, lambda value: value.mul_(2),
-    lambda value: value[::2].repeat(2, 1), lambda value: value.flip(0),
+    lambda value: torch.cat([value[::2], value[1::2]]),
+    lambda value: value[:8].repeat(2, 1), lambda value: value.flip(0),
     lambda value: torch.cat([value[1:], torch.ones(1, 16)]),
     lambda value: value.T.contiguous(), lambda value: value.bfloat16(),
     lambda value: torch.zeros(16, 16).copy_(value),
@@ -452,6 +453,42 @@ def move(old: str, new: str) -> Callable[[dict], None]:
 def headers_of(module: Any, **changes: FileTensor) -> dict[str, FileTensor]:
     return {name: FileTensor("F32", tuple(value.shape))
             for name, value in module.state_dict().items()} | changes
+
+
+def test_a_name_that_is_the_modules_is_not_renamed_away(tmp_path, convert):
+    core = transformers.core_model_loading
+    convert(core.WeightRenaming(r"^model.norm", "model.old_norm"),
+            core.WeightConverter("mlp.up_proj.weight", "mlp.gone",
+                                 [core.Concatenate(dim=0)]))
+    sources = check(tmp_path, llama(tmp_path, lambda tensors: None))
+    assert {"model.norm.weight", "model.layers.0.mlp.up_proj.weight"
+            } <= set(sources)
+
+
+def test_an_early_version_5_answers_with_its_errors(tmp_path, convert,
+                                                    monkeypatch):
+    core = transformers.core_model_loading
+    converter = core.WeightConverter
+    now = converter.convert
+
+    def then(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return now(self, *args, **kwargs), {}
+        except Exception:
+            raise core.SkipParameters
+
+    convert(converter("self_attn.qkv", PROJECTIONS, [core.Split(dim=0)]),
+            converter("norm.gain", "norm.weight",
+                      [operation(lambda value: value + 1)]))
+    llama(tmp_path, fuse)
+    module = build("LlamaForCausalLM", TEXT | {"num_hidden_layers": 1})
+    headers = read_headers(find_files(tmp_path))
+    headers["model.norm.gain"] = headers.pop("model.norm.weight")
+    found = library_sources(module, headers)
+    monkeypatch.setattr(converter, "convert", then)
+    assert library_sources(module, headers) == found
+    assert list(found[1]) == ["model.norm.weight"]
+    assert ATTENTION + "q_proj.weight" in found[0]
 
 
 def test_values_from_elsewhere_are_refused(convert):
