@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Sequence, Union
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from .. import _dtypes, _session
-from .._errors import InvalidArgument, NotFound, Unimplemented
+from .. import _session
+from .._errors import InvalidArgument
 from .._model import Model
 from ._api import check_wanted, default_session, refuse_managed
 from ._assemble import Wanted, assemble
@@ -20,13 +20,11 @@ from ._budget import Budget
 from ._casting import DEFAULT_SKIP, Skip, modules_that_match
 from ._grouping import Groups
 from ._hand_over import cast_name, known_model, publish_cast
-from ._inventory import Stored, Weight
 from ._layout import GroupSpec, choose_storage, lay_out
+from ._matching import Rename, left_over, match_weights, retype
 from ._progress import progress_bar
-from ._safetensors import (FileTensor, Paths, find_files, identity, one_path,
+from ._safetensors import (Paths, find_files, identity, one_path,
                            read_headers)
-
-Rename = Union[Mapping[str, str], Callable[[str], str], None]
 
 _UNUSED = "(unused)"  # The group of what the module has no place for.
 
@@ -55,11 +53,14 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
     dtype: what floating parameters are to be; None: as they are in the files.
         Where they differ, the converted weights are made once for all workers.
     rename: from the module's names to the files': {prefix: prefix}, or a
-        function. Without it names are tried as they are, and with and without
-        transformers' base_model_prefix.
+        function, which may give a list: the parameter is these tensors, end to
+        end. Without it transformers' models are filled as the library fills
+        them, also where it renames, merges, fuses or splits tensors; others'
+        names are tried as they are.
 
     The other options, and the errors, are attach's; besides, NotFound (a
-    parameter that is in no file) and InvalidArgument (its shape differs).
+    parameter that is in no file), InvalidArgument (its shape differs) and
+    Unimplemented (transformers computes it from what is in the files).
     Buffers that are in no file stay as the factory made them.
     """
     module = factory if isinstance(factory, nn.Module) else (
@@ -74,17 +75,19 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
     with one_path(path) as found:
         files = find_files(found)
         headers = read_headers(files)
-        _match(module, specs, headers, rename)
+        joined = match_weights(module, specs, headers, rename)
         specs = [spec for spec in specs if spec.weights]
         if not specs:
             raise InvalidArgument("the module has no weights in these files")
         rule = {spec.name: [stored.name for stored in spec.stored]
                 for spec in specs}
-        used = {tensor for tensors in rule.values() for tensor in tensors}
-        if used != set(headers):
-            rule[_UNUSED] = [one for one in headers if one not in used]
-        name = name or (f"{_base_name(path)}-{identity(files, repr(rule))}")
-        original = wanted.session.register(found, name, groups=rule)
+        unused = left_over(rule, joined, headers)
+        if unused:
+            rule[_UNUSED] = unused
+        name = name or (f"{_base_name(path)}-"
+                        f"{identity(files, repr((rule, joined)))}")
+        original = wanted.session.register(found, name, groups=rule,
+                                           joined=joined)
     original, name = _convert(wanted, specs, original, dtype)
     if storage_dtype is not None:
         choose_storage(module, specs, storage_dtype, skip)
@@ -100,74 +103,6 @@ def _base_name(path: Paths) -> str:
     one = path if isinstance(path, (str, os.PathLike)) else path[0]
     base = os.path.basename(os.path.abspath(one))
     return base.removesuffix(".safetensors")
-
-
-def _match(module: nn.Module, specs: list[GroupSpec],
-           headers: Mapping[str, FileTensor], rename: Rename) -> None:
-    """Gives what is stored its name and type in the files, and takes weights
-    that no file holds out of the groups."""
-    names = {one: name for name, one in module.named_modules()}
-    prefix = getattr(module, "base_model_prefix", "")
-    missing, wrong = [], []
-    for spec in specs:
-        for weight in list(spec.weights):
-            stored = _only_part(weight)
-            known = [f"{names[place.module]}.{place.key}".lstrip(".")
-                     for place in weight.places]
-            file_name = next((one for name in known for one in
-                              _candidates(name, rename, prefix)
-                              if one in headers), None)
-            if file_name is None:
-                if weight.kind == "buffer" and not stored.meta_at_first:
-                    spec.weights.remove(weight)
-                else:
-                    missing.append(known[0])
-                continue
-            there = headers[file_name]
-            if there.shape != tuple(stored.meta.shape):
-                wrong.append(f"{known[0]} {tuple(stored.meta.shape)} here, "
-                             f"{there.shape} in the files")
-                continue
-            stored.name = file_name
-            stored.tensor = None
-            _retype(weight, _dtypes.torch_dtype(there.dtype))
-    if missing:
-        raise NotFound(
-            f"{len(missing)} parameters are in none of the files: "
-            f"{', '.join(missing[:5])}; the files hold "
-            f"{', '.join(list(headers)[:5])}, ...; rename= maps names")
-    if wrong:
-        raise InvalidArgument(
-            f"{len(wrong)} shapes differ: {'; '.join(wrong[:5])}")
-
-
-def _candidates(name: str, rename: Rename, prefix: str) -> Iterator[str]:
-    if callable(rename):
-        yield rename(name)
-        return
-    for ours, theirs in (rename or {}).items():
-        if name.startswith(ours):
-            yield theirs + name[len(ours):]
-    yield name
-    if prefix:
-        yield f"{prefix}.{name}"
-        yield name.removeprefix(f"{prefix}.")
-
-
-def _only_part(weight: Weight) -> Stored:
-    if not weight.plain or len(weight.parts) != 1 or (
-            weight.parts[0].offset_bytes):
-        raise Unimplemented(
-            f'"{weight.name}" is no plain tensor; hoist.load fills plain '
-            "parameters and buffers, hoist.attach takes any")
-    return weight.parts[0].stored
-
-
-def _retype(weight: Weight, dtype: torch.dtype) -> None:
-    part = weight.parts[0]
-    part.dtype = weight.dtype = dtype
-    part.stored.meta = torch.empty_strided(
-        part.shape, part.strides, dtype=dtype, device="meta")
 
 
 def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
@@ -193,7 +128,7 @@ def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
     for spec in specs:
         for weight in spec.weights:
             if weight.parts[0].stored.name in spec.storage:
-                _retype(weight, dtype)
+                retype(weight, dtype)
         spec.storage = {}
     return converted, name
 

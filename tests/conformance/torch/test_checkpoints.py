@@ -1,0 +1,155 @@
+"""hoist.load of folders whose tensors are not the module's as they are: a
+library renames, merges, fuses or splits them as it loads them."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import hoist  # noqa: E402
+from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from families import FAMILIES, transposing_library  # noqa: E402
+from real_daemon import write_safetensors  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from torch import nn  # noqa: E402
+
+MIXTRAL = FAMILIES["mixtral"]
+FP8 = torch.float8_e4m3fn
+
+
+@pytest.fixture
+def moe_folder(tmp_path):
+    """As MoE checkpoints are: a tensor an expert and projection."""
+    MIXTRAL.make().save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert any(".experts.0.w1." in name for name in saved)
+    return tmp_path
+
+
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_experts_stored_one_by_one_are_the_modules(hoistd, device, moe_folder,
+                                                   groups):
+    resident = MIXTRAL.make().to(device)
+    before = {name: value.clone()
+              for name, value in resident.state_dict().items()}
+    loaded = hoist.load(MIXTRAL.build, moe_folder, budget=0.8, groups=groups)
+    for name, value in loaded.state_dict().items():
+        assert same_bytes(value, before[name]), name
+    with torch.no_grad():
+        for turn in range(3):
+            assert_equal_outputs(MIXTRAL.run(loaded, device),
+                                 MIXTRAL.run(resident, device), f"pass {turn}")
+    hoist.check(loaded)
+    hoist.detach(loaded)
+    for name, value in loaded.state_dict().items():
+        assert same_bytes(value, before[name]), name
+
+
+def test_the_files_are_read_once_whatever_is_joined(hoistd, device,
+                                                    moe_folder):
+    loaded = hoist.load(MIXTRAL.build, moe_folder, budget=1.0)
+    with torch.no_grad():
+        MIXTRAL.run(loaded, device)
+    hoist.check(loaded)
+    read = hoistd.counters()["file_read_bytes"]
+    weights = sum(one.nbytes for one in loaded.parameters())
+    assert weights <= read < 1.05 * weights
+    other = hoist.load(MIXTRAL.build, moe_folder, budget=1.0)
+    assert hoist.stats(other).model == hoist.stats(loaded).model
+    with torch.no_grad():
+        MIXTRAL.run(other, device)
+    hoist.check(other)
+    assert hoistd.counters()["file_read_bytes"] == read
+
+
+def test_joined_weights_are_cast_as_others_are(hoistd, device, moe_folder):
+    resident = MIXTRAL.make().to(device)
+    with torch.no_grad():
+        for one in resident.parameters():
+            one.copy_(one.to(FP8).to(one.dtype))
+        expected = MIXTRAL.run(resident, device)
+        loaded = hoist.load(MIXTRAL.build, moe_folder, budget=1.0,
+                            storage_dtype=FP8, skip=())
+        assert_equal_outputs(MIXTRAL.run(loaded, device), expected)
+    stats = hoist.stats(loaded)
+    weights = sum(one.nbytes for one in loaded.parameters())
+    assert stats.model_bytes < 0.5 * weights  # F32's quarter, and alignment.
+    hoist.check(loaded)
+
+
+class Fused(nn.Module):
+    """One matrix where the files have three, and three where they have one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24, bias=False)
+        self.up = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x) * self.qkv(x).sum()
+
+
+def test_rename_may_give_several_tensors(hoistd, device, tmp_path):
+    torch.manual_seed(3)
+    parts = {name: torch.randn(8, 8) for name in ("q", "k", "v")}
+    saved = {**parts, "up.weight": torch.randn(16, 8),
+             "up.bias": torch.randn(16)}
+    save_file(saved, tmp_path / "model.safetensors")
+
+    def rename(name: str) -> str | list[str]:
+        return ["q", "k", "v"] if name == "qkv.weight" else name
+
+    resident = Fused().to(device)
+    resident.load_state_dict({"qkv.weight": torch.cat(list(parts.values())),
+                              "up.weight": saved["up.weight"],
+                              "up.bias": saved["up.bias"]})
+    loaded = hoist.load(Fused, tmp_path, rename=rename)
+    x = torch.randn(3, 8, device=device)
+    with torch.no_grad():
+        assert_equal_outputs(loaded(x), resident(x))
+    hoist.check(loaded)
+
+
+def test_a_tensor_that_two_parameters_want_is_read_for_both(hoistd, device,
+                                                            tmp_path):
+    square = torch.randn(8, 8)
+    save_file({"w": square}, tmp_path / "model.safetensors")
+    two = nn.Sequential(nn.Linear(8, 8, bias=False),
+                        nn.Linear(8, 8, bias=False))
+    loaded = hoist.load(lambda: two, tmp_path, rename=lambda name: "w")
+    for one in loaded:
+        assert same_bytes(one.weight, square)
+    x = torch.randn(3, 8, device=device)
+    with torch.no_grad():
+        assert_equal_outputs(
+            loaded(x), nn.functional.linear(nn.functional.linear(
+                x, square.to(device)), square.to(device)))
+
+
+def test_several_tensors_of_another_size_are_refused(hoistd, tmp_path):
+    save_file({"q": torch.zeros(8, 8), "k": torch.zeros(8, 8)},
+              tmp_path / "model.safetensors")
+    with pytest.raises(hoist.InvalidArgument, match=r"\(24, 8\) here, \(128,"):
+        hoist.load(lambda: Fused().qkv, tmp_path,
+                   rename=lambda name: ["q", "k"])
+    with pytest.raises(hoist.NotFound, match="weight"):
+        hoist.load(lambda: Fused().qkv, tmp_path,
+                   rename=lambda name: ["q", "k", "none"])
+
+
+def test_what_a_library_computes_is_refused_by_name(hoistd, tmp_path):
+    MIXTRAL.make().save_pretrained(tmp_path)
+    with transposing_library(), pytest.raises(
+            hoist.Unimplemented, match=r"o_proj.*Transpose.*hoist\.attach"):
+        hoist.load(MIXTRAL.build, tmp_path)
+
+
+def test_a_part_of_another_type_is_refused(hoistd, tmp_path):
+    write_safetensors(str(tmp_path / "model.safetensors"), {
+        "q": ("F32", [8, 8], bytes(256)), "k": ("F32", [8, 8], bytes(256)),
+        "v": ("BF16", [8, 8], bytes(128))})
+    with pytest.raises(hoist.InvalidArgument, match="BF16, F32"):
+        hoist.load(lambda: Fused().qkv, tmp_path,
+                   rename=lambda name: ["q", "k", "v"])
