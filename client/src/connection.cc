@@ -22,6 +22,8 @@ using std::chrono::milliseconds;
 
 // Between two tries to connect.
 constexpr milliseconds kRetryEvery{20};
+// For the reader to come to an end that its socket shows already.
+constexpr milliseconds kReaderLag{1000};
 
 Status Gone() {
   return Status(Code::kUnavailable,
@@ -34,6 +36,11 @@ timeval ToTimeval(milliseconds time) {
   out.tv_sec = static_cast<time_t>(time.count() / 1000);
   out.tv_usec = static_cast<suseconds_t>(time.count() % 1000 * 1000);
   return out;
+}
+
+bool HungUp(int socket) {
+  pollfd looked = {socket, 0, 0};  // What is asked for is always told.
+  return poll(&looked, 1, 0) > 0 && (looked.revents & POLLHUP) != 0;
 }
 
 bool NobodyListens(int error) {
@@ -93,8 +100,11 @@ Connection::Connection(UniqueFd socket, Admit admit)
 Connection::~Connection() { Close(); }
 
 Status Connection::Check() const {
-  const std::lock_guard<std::mutex> lock(mu_);
-  return failed_;
+  std::unique_lock<std::mutex> lock(mu_);
+  if (!failed_.ok() || !HungUp(socket_.get())) return failed_;
+  // hoistd is gone, and the reader is about to see it, and perhaps why.
+  ended_.wait_for(lock, kReaderLag, [this] { return !failed_.ok(); });
+  return failed_.ok() ? Gone() : failed_;
 }
 
 void Connection::Close() {
@@ -254,6 +264,7 @@ void Connection::Fail(Status why) {
       pending->arrived.notify_all();
     }
     pending_.clear();
+    ended_.notify_all();
     // Wakes the reader and any sender, and tells hoistd that all is given back.
     shutdown(socket_.get(), SHUT_RDWR);
   }

@@ -61,7 +61,8 @@ class Connection {
   // Sends, and leaves the reply alone.
   void Post(const Encode& encode);
 
-  // Why no call can succeed any more, or ok.
+  // Why no call can succeed any more, or ok. Looks at the socket itself: a
+  // hoistd that died before this was called is never taken for alive.
   Status Check() const;
   void Close();
 
@@ -91,6 +92,7 @@ class Connection {
   const ForkClosedFd fork_closed_;
   const Admit admit_;
   mutable std::mutex mu_;
+  mutable std::condition_variable ended_;  // When failed_ is set.
   // The three below are guarded by mu_.
   Status failed_;
   uint64_t next_request_id_ = 1;

@@ -57,7 +57,7 @@ Plan::~Plan() {
   std::vector<uint64_t> leases;
   for (const auto& [group, held] : unplanned_) leases.push_back(held.lease);
   session_->PostReleases(leases);
-  if (info_.id != 0) session_->PostClearPlan(info_.id);
+  if (info_.id != 0) session_->ClearPlan(info_.id);
 }
 
 Status Plan::MakeOrder() {

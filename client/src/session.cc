@@ -232,9 +232,9 @@ Result<PlanGrant> Session::SetPlan(const SetPlanRequest& request) {
   return std::move(*plan);
 }
 
-void Session::PostClearPlan(uint64_t plan_id) {
-  if (forked()) return;
-  connection_->Post(
+void Session::ClearPlan(uint64_t plan_id) {
+  // An error means that the session has ended, and the plan with it.
+  (void)CallForNothing(
       [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });
 }
 

@@ -69,7 +69,8 @@ class Session {
   // An error is hoistd's answer or the connection's; where hoistd granted what
   // cannot be used here, the grant's `admitted` says why.
   Result<PlanGrant> SetPlan(const SetPlanRequest& request);
-  void PostClearPlan(uint64_t plan_id);
+  // Waits until hoistd has the plan's memory back.
+  void ClearPlan(uint64_t plan_id);
 
   // See Connection.
   Status AddListener(Connection::Listener* listener) {

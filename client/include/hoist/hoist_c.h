@@ -461,7 +461,8 @@ HOIST_API int hoist_plan_end_pass(hoist_plan* plan, int* changed,
  * it. */
 HOIST_API int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
                                     hoist_error** error);
-/* Waits for the GPU and gives everything back. NULL is allowed. */
+/* Waits for the GPU, gives everything back, and waits until hoistd has it. NULL
+ * is allowed. */
 HOIST_API void hoist_plan_free(hoist_plan* plan);
 
 typedef struct hoist_plan_info {

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -204,7 +205,8 @@ TEST(Session, ACallsDeadlinePassesAndALateLeaseIsGivenBack) {
     return true;
   });
   auto options = To(daemon);
-  options.call_deadline = std::chrono::milliseconds(200);
+  // Of every call, so no shorter than a busy machine may take for one.
+  options.call_deadline = std::chrono::seconds(2);
   auto session = hoist::Session::Connect(options);
   ASSERT_TRUE(session.ok());
   auto model = session->DescribeModel("m");
@@ -238,6 +240,25 @@ TEST(Session, ADeadDaemonIsUnavailableForPendingAndLaterCalls) {
   EXPECT_EQ(worker.session.Check().code(), hoist::Code::kUnavailable);
   EXPECT_EQ(held->Check().code(), hoist::Code::kUnavailable);
   EXPECT_EQ(held->data(), nullptr);
+}
+
+// Nobody has made a call meanwhile, and the reading thread may be late.
+TEST(Session, ADeadDaemonIsNoticedByTheNextCheck) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<Peer*> connection{nullptr};
+    FakeDaemon daemon(
+        [&](Peer& peer, const pb::ClientMessage&, const std::vector<int>&) {
+          connection = &peer;
+          return false;
+        });
+    Worker worker(daemon);
+    auto held = worker.session.Stage(worker.model, "a");
+    ASSERT_TRUE(held.ok());
+    EXPECT_TRUE(worker.session.Check().ok());
+    connection.load()->HangUp();
+    EXPECT_EQ(held->Check().code(), hoist::Code::kUnavailable);
+    EXPECT_EQ(worker.session.Check().code(), hoist::Code::kUnavailable);
+  }
 }
 
 TEST(Session, NobodyListeningIsUnavailableAndSaysWhatToDo) {
