@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -199,14 +200,20 @@ class EngineRig {
         model, to, [](const LoadProgress&) {}, answer.done());
     return answer.Wait();
   }
-  // Waits until nothing of the tier is used: spills end on their own. The
-  // state is asked for over and over, and each time the engine has moved on.
-  bool Empties(TierAt at) {
-    for (int i = 0; i < 100'000; ++i) {
-      if (UsedOf(at) == 0) return true;
+  // Asks over and over, for a minute at most: what a disk takes for a sync is
+  // not a number of questions.
+  static bool Until(const std::function<bool()>& holds) {
+    const MonotonicClock clock;
+    const absl::Time until = clock.Now() + absl::Minutes(1);
+    while (!holds()) {
+      if (clock.Now() > until) return false;
       std::this_thread::yield();
     }
-    return false;
+    return true;
+  }
+  // Waits until nothing of the tier is used: spills end on their own.
+  bool Empties(TierAt at) {
+    return Until([&] { return UsedOf(at) == 0; });
   }
   uint64_t UsedOf(TierAt at) {
     for (const TierSnapshot& tier : Snapshot().tiers) {

@@ -14,6 +14,7 @@ class FaultyStream final : public CopyStream {
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override {
     HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kCopyIn));
+    device_.Note({to_offset, from.size()});
     device_.GateCopies(*stream_);
     return stream_->CopyIn(to_offset, from);
   }
@@ -130,6 +131,16 @@ void FaultyDevice::WaitForCopies(int count) const {
     return faults_[DeviceCall::kCopyIn].calls >= count;
   };
   mu_.Await(absl::Condition(&enough));
+}
+
+std::vector<FaultyDevice::Copy> FaultyDevice::copies() const {
+  const absl::MutexLock lock(&mu_);
+  return copies_;
+}
+
+void FaultyDevice::Note(const Copy& copy) {
+  const absl::MutexLock lock(&mu_);
+  copies_.push_back(copy);
 }
 
 void FaultyDevice::GateCopies(CopyStream& stream) {

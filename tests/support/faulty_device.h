@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -65,6 +66,12 @@ class FaultyDevice final : public Device {
   void LetCopiesGo() ABSL_LOCKS_EXCLUDED(mu_);
   // Until CopyIn was called `count` times in all.
   void WaitForCopies(int count) const ABSL_LOCKS_EXCLUDED(mu_);
+  // What CopyIn was called with so far, in order; those that failed left out.
+  struct Copy {
+    uint64_t to_offset = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<Copy> copies() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const DeviceInfo& info() const override { return device_.info(); }
   absl::Status CreateSlab(const SlabSpec& spec) override;
@@ -90,6 +97,7 @@ class FaultyDevice final : public Device {
   // Counts the call; the error it is to fail with, or Ok.
   absl::Status Count(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
   void GateCopies(CopyStream& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void Note(const Copy& copy) ABSL_LOCKS_EXCLUDED(mu_);
   void Complete(CopyStream::Done done, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -99,6 +107,7 @@ class FaultyDevice final : public Device {
   bool holding_ ABSL_GUARDED_BY(mu_) = false;
   bool gated_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Held> held_ ABSL_GUARDED_BY(mu_);
+  std::vector<Copy> copies_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd::testing

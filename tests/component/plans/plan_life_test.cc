@@ -271,8 +271,8 @@ TEST_F(PlanLife, AStageThatWaitsEndsWithHoistd) {
 }
 
 TEST_F(PlanLife, AStageThatComesTooLateIsToldWhy) {
-  // A group takes a second.
-  Start({.link = "1MiB/s"}, 6, kMiB);
+  // A group takes a minute, however late this process comes to its stage.
+  Start({.link = "16KiB/s"}, 6, kMiB);
   hoist::PlanOptions wish;
   wish.budget_bytes = 2 * kMiB;
   wish.order = OrderOf(*model_);
@@ -286,6 +286,7 @@ TEST_F(PlanLife, AStageThatComesTooLateIsToldWhy) {
   EXPECT_EQ(data.status().code(), hoist::Code::kDeadlineExceeded)
       << data.status().message();
   EXPECT_EQ(plan->Check().code(), hoist::Code::kDeadlineExceeded);
+  hoistd_->Kill();  // It would wait for the copy.
 }
 
 TEST_F(PlanLife, OperatorsSeeAndChangeWhoGetsWhat) {

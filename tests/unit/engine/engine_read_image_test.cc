@@ -141,11 +141,10 @@ TEST_F(EngineReadImage, ClosedSessionsAreAnsweredAndLeaveNothingHeld) {
   }
   // When the last copy has ended, the model can go.
   absl::Status forgotten;
-  for (int i = 0; i < 100'000; ++i) {
+  EngineRig::Until([&] {
     forgotten = rig_.Evict("m", /*forget=*/true).status();
-    if (forgotten.ok()) break;
-    std::this_thread::yield();
-  }
+    return forgotten.ok();
+  });
   EXPECT_OK(forgotten);
   EXPECT_EQ(rig_.UsedOf(OnHost()), 0u);
 }

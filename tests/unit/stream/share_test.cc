@@ -1,8 +1,8 @@
 // Several plans on one link.
 #include <sys/resource.h>
 
-#include <atomic>
-#include <thread>
+#include <algorithm>
+#include <vector>
 
 #include "daemon/stream/streamer_thread.h"
 #include "gmock/gmock.h"
@@ -15,60 +15,73 @@ namespace {
 constexpr uint64_t kApart = 64;
 constexpr uint64_t kLink = 150 * kMiB;  // A second.
 
-// Runs all lanes until the first has made `steps`; the bytes of each then.
-std::vector<uint64_t> Race(StreamRig& rig, std::vector<TestLane>& lanes,
-                           uint64_t steps) {
-  std::atomic<bool> over = false;
-  std::vector<uint64_t> bytes(lanes.size());
-  std::vector<std::thread> threads;
-  std::atomic<int> wrong = 0;
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    threads.emplace_back([&, i] {
-      TestLane& lane = lanes[i];
-      for (uint64_t position = 0; !over; ++position) {
-        if (position == steps) over = true;
-        if (!rig.Step(lane, position).ok()) ++wrong;
-        const LaneGroup group = lane.client->GroupAt(position);
-        bytes[i] += lane.spec.groups[group].bytes;
-      }
-    });
+// Fills the rings of all lanes at once, each of which holds all of its lane's
+// groups; the bytes of each by the time that the first is full. Counted in the
+// order in which copies are queued: no thread's luck is in it.
+std::vector<uint64_t> FillTogether(StreamRig& rig, TestLane& first,
+                                   std::vector<TestLane>& lanes) {
+  rig.faulty().HoldCopies();
+  rig.Open(first);  // Its copies are under way while the others come.
+  rig.faulty().WaitForCopies(Streamer::kPiecesUnderWay);
+  for (TestLane& lane : lanes) rig.Open(lane);
+  rig.Close(PlanId(77));  // Its end shows that all images are known.
+  rig.faulty().LetCopiesGo();
+  for (TestLane& lane : lanes) {
+    for (uint64_t p = 0; p < lane.spec.order.size(); ++p) {
+      EXPECT_OK(rig.Step(lane, p)) << p;
+    }
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
+  std::vector<uint64_t> bytes(lanes.size());
+  std::vector<size_t> loads(lanes.size());
+  for (const FaultyDevice::Copy& copy : rig.faulty().copies()) {
+    // The last lane whose ring begins at or before the place.
+    size_t after = 0;
+    while (after < lanes.size() &&
+           lanes[after].spec.groups[0].device_offset <= copy.to_offset) {
+      ++after;
+    }
+    if (after == 0) continue;  // The first plan's.
+    bytes[after - 1] += copy.bytes;
+    if (++loads[after - 1] == lanes[after - 1].spec.groups.size()) break;
+  }
   return bytes;
 }
 
+// As many copies as may be under way.
+TestLane MakeFirst(StreamRig& rig) {
+  return rig.Make(std::vector<uint64_t>(Streamer::kPiecesUnderWay, 4 * kKiB),
+                  Streamer::kPiecesUnderWay, {}, kApart);
+}
+
 TEST(StreamerShare, TwoPlansShareByBytesNotByGroups) {
-  StreamRig rig({.link_bytes_per_second = kLink});
-  // Rings that hold more than is queued, or they would be the limit; for the
-  // same reason images that are not neighbours and go in copies of their own.
+  StreamRig rig;
+  TestLane first = MakeFirst(rig);
+  // A group a copy, and seven.
   std::vector<TestLane> lanes;
   lanes.push_back(
-      rig.Make(std::vector<uint64_t>(8, 512 * kKiB), 6, {}, kApart));
+      rig.Make(std::vector<uint64_t>(7, 512 * kKiB), 7, {}, kApart));
   lanes.push_back(
-      rig.Make(std::vector<uint64_t>(32, 128 * kKiB), 24, {}, kApart));
-  for (TestLane& lane : lanes) rig.Open(lane);
-  const std::vector<uint64_t> bytes = Race(rig, lanes, 60);
-  // Within what lies ready ahead in the rings, and what is under way.
-  const double ratio = double(bytes[0]) / double(bytes[1]);
-  EXPECT_GT(ratio, 0.6) << bytes[0] << " " << bytes[1];
-  EXPECT_LT(ratio, 1.67) << bytes[0] << " " << bytes[1];
+      rig.Make(std::vector<uint64_t>(28, 128 * kKiB), 28, {}, kApart));
+  const std::vector<uint64_t> bytes = FillTogether(rig, first, lanes);
+  EXPECT_GE(std::max(bytes[0], bytes[1]), 3 * kMiB);
+  EXPECT_LE(std::max(bytes[0], bytes[1]) - std::min(bytes[0], bytes[1]), kMiB)
+      << bytes[0] << " " << bytes[1];
 }
 
 TEST(StreamerShare, FourPlansShareByTheirWeights) {
-  StreamRig rig({.link_bytes_per_second = kLink});
+  StreamRig rig;
+  TestLane first = MakeFirst(rig);
+  constexpr uint64_t kGroup = 128 * kKiB;
   std::vector<TestLane> lanes;
   for (const uint32_t weight : {3u, 1u, 1u, 1u}) {
-    lanes.push_back(
-        rig.Make(std::vector<uint64_t>(16, 128 * kKiB), 12, {}, kApart));
+    lanes.push_back(rig.Make(std::vector<uint64_t>(7, kGroup), 7, {}, kApart));
     lanes.back().spec.share.weight = weight;
   }
-  for (TestLane& lane : lanes) rig.Open(lane);
-  const std::vector<uint64_t> bytes = Race(rig, lanes, 150);
+  const std::vector<uint64_t> bytes = FillTogether(rig, first, lanes);
+  EXPECT_EQ(bytes[0], 7 * kGroup);
   for (size_t i = 1; i < 4; ++i) {
-    const double ratio = double(bytes[0]) / double(bytes[i]);
-    EXPECT_GT(ratio, 1.8) << i;
-    EXPECT_LT(ratio, 4.5) << i;
+    EXPECT_GE(bytes[i], 2 * kGroup) << i;
+    EXPECT_LE(bytes[i], 3 * kGroup) << i;
   }
 }
 
