@@ -128,6 +128,24 @@ class JoinedTensors(unittest.TestCase):
         self.assertEqual([[info.name for info in group.tensors]
                           for group in model], list(groups.values()))
 
+    def test_thousands_of_parts_in_another_order_than_the_files(self):
+        # More than one readv takes, and none where its neighbour goes.
+        count = 2000
+        tensors = {f"e.{at}.{name}": ("U8", [5], some_bytes(at + 7 * turn, 5))
+                   for at in range(count)
+                   for turn, name in enumerate(("a", "b"))}
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            write_safetensors(path, tensors)
+            order = [f"e.{at}.{name}" for at in reversed(range(count))
+                     for name in ("b", "a")]
+            model = self.session.register(
+                path, "many", groups="whole",
+                joined={"all": hoist.Joined((count, 2, 5), order)})
+            with self.session.stage(model["model"]) as lease:
+                self.assertEqual(self.bytes_of(lease["all"]),
+                                 b"".join(tensors[one][2] for one in order))
+
     def test_what_does_not_fit_is_refused(self):
         gate = "layers.0.experts.0.gate"
         for why, joined in {
