@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._load import build_on_meta  # noqa: E402
+from hoist.nn._building import build_on_meta  # noqa: E402
 
 
 def places(module: nn.Module) -> set[str]:
@@ -83,3 +83,45 @@ def test_a_factory_may_build_another_module_on_meta():
     assert done, "it waits for itself"
     assert places(done[0]) == {"meta"}
     assert places(nn.Linear(2, 2)) == {"cpu"}
+
+
+def test_a_parameter_larger_than_memory_costs_nothing():
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_up = nn.Parameter(torch.empty(1 << 20, 1 << 12, 1 << 12))
+            self.bias = nn.Parameter(torch.zeros(1 << 44))
+            nn.init.normal_(self.gate_up)
+
+    model = build_on_meta(Experts)
+    assert places(model) == {"meta"}
+    assert model.gate_up.shape == (1 << 20, 1 << 12, 1 << 12)
+
+
+class Causal(nn.Module):
+    """A large buffer, and a large tensor that is no buffer."""
+
+    def __init__(self, keep) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+        keep(self, torch.ones(600, 600))
+
+
+def as_buffer(module: nn.Module, mask: torch.Tensor) -> None:
+    module.register_buffer("mask", mask.tril(), persistent=False)
+
+
+def as_attribute(module: nn.Module, mask: torch.Tensor) -> None:
+    module.mask = mask
+
+
+def as_number(module: nn.Module, mask: torch.Tensor) -> None:
+    module.mask = torch.full((600, 600), mask.sum().item())
+
+
+@pytest.mark.parametrize("keep", [as_buffer, as_attribute, as_number])
+def test_large_tensors_that_are_no_parameters_are_real(monkeypatch, keep):
+    monkeypatch.setattr("hoist.nn._building.LARGE_BYTES", 1 << 20)
+    model = build_on_meta(lambda: Causal(keep))
+    assert torch.equal(model.mask, Causal(keep).mask)
+    assert places(model) == {"meta"}

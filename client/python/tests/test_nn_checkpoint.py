@@ -19,7 +19,7 @@ numpy = pytest.importorskip("numpy")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from hoist.nn._checkpoint import library_sources  # noqa: E402
-from hoist.nn._load import build_on_meta  # noqa: E402
+from hoist.nn._building import build_on_meta  # noqa: E402
 from hoist.nn._pieces import Source  # noqa: E402
 from hoist.nn._safetensors import (FileTensor, find_files,  # noqa: E402
                                    read_headers)

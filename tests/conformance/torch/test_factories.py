@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
+from hoist.nn._building import build_on_meta  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -21,7 +22,7 @@ import sys
 sys.path += {path!r}
 import torch
 from torch import nn
-from hoist.nn._load import build_on_meta
+from hoist.nn._building import build_on_meta
 
 
 class Model(nn.Module):
@@ -111,7 +112,7 @@ def test_a_factory_that_fails_leaves_torch_as_it_was():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        hoist.nn._load.build_on_meta(fail)
+        build_on_meta(fail)
     made = nn.Linear(2, 2)
     assert not made.weight.is_meta and made.weight.abs().sum() > 0
 

@@ -4,12 +4,10 @@ the worker."""
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any, Callable, Sequence, Union
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from .. import _session
 from .._errors import InvalidArgument
@@ -17,6 +15,7 @@ from .._model import Model
 from ._api import check_wanted, default_session, refuse_managed
 from ._assemble import Wanted, assemble
 from ._budget import Budget
+from ._building import build_on_meta
 from ._casting import DEFAULT_SKIP, Skip, modules_that_match
 from ._grouping import Groups
 from ._hand_over import cast_name, known_model, publish_cast
@@ -131,65 +130,3 @@ def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
                 retype(weight, dtype)
         spec.storage = {}
     return converted, name
-
-
-_building = threading.RLock()
-
-# In-place functions that change values alone.
-_FILLS = frozenset((
-    "add_", "bernoulli_", "cauchy_", "clamp_", "copy_", "div_", "erfinv_",
-    "exponential_", "fill_", "log_normal_", "mul_", "normal_", "random_",
-    "sub_", "uniform_", "zero_"))
-
-
-class _NothingToFill(TorchFunctionMode):
-    """Initialising a meta tensor does nothing, as its values are nowhere.
-    torch works out on the way that nothing changes, for which it imports sympy:
-    longer than loading takes, and more memory than hoist does."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (),
-                           kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        to = args[0] if args else kwargs.get("tensor")
-        if isinstance(to, torch.Tensor) and to.is_meta and (
-                getattr(func, "__module__", "") == "torch.nn.init"
-                or getattr(func, "__name__", "") in _FILLS):
-            return to
-        return func(*args, **kwargs)
-
-
-def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
-    """Calls the factory; parameters that it registers become meta ones, so
-    that initialising them costs nothing. Buffers are real."""
-    builder = threading.get_ident()
-
-    def on_meta(module: nn.Module, name: str,
-                param: nn.Parameter | None) -> None:
-        register(module, name, param)
-        if param is not None and not param.is_meta and (
-                threading.get_ident() == builder):
-            made = nn.Parameter(param.detach().to("meta"),
-                                requires_grad=param.requires_grad)
-            made.__dict__.update(param.__dict__)
-            module._parameters[name] = made
-
-    with _building:
-        register = nn.Module.register_parameter
-        nn.Module.register_parameter = on_meta  # type: ignore[assignment]
-        try:
-            with _NothingToFill():
-                module = factory()
-        except NotImplementedError as error:
-            if "meta tensor" not in str(error):
-                raise
-            raise InvalidArgument(
-                "the factory moves or reads the module's weights, which are "
-                "not there yet; it only makes the module, and hoist.load says "
-                f"where it goes ({error})") from error
-        finally:
-            nn.Module.register_parameter = (  # type: ignore[method-assign]
-                register)
-    if not isinstance(module, nn.Module):
-        raise InvalidArgument(
-            f"the factory gave a {type(module).__name__}, not a module")
-    return module

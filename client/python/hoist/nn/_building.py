@@ -1,0 +1,130 @@
+"""Modules without memory for their parameters, however they are made."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, Callable, Iterator
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .._errors import InvalidArgument
+
+# A tensor of so many bytes may be more than there is memory for, touched or not.
+LARGE_BYTES = 256 << 20
+
+_building = threading.RLock()
+
+# In-place functions that change values alone.
+_FILLS = frozenset((
+    "add_", "bernoulli_", "cauchy_", "clamp_", "copy_", "div_", "erfinv_",
+    "exponential_", "fill_", "log_normal_", "mul_", "normal_", "random_",
+    "sub_", "uniform_", "zero_"))
+_MAKERS = frozenset((torch.empty, torch.full, torch.ones, torch.rand,
+                     torch.randn, torch.zeros))
+
+
+def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
+    """Calls the factory; parameters that it registers become meta ones, so
+    that neither their memory nor initialising them costs anything. Buffers are
+    real.
+
+    A large tensor is taken for a parameter when it is made. Where that was
+    wrong, the factory is called once more. InvalidArgument: it makes no module,
+    or moves or reads the weights.
+    """
+    with _building, _parameters_on_meta():
+        try:
+            module = _make(factory, _OnMeta(LARGE_BYTES))
+        except _WrongGuess:
+            module = _make(factory, _OnMeta(None))
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(
+            f"the factory gave a {type(module).__name__}, not a module")
+    return module
+
+
+def _make(factory: Callable[[], nn.Module], mode: _OnMeta) -> nn.Module:
+    try:
+        with mode:
+            module = factory()
+    except (NotImplementedError, RuntimeError) as error:
+        # "Cannot copy out of meta tensor", "cannot be called on meta tensors",
+        # "... with arguments from the 'Meta' backend".
+        if mode.made_any and "meta" in str(error).lower():
+            raise _WrongGuess from error
+        if "meta tensor" not in str(error):
+            raise
+        raise InvalidArgument(
+            "the factory moves or reads the module's weights, which are not "
+            "there yet; it only makes the module, and hoist.load says where it "
+            f"goes ({error})") from error
+    if mode.made_any and _has_values_on_meta(module):
+        raise _WrongGuess
+    return module
+
+
+class _WrongGuess(Exception):
+    """A tensor that was made on the meta device is no parameter."""
+
+
+class _OnMeta(TorchFunctionMode):
+    """Initialising a meta tensor does nothing, as its values are nowhere.
+    torch works out on the way that nothing changes, for which it imports sympy:
+    longer than loading takes, and more memory than hoist does.
+
+    Tensors of `large` bytes and more are made on the meta device."""
+
+    def __init__(self, large: int | None) -> None:
+        super().__init__()
+        self._large = large
+        self.made_any = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _MAKERS and self._large is not None and (
+                kwargs.get("device") is None and kwargs.get("out") is None):
+            made = func(*args, **{**kwargs, "device": "meta"})
+            if made.nbytes >= self._large:
+                self.made_any = True
+                return made
+        to = args[0] if args else kwargs.get("tensor")
+        if isinstance(to, torch.Tensor) and to.is_meta and (
+                getattr(func, "__module__", "") == "torch.nn.init"
+                or getattr(func, "__name__", "") in _FILLS):
+            return to
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Of modules that this thread makes. Under the lock."""
+    builder = threading.get_ident()
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str,
+                param: nn.Parameter | None) -> None:
+        register(module, name, param)
+        if param is not None and not param.is_meta and (
+                threading.get_ident() == builder):
+            made = nn.Parameter(param.detach().to("meta"),
+                                requires_grad=param.requires_grad)
+            made.__dict__.update(param.__dict__)
+            module._parameters[name] = made
+
+    nn.Module.register_parameter = on_meta  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _has_values_on_meta(module: Any) -> bool:
+    """Buffers, or tensors that are attributes."""
+    return isinstance(module, nn.Module) and any(
+        isinstance(value, torch.Tensor) and value.is_meta
+        for one in module.modules()
+        for holder in (one._buffers, vars(one)) for value in holder.values())
