@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -38,6 +40,18 @@ def test_smaller_groups_need_less_of_the_device(hoistd, device):
     assert whole >= sum(p.nbytes for p in model.parameters())
     assert block < 3 * sum(p.nbytes for p in model.layers[0].parameters())
     assert hoistd.tier("DEVICE")["leased_bytes"] == 0
+
+
+def test_a_budget_that_goes_to_slots_is_told(hoistd, device, caplog):
+    caplog.set_level(logging.INFO, logger="hoist.nn")
+    _, model = make("stack")
+    for budget, told in ((least_budget(model), True), (1.0, False)):
+        caplog.clear()
+        with attached(model, budget):
+            said = [one for one in caplog.messages if "groups=" in one]
+            assert bool(said) == told
+            if told:
+                assert str(hoist.stats(model).ring_bytes) in said[0]
 
 
 @pytest.mark.parametrize("name", ["transformer", "image"])

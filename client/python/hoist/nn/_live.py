@@ -93,6 +93,12 @@ class DevicePart:
             order=[group.staged for group in order], budget=self.budget,
             learn=learn, **self._terms)
         self.planned = order
+        info = self.plan.info
+        if info.streamed_bytes and info.ring_bytes * 8 > info.budget_bytes:
+            log.info(
+                "%s: groups on their way take %d of the budget's %d bytes; "
+                "with smaller ones (groups=) more of it would be left for what "
+                "stays", model.name, info.ring_bytes, info.budget_bytes)
 
     def plan_again(self, order: list[LiveGroup]) -> None:
         """With another order. ResourceExhausted: there is no plan now."""
