@@ -153,3 +153,56 @@ def test_a_part_of_another_type_is_refused(hoistd, tmp_path):
     with pytest.raises(hoist.InvalidArgument, match="BF16, F32"):
         hoist.load(lambda: Fused().qkv, tmp_path,
                    rename=lambda name: ["q", "k", "v"])
+
+
+class Renamed(transformers.PreTrainedModel):
+    """Its second layer was the first of those who saved it."""
+
+    config_class = transformers.PretrainedConfig
+
+    def __init__(self, config: transformers.PretrainedConfig) -> None:
+        super().__init__(config)
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.register_buffer("scale", torch.ones(4, 4))
+        self.post_init()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)) * self.scale
+
+
+@pytest.fixture
+def renamed_folder(monkeypatch, tmp_path):
+    """And a way to say what the library does to it besides."""
+    mapping = pytest.importorskip("transformers.conversion_mapping")
+    core = pytest.importorskip("transformers.core_model_loading")
+    rules = [core.WeightRenaming(r"^first\.", "second.")]
+    plain = mapping.get_checkpoint_conversion_mapping
+    monkeypatch.setattr(
+        mapping, "get_checkpoint_conversion_mapping",
+        lambda key: list(rules) if key == "Renamed" else plain(key))
+    # Or the library takes the class for one that has nothing to do with it.
+    monkeypatch.setattr(mapping, "USER_REGISTERED_MAPPINGS", {"Renamed"},
+                        raising=False)
+    return tmp_path, rules, core
+
+
+def test_a_tensor_that_the_library_renames_is_not_taken_by_its_name(
+        hoistd, renamed_folder):
+    folder, _, _ = renamed_folder
+    save_file({"first.weight": torch.randn(4, 4)},
+              folder / "model.safetensors")
+    with pytest.raises(hoist.NotFound, match="files: first.weight;"):
+        hoist.load(lambda: Renamed(transformers.PretrainedConfig()), folder)
+
+
+def test_a_buffer_that_the_library_computes_is_not_left_as_it_was_made(
+        hoistd, renamed_folder):
+    folder, rules, core = renamed_folder
+    rules[:] = [core.WeightConverter("scale", "scale",
+                                     operations=[core.Transpose(0, 1)])]
+    save_file({"first.weight": torch.randn(4, 4), "scale": torch.randn(4, 4),
+               "second.weight": torch.randn(4, 4)},
+              folder / "model.safetensors")
+    with pytest.raises(hoist.Unimplemented, match="scale.*Transpose"):
+        hoist.load(lambda: Renamed(transformers.PretrainedConfig()), folder)

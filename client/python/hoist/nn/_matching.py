@@ -43,7 +43,9 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
                      for place in weight.places]
             source = finder.find(known, tuple(stored.meta.shape))
             if source is None:
-                if weight.kind == "buffer" and not stored.meta_at_first:
+                refused = any(name in finder.refused for name in known)
+                if weight.kind == "buffer" and not (stored.meta_at_first
+                                                    or refused):
                     spec.weights.remove(weight)
                 else:
                     missing.append(known[0])
@@ -99,11 +101,10 @@ class _Finder:
              shape: tuple[int, ...]) -> Source | None:
         """Of a weight that has these names, being tied. The shape is only
         looked at where `rename` gives several tensors, which have none."""
-        for name in names:
-            if name in self.refused:
-                return None
-            if name in self._library:
-                return self._library[name]
+        if self._library or self.refused:
+            # A tensor of that name may be another's, if the library renames.
+            return next((self._library[name] for name in names
+                         if name in self._library), None)
         for name in names:
             for one in self._candidates(name):
                 if not isinstance(one, str):
