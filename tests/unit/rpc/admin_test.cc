@@ -326,6 +326,8 @@ TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
     EXPECT_EQ(call.args.shards[0].name, "model.safetensors");
     EXPECT_TRUE(call.args.shards[0].fd.valid());
     EXPECT_FALSE(call.args.index.has_value());
+    ASSERT_EQ(call.args.joined.size(), 1u);
+    EXPECT_EQ(call.args.joined[0].name, "x");
     call.done(MakeModel("tiny", {"a", "b"}));
   });
   engine_.load.Answer([this](auto call) {
@@ -338,6 +340,7 @@ TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
     }
     call.done(progress);
   });
+  request_.add_joined()->set_name("x");
   grpc::ClientContext context;
   const auto stream = admin_->Load(&context, request_);
   v1::LoadProgress message;

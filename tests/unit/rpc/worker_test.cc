@@ -1,7 +1,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -224,7 +226,7 @@ class PublishTest : public WorkerTest {
  protected:
   // Sends the header (4 KiB image) and `chunks`.
   grpc::Status Publish(const std::vector<std::string>& chunks,
-                       bool with_header = true) {
+                       bool with_header = true, uint64_t deadline_ms = 0) {
     grpc::ClientContext context;
     v1::Model model;
     const auto stream = worker_->Publish(&context, &model);
@@ -232,6 +234,7 @@ class PublishTest : public WorkerTest {
     part.mutable_header()->set_model("m");
     part.mutable_header()->mutable_group()->set_name("g");
     part.mutable_header()->mutable_group()->set_image_bytes(4096);
+    part.mutable_header()->set_deadline_ms(deadline_ms);
     if (with_header) stream->Write(part);
     for (const std::string& chunk : chunks) {
       part.set_chunk(chunk);
@@ -258,6 +261,18 @@ TEST_F(PublishTest, ImageArrivesWholeAndSealed) {
   EXPECT_NE(seals & F_SEAL_WRITE, 0);
   EXPECT_NE(seals & F_SEAL_SHRINK, 0);
   engine_.WaitUntilClosed(size_t{1});
+}
+
+TEST_F(PublishTest, WithoutADeadlineItIsAMinute) {
+  std::vector<absl::Duration> deadlines;
+  engine_.publish.Answer([&](auto call) {
+    deadlines.push_back(call.args.deadline);
+    call.done(MakeModel("m", {"g"}));
+  });
+  EXPECT_TRUE(Publish({std::string(4096, 'a')}).ok());
+  EXPECT_TRUE(Publish({std::string(4096, 'a')}, true, 250).ok());
+  EXPECT_THAT(deadlines,
+              ElementsAre(absl::Seconds(60), absl::Milliseconds(250)));
 }
 
 TEST_F(PublishTest, OtherLengthsThanTheHeaderSaysAreRefused) {
@@ -290,6 +305,34 @@ TEST_F(PublishTest, ImagesOnTheirWayAreBoundedTogether) {
   // All is given back, if perhaps after the caller has its answer.
   engine_.publish.Answer([](auto call) { call.done(MakeModel("m", {"g"})); });
   while (!Publish({std::string(4096, 'z')}).ok()) std::this_thread::yield();
+}
+
+TEST_F(WorkerTest, JoinedTensorsReachTheEngine) {
+  const testing::TempDir folder;
+  std::ofstream(folder.path() + "/model.safetensors") << "bytes";
+  RpcOptions options;
+  options.model_roots = {folder.path()};
+  Serve(options);
+  engine_.register_model.Answer([](auto call) {
+    ASSERT_EQ(call.args.joined.size(), 1u);
+    EXPECT_EQ(call.args.joined[0].name, "x");
+    ASSERT_EQ(call.args.joined[0].parts.size(), 1u);
+    EXPECT_EQ(call.args.joined[0].parts[0].tensor, "a");
+    EXPECT_EQ(call.args.joined[0].parts[0].offset, 8u);
+    call.done(MakeModel("m", {"g"}));
+  });
+  v1::WorkerRegisterModelRequest request;
+  request.set_name("m");
+  request.set_path(folder.path());
+  v1::JoinedTensor* joined = request.add_joined();
+  joined->set_name("x");
+  joined->add_parts()->set_tensor("a");
+  joined->mutable_parts(0)->set_offset_bytes(8);
+  v1::Model model;
+  grpc::ClientContext context;
+  const grpc::Status status = worker_->RegisterModel(&context, request, &model);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(engine_.register_model.calls(), 1u);
 }
 
 TEST_F(WorkerTest, RegisterByPathNeedsModelRoots) {
