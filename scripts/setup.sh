@@ -57,6 +57,9 @@ for arg in "$@"; do
   esac
 done
 
+# torch.compile builds what it generates against Python's headers.
+if [[ $want_torch == 1 ]]; then packages+=(python3-dev); fi
+
 missing_packages() {
   local name
   for name in "${packages[@]}"; do
