@@ -18,7 +18,8 @@ transformers = pytest.importorskip("transformers", minversion="5")
 numpy = pytest.importorskip("numpy")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from hoist.nn._checkpoint import library_sources  # noqa: E402
+from hoist.nn._checkpoint import (library_computations,  # noqa: E402
+                                  library_sources)
 from hoist.nn._building import build_on_meta  # noqa: E402
 from hoist.nn._pieces import Source  # noqa: E402
 from hoist.nn._safetensors import (FileTensor, find_files,  # noqa: E402
@@ -162,11 +163,13 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 
 def check(folder: pathlib.Path, cls: Any,
-          refuses: Mapping[str, str] | None = None) -> dict[str, Source]:
+          refuses: Mapping[str, str] | None = None,
+          computes: bool = True) -> dict[str, Source]:
     """The sources of the class's module for these files, which are what the
     library loads from them: the same names, shapes and bytes.
 
     refuses: what else it loads, and the operations by which it does.
+    computes: whether these can be told from shapes and types what they give.
     """
     loaded, info = cls.from_pretrained(folder, output_loading_info=True)
     module = build_on_meta(lambda: cls(loaded.config))
@@ -181,10 +184,32 @@ def check(folder: pathlib.Path, cls: Any,
     for name, source in sources.items():
         assert source.shape == tuple(there[name].shape), name
         assert put_together(source, files) == raw(there[name]), name
+    if computes:
+        check_computed(folder, module, refused, there)
+    else:
+        assert not library_computations(module, read_headers(
+            find_files(folder)), refused)
     filled = {there[name].data_ptr() for name in [*sources, *refused]}
     assert {name for name, value in there.items()
             if value.data_ptr() not in filled} == set(info["missing_keys"])
     return sources
+
+
+def check_computed(folder: pathlib.Path, module: torch.nn.Module,
+                   refused: Mapping[str, str],
+                   there: Mapping[str, torch.Tensor]) -> None:
+    """What is refused is computed from the files' tensors instead."""
+    headers = read_headers(find_files(folder))
+    computed = library_computations(module, headers, refused)
+    assert set(computed) == set(refused)
+    files = {name: tensor for path in find_files(folder)
+             for name, tensor in safetensors.load_file(path).items()}
+    for name, one in computed.items():
+        made = one.run({tensor: files[tensor] for tensor in one.inputs})
+        assert set(made) >= {name}
+        assert raw(made[name]) == raw(there[name]), name
+        assert one.results[name].shape == there[name].shape
+        assert one.results[name].dtype == made[name].dtype
 
 
 @pytest.fixture(autouse=True)
@@ -428,10 +453,7 @@ def test_operations_that_hoist_has_never_heard_of_are_followed(
     lambda value: value + 1, lambda value: value.mul_(2),
     lambda value: torch.cat([value[::2], value[1::2]]),
     lambda value: value[:8].repeat(2, 1), lambda value: value.flip(0),
-    lambda value: torch.cat([value[1:], torch.ones(1, 16)]),
     lambda value: value.T.contiguous(), lambda value: value.bfloat16(),
-    lambda value: torch.zeros(16, 16).copy_(value),
-    lambda value: value if (value == value).all() else value,
     lambda value: value.view(torch.int32).view(torch.float32),
     lambda value: value[torch.arange(16)]])
 def test_or_refused_by_their_name(tmp_path, convert, work):
@@ -441,6 +463,19 @@ def test_or_refused_by_their_name(tmp_path, convert, work):
                                  [operation(work)]))
     check(tmp_path, llama(tmp_path, move(name, ATTENTION + "o_proj.kernel")),
           refuses={name: "Own"})
+
+
+@pytest.mark.parametrize("work", [
+    lambda value: torch.cat([value[1:], torch.ones(1, 16)]),
+    lambda value: torch.zeros(16, 16).copy_(value),
+    lambda value: value if (value == value).all() else value])
+def test_what_looks_at_values_is_not_computed(tmp_path, convert, work):
+    core = transformers.core_model_loading
+    name = ATTENTION + "o_proj.weight"
+    convert(core.WeightConverter("o_proj.kernel", "o_proj.weight",
+                                 [operation(work)]))
+    check(tmp_path, llama(tmp_path, move(name, ATTENTION + "o_proj.kernel")),
+          refuses={name: "Own"}, computes=False)
 
 
 def move(old: str, new: str) -> Callable[[dict], None]:

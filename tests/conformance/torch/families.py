@@ -64,24 +64,34 @@ def _diffuser(model: str, **fields: Any) -> Any:
 
 
 @contextlib.contextmanager
-def transposing_library() -> Iterator[None]:
-    """transformers as if it transposed one of Mixtral's weights on loading: no
-    joining of the files' tensors gives that. Skips where it cannot be told."""
+def computing_library(work: Callable[[torch.Tensor], torch.Tensor]
+                      ) -> Iterator[None]:
+    """transformers as if it did that to Mixtral's output projections on
+    loading. Skips where it cannot be told."""
     mapping = pytest.importorskip("transformers.conversion_mapping")
     core = pytest.importorskip("transformers.core_model_loading")
     plain = mapping.get_checkpoint_conversion_mapping
 
-    def turned(key: str) -> Any:
-        rules = plain(key)
-        if key != "mixtral":
-            return rules
-        return [*rules, core.WeightConverter(
-            "self_attn.o_proj.weight", "self_attn.o_proj.weight",
-            operations=[core.Transpose(0, 1)])]
+    class Work(core.ConversionOps):
+        def convert(self, input_dict: dict[str, Any], *_: Any,
+                    target_patterns: list[str], **__: Any) -> dict[str, Any]:
+            (value,) = input_dict.values()
+            return {target_patterns[0]: work(value[0])}
 
-    with mock.patch.object(mapping, "get_checkpoint_conversion_mapping",
-                           turned):
+    def rules(key: str) -> Any:
+        if key != "mixtral":
+            return plain(key)
+        return [*plain(key), core.WeightConverter(
+            "self_attn.o_proj.weight", "self_attn.o_proj.weight",
+            operations=[Work()])]
+
+    with mock.patch.object(mapping, "get_checkpoint_conversion_mapping", rules):
         yield
+
+
+def refuse(value: torch.Tensor) -> torch.Tensor:
+    """Needs more than the files' tensors."""
+    raise ValueError("no scale was given")
 
 
 def _seeded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from families import FAMILIES, transposing_library  # noqa: E402
+from families import FAMILIES, computing_library, refuse  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import nn  # noqa: E402
@@ -139,11 +139,82 @@ def test_several_tensors_of_another_size_are_refused(hoistd, tmp_path):
                    rename=lambda name: ["q", "k", "none"])
 
 
-def test_what_a_library_computes_is_refused_by_name(hoistd, tmp_path):
-    MIXTRAL.make().save_pretrained(tmp_path)
-    with transposing_library(), pytest.raises(
-            hoist.Unimplemented, match=r"o_proj.*Transpose.*hoist\.attach"):
-        hoist.load(MIXTRAL.build, tmp_path)
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16},
+                                     {"storage_dtype": FP8, "skip": ()}],
+                         ids=["plain", "dtype", "storage"])
+def test_what_a_library_computes_is_computed_once(hoistd, device, moe_folder,
+                                                  groups, options):
+    """Turned and doubled: no joining of the files' tensors gives that."""
+    resident = MIXTRAL.make()
+    with torch.no_grad():
+        for layer in resident.model.layers:
+            weight = layer.self_attn.o_proj.weight
+            weight.copy_(weight.T.clone() * 2)
+        if "storage_dtype" in options:
+            for one in resident.parameters():
+                one.copy_(one.to(FP8).to(one.dtype))
+        for one in resident.parameters():
+            one.data = one.data.to(options.get("dtype"))
+    resident.to(device)
+    with computing_library(lambda value: value.T * 2):
+        loaded = hoist.load(MIXTRAL.build, moe_folder, budget=0.8,
+                            groups=groups, **options)
+        made = hoist.stats(loaded).model
+        copies = hoistd.tier("HOST")["used_bytes"]
+        other = hoist.load(MIXTRAL.build, moe_folder, budget=0.8,
+                           groups=groups, **options)
+    assert hoist.stats(other).model == made
+    assert hoistd.tier("HOST")["used_bytes"] <= copies
+    with torch.no_grad():
+        for turn in range(2):
+            for one in (loaded, other):
+                assert_equal_outputs(MIXTRAL.run(one, device),
+                                     MIXTRAL.run(resident, device),
+                                     f"pass {turn}")
+    hoist.check(loaded)
+    hoist.check(other)
+
+
+def test_what_a_library_fuses_and_computes_goes_to_several_groups(
+        hoistd, device, tmp_path, monkeypatch):
+    """One file tensor is what three groups' weights are computed from."""
+    mapping = pytest.importorskip("transformers.conversion_mapping")
+    core = pytest.importorskip("transformers.core_model_loading")
+    plain = mapping.get_checkpoint_conversion_mapping
+    names = [f"self_attn.{one}_proj.weight" for one in "qkv"]
+    rule = core.WeightConverter(
+        "self_attn.fused", names, operations=[core.Transpose(0, 1),
+                                              core.Chunk(dim=0)])
+    monkeypatch.setattr(
+        mapping, "get_checkpoint_conversion_mapping",
+        lambda key: [rule] if key == "llama" else plain(key))
+    family = FAMILIES["llama"]
+    config = family.make().config
+    config.num_key_value_heads = config.num_attention_heads
+    torch.manual_seed(5)
+    resident = type(family.make())(config).eval()
+    saved = {name: value.clone() for name, value in
+             resident.state_dict().items()}
+    for at in range(config.num_hidden_layers):
+        base = f"model.layers.{at}."
+        saved[base + "self_attn.fused"] = torch.cat(
+            [saved.pop(base + name) for name in names]).T.contiguous()
+    save_file(saved, tmp_path / "model.safetensors")
+    resident.to(device)
+    loaded = hoist.load(lambda: type(resident)(config), tmp_path,
+                        groups="leaf").eval()
+    with torch.no_grad():
+        assert_equal_outputs(family.run(loaded, device),
+                             family.run(resident, device))
+    hoist.check(loaded)
+
+
+def test_what_a_library_cannot_compute_is_refused_by_name(hoistd, moe_folder):
+    with computing_library(refuse), pytest.raises(
+            hoist.Unimplemented,
+            match=r"o_proj.*Work: no scale was given.*hoist\.attach"):
+        hoist.load(MIXTRAL.build, moe_folder)
 
 
 def test_a_part_of_another_type_is_refused(hoistd, tmp_path):
@@ -199,10 +270,15 @@ def test_a_tensor_that_the_library_renames_is_not_taken_by_its_name(
 def test_a_buffer_that_the_library_computes_is_not_left_as_it_was_made(
         hoistd, renamed_folder):
     folder, rules, core = renamed_folder
+    saved = {"first.weight": torch.randn(4, 4), "scale": torch.randn(4, 4),
+             "second.weight": torch.randn(4, 4)}
+    save_file(saved, folder / "model.safetensors")
     rules[:] = [core.WeightConverter("scale", "scale",
                                      operations=[core.Transpose(0, 1)])]
-    save_file({"first.weight": torch.randn(4, 4), "scale": torch.randn(4, 4),
-               "second.weight": torch.randn(4, 4)},
-              folder / "model.safetensors")
+    loaded = hoist.load(lambda: Renamed(transformers.PretrainedConfig()),
+                        folder)
+    assert same_bytes(loaded.scale, saved["scale"].T)
+    rules[:] = [core.WeightConverter("scale", "scale",
+                                     operations=[core.Transpose(0, 7)])]
     with pytest.raises(hoist.Unimplemented, match="scale.*Transpose"):
         hoist.load(lambda: Renamed(transformers.PretrainedConfig()), folder)

@@ -26,7 +26,7 @@ transformers = pytest.importorskip("transformers")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from families import FAMILIES, transposing_library  # noqa: E402
+from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist.nn._hooks import attachment_of  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
@@ -468,12 +468,13 @@ def load_what_no_file_has(model: nn.Module, device: torch.device) -> None:
         hoist.load(lambda: nn.Sequential(nn.Linear(8, 8)), path)
 
 
-def load_what_transformers_turns(model: nn.Module,
-                                 device: torch.device) -> None:
+def load_what_transformers_cannot_say(model: nn.Module,
+                                      device: torch.device) -> None:
     family = FAMILIES["mixtral"]
-    with tempfile.TemporaryDirectory() as folder, transposing_library():
+    with tempfile.TemporaryDirectory() as folder:
         family.make().save_pretrained(folder)
-        hoist.load(family.build, folder)
+        with computing_library(refuse):
+            hoist.load(family.build, folder)
 
 
 # What the table's first column says, by its beginning.
@@ -492,7 +493,7 @@ REFUSED: dict[str, Refused] = {
     "a pipeline": lambda model, device: hoist.attach([model]),
     "a wrapper without": attach_a_wrapper,
     "a parameter that is in no file": load_what_no_file_has,
-    "one that transformers computes": load_what_transformers_turns,
+    "one that transformers computes": load_what_transformers_cannot_say,
     "no hoistd": without_hoistd,
 }
 

@@ -10,12 +10,13 @@ heard of is either followed or refused, never got wrong.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 import logging
 import math
 import re
 import sys
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -83,10 +84,83 @@ def _renamed(module: Any, headers: Mapping[str, FileTensor]
     return sources
 
 
-def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
+def library_computations(module: nn.Module,
+                         headers: Mapping[str, FileTensor],
+                         names: Collection[str]) -> dict[str, Computed]:
+    """How those of `names` that library_sources refused are computed, for as
+    many as the library's converters compute from the files' tensors alone."""
+    found: dict[str, Computed] = {}
+    loads, _ = _collect(module, headers)
+    for load in loads.values():
+        if load.converter is None:
+            continue
+        inputs = tuple(name for name, _ in load.inputs)
+        if not set(load.targets) & set(names):
+            continue
+        try:
+            makes = load.run({name: torch.empty(
+                headers[name].shape, device="meta",
+                dtype=_dtypes.torch_dtype(headers[name].dtype))
+                for name in inputs})
+        except Exception as error:  # Whatever the library's operations raise.
+            _log.info("%s is not computed: %s", load.target, error)
+            continue
+        if all(isinstance(one, torch.Tensor) for one in makes.values()):
+            found |= dict.fromkeys(
+                makes.keys() & set(names), Computed(inputs, makes, load.run))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """Tensors that the library computes from the files'.
+
+    inputs: the files' tensors that it takes, by name.
+    results: what it gives, by the module's names: shapes and types, on meta.
+    run: gives these, of the inputs' values.
+    """
+
+    inputs: tuple[str, ...]
+    results: Mapping[str, torch.Tensor]
+    run: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
+
+
+@dataclasses.dataclass
+class _Load:
+    """What is collected for one of the module's tensors, or for several that
+    one converter makes."""
+
+    module: Any
+    target: str
+    converter: Any  # None: the file's tensor is the module's.
+    inputs: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    @property
+    def targets(self) -> list[str]:
+        patterns = self.converter.target_patterns
+        return [self.target.replace(patterns[0], one) for one in patterns]
+
+    def run(self, tensors: Mapping[str, Any],
+            step: Callable[[Any], Any] = lambda operation: operation
+            ) -> dict[str, Any]:
+        """What the library's converter makes of them, by full names."""
+        converter = copy.deepcopy(self.converter)
+        for name, pattern in self.inputs:
+            converter.add_tensor(self.target, name, pattern, tensors[name])
+        converter.operations = [step(one) for one in converter.operations]
+        made = converter.convert(self.target, model=self.module,
+                                 config=self.module.config)
+        if isinstance(made, tuple):  # 5.0 returns its errors with it.
+            made = made[0]
+        return {target: value[0] if isinstance(value, list) else value
+                for target, value in made.items()}
+
+
+def _collect(module: Any, headers: Mapping[str, FileTensor]
+             ) -> tuple[dict[str, _Load], Any]:
     """As version 5 (core_model_loading.convert_and_load_state_dict_in_model):
-    it renames tensors in their natural order, collects them by what they are
-    renamed to, and converts what it has collected."""
+    it renames tensors in their natural order, and collects them by what they
+    are renamed to. And the quantizer that takes part, or None."""
     core = importlib.import_module("transformers.core_model_loading")
     mapping = importlib.import_module("transformers.conversion_mapping")
     quantizer = _quantizer(module)
@@ -95,10 +169,9 @@ def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
     converters = [one for one in rules if isinstance(one, core.WeightConverter)]
     by_pattern = {pattern: converter for converter in converters
                   for pattern in converter.source_patterns}
-    known = {name: value for name, value in module.state_dict().items()
-             if isinstance(value, torch.Tensor)}
+    known = _tensors_of(module)
     prefix = module.base_model_prefix
-    loads: dict[str, Any] = {}  # A Source, or a converter of its own.
+    loads: dict[str, _Load] = {}
     for name in sorted(headers, key=core.dot_natural_key):
         target, pattern = core.rename_source_key(name, renamings, converters,
                                                  prefix, known)
@@ -107,24 +180,33 @@ def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
                                                      known)
         if target not in known:
             continue
-        if target not in loads:
-            loads[target] = (whole(name, headers[name]) if pattern is None
-                             else copy.deepcopy(by_pattern[pattern]))
-        if not isinstance(loads[target], Source):
-            loads[target].add_tensor(target, name, pattern or name,
-                                     _Traced(whole(name, headers[name])))
+        load = loads.setdefault(target, _Load(
+            module, target, None if pattern is None else by_pattern[pattern]))
+        if load.converter is not None or not load.inputs:
+            load.inputs.append((name, pattern or name))
+    return loads, quantizer
+
+
+def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in module.state_dict().items()
+            if isinstance(value, torch.Tensor)}
+
+
+def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
+    """As version 5, which converts what it has collected."""
+    loads, quantizer = _collect(module, headers)
+    known = _tensors_of(module)
     sources: dict[str, Source] = {}
     refused: dict[str, str] = {}
-    for name, load in loads.items():
-        if isinstance(load, Source):
-            sources[name] = load
+    for target, load in loads.items():
+        if load.converter is None:
+            name = load.inputs[0][0]
+            sources[target] = whole(name, headers[name])
             continue
         try:
-            sources |= _convert(module, name, load)
+            sources |= _convert(load, headers)
         except _Refused as why:
-            targets = load.target_patterns
-            refused |= {name.replace(targets[0], target): str(why)
-                        for target in targets}
+            refused |= dict.fromkeys(load.targets, str(why))
     if quantizer is not None:
         refused |= _quantised(quantizer, known, sources)
     return ({name: source for name, source in sources.items()
@@ -157,26 +239,28 @@ def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
         and known[name].is_floating_point() and known[name].itemsize > 1}
 
 
-def _convert(module: Any, name: str, converter: Any) -> dict[str, Source]:
+def _convert(load: _Load, headers: Mapping[str, FileTensor]
+             ) -> dict[str, Source]:
     """What a converter makes of what it has collected, by its full names."""
-    converter.operations = [_Step(one) for one in converter.operations]
+    steps: list[_Step] = []
+
+    def step(operation: Any) -> _Step:
+        steps.append(_Step(operation))
+        return steps[-1]
+
     try:
-        made = converter.convert(name, model=module, config=module.config)
+        made = load.run({name: _Traced(whole(name, headers[name]))
+                         for name, _ in load.inputs}, step)
     except Exception as error:  # Some versions raise another instead.
-        for step in converter.operations:
-            if step.failed is not None:
-                raise _Refused(f"{step.failed}; {_INSTEAD}") from error
+        for one in steps:
+            if one.failed is not None:
+                raise _Refused(f"{one.failed}; {_INSTEAD}") from error
         raise
-    if isinstance(made, tuple):  # 5.0 returns its errors with it.
-        made = made[0]
-    sources = {}
     for target, value in made.items():
-        value = value[0] if isinstance(value, list) else value
         if not isinstance(value, _Traced):
             raise _Refused(f"what transformers makes for {target} is not made "
                            f"of the files' tensors alone; {_INSTEAD}")
-        sources[target] = value.source
-    return sources
+    return {target: value.source for target, value in made.items()}
 
 
 class _Refused(Exception):

@@ -6,13 +6,14 @@ import concurrent.futures
 import ctypes as c
 import hashlib
 import os
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 import torch
 from torch import nn
 
 from .. import _dtypes, _session
 from .._errors import AlreadyExists, FailedPrecondition, NotFound
+from .._host_image import HostImage
 from .._model import Group, Model
 from ._inventory import Stored, as_stored
 from ._layout import GroupSpec
@@ -115,9 +116,12 @@ def publish(session: _session.Session, name: str, spec: GroupSpec,
 
 
 def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
-                 original: Group, deadline: float) -> Model:
+                 original: Group, deadline: float,
+                 compute: Callable[[HostImage], dict[str, torch.Tensor]] =
+                 lambda image: {}) -> Model:
     """Hands one group over in the types that it is stored in; from the
-    module's own tensors, or from hoistd's where those are gone."""
+    module's own tensors, or from hoistd's where those are gone. Some may be
+    computed from the latter instead."""
     if all(stored.tensor is not None and not stored.tensor.is_meta
            for stored in spec.stored):
         return _publish(session, name, spec.name, {
@@ -125,8 +129,11 @@ def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
             for stored in spec.stored}, deadline)
     with session.host_image(original) as image:
         image.load(deadline)
+        made = compute(image)
         return _publish(session, name, spec.name, {
-            stored.name: _cast(image[stored.name].torch(), stored, spec)
+            stored.name: _cast(
+                made[stored.name] if stored.name in made
+                else image[stored.name].torch(), stored, spec)
             for stored in spec.stored}, deadline)
 
 

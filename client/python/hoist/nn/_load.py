@@ -11,21 +11,18 @@ from torch import nn
 
 from .. import _session
 from .._errors import InvalidArgument
-from .._model import Model
 from ._api import check_wanted, default_session, refuse_managed
 from ._assemble import Wanted, assemble
 from ._budget import Budget
 from ._building import build_on_meta
 from ._casting import DEFAULT_SKIP, Skip, modules_that_match
 from ._grouping import Groups
-from ._hand_over import cast_name, known_model, publish_cast
-from ._layout import GroupSpec, choose_storage, lay_out
-from ._matching import Rename, left_over, match_weights, retype
+from ._converting import convert
+from ._layout import choose_storage, lay_out
+from ._matching import Rename, file_groups, match_weights
 from ._progress import progress_bar
 from ._safetensors import (Paths, find_files, identity, one_path,
                            read_headers)
-
-_UNUSED = "(unused)"  # The group of what the module has no place for.
 
 
 def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
@@ -54,12 +51,13 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
     rename: from the module's names to the files': {prefix: prefix}, or a
         function, which may give a list: the parameter is these tensors, end to
         end. Without it transformers' models are filled as the library fills
-        them, also where it renames, merges, fuses or splits tensors; others'
-        names are tried as they are.
+        them, also where it renames, merges, fuses or splits tensors (what it
+        computes from them is made once for all workers); others' names are
+        tried as they are.
 
     The other options, and the errors, are attach's; besides, NotFound (a
     parameter that is in no file), InvalidArgument (its shape differs) and
-    Unimplemented (transformers computes it from what is in the files).
+    Unimplemented (transformers computes it with more than the files' tensors).
     Buffers that are in no file stay as the factory made them.
     """
     module = factory if isinstance(factory, nn.Module) else (
@@ -74,26 +72,22 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
     with one_path(path) as found:
         files = find_files(found)
         headers = read_headers(files)
-        joined = match_weights(module, specs, headers, rename)
+        matched = match_weights(module, specs, headers, rename)
         specs = [spec for spec in specs if spec.weights]
         if not specs:
             raise InvalidArgument("the module has no weights in these files")
-        rule = {spec.name: [stored.name for stored in spec.stored]
-                for spec in specs}
-        unused = left_over(rule, joined, headers)
-        if unused:
-            rule[_UNUSED] = unused
+        rule, joined = file_groups(specs, matched, headers)
         name = name or (f"{_base_name(path)}-"
                         f"{identity(files, repr((rule, joined)))}")
         original = wanted.session.register(found, name, groups=rule,
                                            joined=joined)
-    original, name = _convert(wanted, specs, original, dtype)
+    original = convert(wanted, specs, original, dtype, matched.computed)
     if storage_dtype is not None:
         choose_storage(module, specs, storage_dtype, skip)
     total = sum(spec.nbytes for spec in specs)
-    with progress_bar(progress, f"load {name}", total) as advance:
-        attachment = assemble(module, wanted, specs, excluded, original, name,
-                              advance)
+    with progress_bar(progress, f"load {original.name}", total) as advance:
+        attachment = assemble(module, wanted, specs, excluded, original,
+                              original.name, advance)
     attachment.note_change()  # Buffers of the factory's go to the device.
     return module
 
@@ -102,31 +96,3 @@ def _base_name(path: Paths) -> str:
     one = path if isinstance(path, (str, os.PathLike)) else path[0]
     base = os.path.basename(os.path.abspath(one))
     return base.removesuffix(".safetensors")
-
-
-def _convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
-             dtype: torch.dtype | None) -> tuple[Model, str]:
-    """The model with its floating parameters as `dtype`, made if need be."""
-    name = original.name
-    if dtype is None:
-        return original, name
-    for spec in specs:
-        spec.storage = {
-            weight.parts[0].stored.name: dtype for weight in spec.weights
-            if weight.kind == "parameter" and weight.dtype != dtype
-            and weight.dtype is not None and weight.dtype.is_floating_point}
-    if not any(spec.storage for spec in specs):
-        return original, name
-    name = cast_name(name, specs, dtype)
-    converted = known_model(wanted.session, name, specs, cast=True)
-    if converted is None:
-        for spec in specs:
-            converted = publish_cast(wanted.session, name, spec,
-                                     original[spec.name], wanted.deadline)
-    assert converted is not None
-    for spec in specs:
-        for weight in spec.weights:
-            if weight.parts[0].stored.name in spec.storage:
-                retype(weight, dtype)
-        spec.storage = {}
-    return converted, name

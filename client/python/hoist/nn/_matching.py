@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Callable, Iterator, Mapping, Sequence, Union
 
 import torch
@@ -10,32 +11,43 @@ from torch import nn
 from .. import _dtypes
 from .._errors import InvalidArgument, NotFound, Unimplemented
 from .._registration import Joined
-from ._checkpoint import library_sources
+from ._checkpoint import Computed, library_computations, library_sources
 from ._inventory import Stored, Weight
 from ._layout import GroupSpec
 from ._pieces import Source, concatenate, reshape, whole
 from ._safetensors import FileTensor
 
+_UNUSED = "(unused)"  # The group of what the module has no place for.
+
 Rename = Union[Mapping[str, str],
                Callable[[str], Union[str, Sequence[str]]], None]
 
 
+@dataclasses.dataclass
+class Matched:
+    """What is stored, by its name, where it is no tensor of the files as it is:
+    joined of them, or computed from them (and under which name)."""
+
+    joined: dict[str, Joined] = dataclasses.field(default_factory=dict)
+    computed: dict[str, tuple[Computed, str]] = dataclasses.field(
+        default_factory=dict)
+
+
 def match_weights(module: nn.Module, specs: list[GroupSpec],
-                  headers: Mapping[str, FileTensor], rename: Rename
-                  ) -> dict[str, Joined]:
-    """Gives what is stored its name and type in the files, and takes weights
-    that no file holds out of the groups. What is no tensor of the files as it
-    is becomes a joined one: by name, these.
+                  headers: Mapping[str, FileTensor],
+                  rename: Rename) -> Matched:
+    """Gives what is stored its name and type, and takes weights that no file
+    holds out of the groups.
 
     NotFound: parameters that are in no file. InvalidArgument: shapes that
     differ. Unimplemented: weights that are no plain tensors, or that a library
-    computes as it loads them.
+    computes from more than what is in the files.
     """
     finder = _Finder(module, headers, rename)
     names = {one: name for name, one in module.named_modules()}
     missing: list[str] = []
     wrong: list[str] = []
-    found: list[tuple[Stored, Source, str]] = []
+    found: list[tuple[Stored, Source | Computed, str]] = []
     for spec in specs:
         for weight in list(spec.weights):
             stored = _only_part(weight)
@@ -49,24 +61,52 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
                     spec.weights.remove(weight)
                 else:
                     missing.append(known[0])
-            elif source.shape != tuple(stored.meta.shape):
+                continue
+            name, shape, dtype = _facts(source, known)
+            if shape != tuple(stored.meta.shape):
                 wrong.append(f"{known[0]} {tuple(stored.meta.shape)} here, "
-                             f"{source.shape} in the files")
-            else:
-                stored.tensor = None
-                retype(weight, _dtypes.torch_dtype(source.dtype))
-                found.append((stored, source, known[0]))
+                             f"{shape} in the files")
+                continue
+            stored.tensor = None
+            retype(weight, dtype)
+            found.append((stored, source, name))
     _complain(missing, wrong, finder)
     return _name(found, headers)
 
 
-def left_over(rule: Mapping[str, Sequence[str]], joined: Mapping[str, Joined],
-              headers: Mapping[str, FileTensor]) -> list[str]:
-    """The files' tensors that are in no group, nor part of what is."""
+def file_groups(specs: list[GroupSpec], matched: Matched,
+                headers: Mapping[str, FileTensor]
+                ) -> tuple[dict[str, list[str]], dict[str, Joined]]:
+    """The groups of the files' tensors, and those that are joined: a group has
+    what is stored in it, or what that is computed from. Every tensor of the
+    files is in a group, or part of what is."""
+    rule: dict[str, list[str]] = {}
+    joined = dict(matched.joined)
+    for spec in specs:
+        names = rule[spec.name] = []
+        for stored in spec.stored:
+            if stored.name not in matched.computed:
+                names.append(stored.name)
+                continue
+            computed, _ = matched.computed[stored.name]
+            for tensor in computed.inputs:
+                name = input_name(spec, tensor)
+                if name not in names:
+                    names.append(name)
+                    joined[name] = Joined(headers[tensor].shape, [tensor])
     used = {tensor for tensors in rule.values() for tensor in tensors}
     used |= {part if isinstance(part, str) else part[0]
              for one in joined.values() for part in one.parts}
-    return [one for one in headers if one not in used]
+    rest = [one for one in headers if one not in used]
+    if rest:
+        rule[_UNUSED] = rest
+    return rule, joined
+
+
+def input_name(spec: GroupSpec, tensor: str) -> str:
+    """Of a file's tensor that a group's weights are computed from: other
+    groups' may be, too."""
+    return f"{spec.name}/{tensor}"
 
 
 def retype(weight: Weight, dtype: torch.dtype) -> None:
@@ -96,15 +136,18 @@ class _Finder:
         self._prefix = getattr(module, "base_model_prefix", "")
         self._library, self.refused = (
             library_sources(module, headers) if rename is None else ({}, {}))
+        self._computed = library_computations(
+            module, headers, self.refused) if self.refused else {}
 
     def find(self, names: Sequence[str],
-             shape: tuple[int, ...]) -> Source | None:
+             shape: tuple[int, ...]) -> Source | Computed | None:
         """Of a weight that has these names, being tied. The shape is only
         looked at where `rename` gives several tensors, which have none."""
         if self._library or self.refused:
             # A tensor of that name may be another's, if the library renames.
-            return next((self._library[name] for name in names
-                         if name in self._library), None)
+            return next((among[name] for among in
+                         (self._library, self._computed) for name in names
+                         if name in among), None)
         for name in names:
             for one in self._candidates(name):
                 if not isinstance(one, str):
@@ -154,28 +197,48 @@ def _complain(missing: list[str], wrong: list[str], finder: _Finder) -> None:
             f"{len(wrong)} shapes differ: {'; '.join(wrong[:5])}")
 
 
-def _name(found: list[tuple[Stored, Source, str]],
-          headers: Mapping[str, FileTensor]) -> dict[str, Joined]:
+def _facts(source: Source | Computed, names: Sequence[str]
+           ) -> tuple[str, tuple[int, ...], torch.dtype]:
+    """The weight's name that it is found under, its shape and type."""
+    if isinstance(source, Source):
+        return names[0], source.shape, _dtypes.torch_dtype(source.dtype)
+    name = next(one for one in names if one in source.results)
+    return name, tuple(source.results[name].shape), source.results[name].dtype
+
+
+def _name(found: list[tuple[Stored, Source | Computed, str]],
+          headers: Mapping[str, FileTensor]) -> Matched:
     """A file's tensor keeps its name if it is all of one weight and of none
-    other; the rest is joined, under the module's names."""
+    other; the rest goes under the module's names."""
     users: dict[str, int] = {}
     for _, source, _ in found:
-        for tensor in {piece.tensor for piece in source.pieces}:
+        for tensor in _file_tensors(source):
             users[tensor] = users.get(tensor, 0) + 1
-    joined: dict[str, Joined] = {}
-    for stored, source, name in found:
-        own = source.file_tensor
+    matched = Matched()
+    for stored, source, key in found:
+        own = source.file_tensor if isinstance(source, Source) else None
         if own is not None and users.get(own, 1) == 1:
             stored.name = own
             continue
-        if source.dtype in _dtypes.SUB_BYTE:
-            raise Unimplemented(f'"{name}" is joined of {source.dtype} '
-                                "tensors, whose elements are no bytes")
-        while name in headers or name in joined:
+        name = key
+        while (name in headers or name in matched.joined
+               or name in matched.computed):
             name += "'"
         stored.name = name
+        if isinstance(source, Computed):
+            matched.computed[name] = source, key
+            continue
+        if source.dtype in _dtypes.SUB_BYTE:
+            raise Unimplemented(f'"{key}" is joined of {source.dtype} '
+                                "tensors, whose elements are no bytes")
         size = stored.meta.dtype.itemsize
-        joined[name] = Joined(source.shape, [
+        matched.joined[name] = Joined(source.shape, [
             (piece.tensor, piece.start * size, piece.count * size)
             for piece in source.pieces])
-    return joined
+    return matched
+
+
+def _file_tensors(source: Source | Computed) -> set[str]:
+    if isinstance(source, Computed):
+        return set(source.inputs)
+    return {piece.tensor for piece in source.pieces}
