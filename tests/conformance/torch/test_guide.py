@@ -30,6 +30,7 @@ from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist.nn._hooks import attachment_of  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
+from subclasses import Opaque  # noqa: E402
 from torch import nn  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -409,23 +410,6 @@ def test_the_front_page_opens_as_the_guide():
 Refused = Callable[[nn.Module, torch.device], None]
 
 
-class _Opaque(torch.Tensor):
-    """A wrapper that does not say what it is made of."""
-
-    @staticmethod
-    def __new__(cls, hidden: torch.Tensor) -> _Opaque:
-        return torch.Tensor._make_wrapper_subclass(
-            cls, hidden.shape, dtype=hidden.dtype, device=hidden.device)
-
-    def __init__(self, hidden: torch.Tensor) -> None:
-        self.hidden = hidden
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),
-                           kwargs: Any = None) -> Any:
-        return cls(args[0].hidden)  # Of a detach.
-
-
 def merge(model: nn.Module, device: torch.device) -> None:
     """As peft does."""
     with torch.no_grad():
@@ -450,7 +434,7 @@ def attach_what_accelerate_has(model: nn.Module, device: torch.device) -> None:
 
 
 def attach_a_wrapper(model: nn.Module, device: torch.device) -> None:
-    model[0].weight = nn.Parameter(_Opaque(model[0].weight.detach()),
+    model[0].weight = nn.Parameter(Opaque(model[0].weight.detach()),
                                    requires_grad=False)
     hoist.attach(model)
 
