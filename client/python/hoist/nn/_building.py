@@ -85,8 +85,9 @@ class _OnMeta(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _MAKERS and self._large is not None and (
-                kwargs.get("device") is None and kwargs.get("out") is None):
+        if func in _MAKERS and self._large is not None and all(
+                kwargs.get(one) is None for one in (
+                    "device", "out", "pin_memory")):
             made = func(*args, **{**kwargs, "device": "meta"})
             if made.nbytes >= self._large:
                 self.made_any = True
