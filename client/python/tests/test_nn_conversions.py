@@ -14,7 +14,8 @@ pytest.importorskip("safetensors.torch")
 
 from checkpoints import (  # noqa: E402
     EXPERTS, TEXT, build, check, headers_of, write)
-from hoist.nn._checkpoint import library_sources  # noqa: E402
+from hoist.nn._checkpoint import (  # noqa: E402
+    library_computations, library_sources)
 from hoist.nn._safetensors import (  # noqa: E402
     FileTensor, find_files, read_headers)
 
@@ -295,6 +296,24 @@ def test_weights_whose_scales_are_elsewhere_are_refused():
     for name, why in refused.items():
         assert ("Fp8Dequantize" if ".experts." in name else
                 "FineGrainedFP8HfQuantizer") in why
+
+
+def test_what_is_moved_without_its_scales_is_not_computed(convert):
+    core = transformers.core_model_loading
+    convert(core.WeightConverter("o_proj.kernel", "o_proj.weight",
+                                 [core.Transpose(0, 1)]))
+    model = build("LlamaForCausalLM", TEXT | {"num_hidden_layers": 1})
+    name = ATTENTION + "o_proj.weight"
+    headers = headers_of(model)
+    headers.pop(name)
+    for dtype, quantised in (("F8_E4M3", True), ("BF16", True),
+                             ("F8_E4M3", False)):
+        model.config.quantization_config = FP8 if quantised else None
+        headers[ATTENTION + "o_proj.kernel"] = FileTensor(dtype, (16, 16))
+        _, refused = library_sources(model, headers)
+        assert list(refused) == [name]
+        computed = library_computations(model, headers, refused)
+        assert (name in computed) == (dtype == "BF16" or not quantised)
 
 
 def test_layers_that_have_a_place_for_scales_get_them():

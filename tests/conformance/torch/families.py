@@ -64,26 +64,32 @@ def _diffuser(model: str, **fields: Any) -> Any:
 
 
 @contextlib.contextmanager
-def computing_library(work: Callable[[torch.Tensor], torch.Tensor]
-                      ) -> Iterator[None]:
+def computing_library(*works: Any) -> Iterator[None]:
     """transformers as if it did that to Mixtral's output projections on
-    loading. Skips where it cannot be told."""
+    loading: its own operations, or functions of a tensor. Skips where it cannot
+    be told."""
     mapping = pytest.importorskip("transformers.conversion_mapping")
     core = pytest.importorskip("transformers.core_model_loading")
     plain = mapping.get_checkpoint_conversion_mapping
 
     class Work(core.ConversionOps):
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
         def convert(self, input_dict: dict[str, Any], *_: Any,
                     target_patterns: list[str], **__: Any) -> dict[str, Any]:
             (value,) = input_dict.values()
-            return {target_patterns[0]: work(value[0])}
+            return {target_patterns[0]: self.work(value[0])}
+
+    operations = [one if isinstance(one, core.ConversionOps) else Work(one)
+                  for one in works]
 
     def rules(key: str) -> Any:
         if key != "mixtral":
             return plain(key)
         return [*plain(key), core.WeightConverter(
             "self_attn.o_proj.weight", "self_attn.o_proj.weight",
-            operations=[Work()])]
+            operations=operations)]
 
     with mock.patch.object(mapping, "get_checkpoint_conversion_mapping", rules):
         yield

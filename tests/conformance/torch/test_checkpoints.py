@@ -145,19 +145,20 @@ def test_several_tensors_of_another_size_are_refused(hoistd, tmp_path):
                          ids=["plain", "dtype", "storage"])
 def test_what_a_library_computes_is_computed_once(hoistd, device, moe_folder,
                                                   groups, options):
-    """Turned and doubled: no joining of the files' tensors gives that."""
+    """Turned: no joining of the files' tensors gives that."""
+    core = pytest.importorskip("transformers.core_model_loading")
     resident = MIXTRAL.make()
     with torch.no_grad():
         for layer in resident.model.layers:
             weight = layer.self_attn.o_proj.weight
-            weight.copy_(weight.T.clone() * 2)
+            weight.copy_(weight.T.clone())
         if "storage_dtype" in options:
             for one in resident.parameters():
                 one.copy_(one.to(FP8).to(one.dtype))
         for one in resident.parameters():
             one.data = one.data.to(options.get("dtype"))
     resident.to(device)
-    with computing_library(lambda value: value.T * 2):
+    with computing_library(core.Transpose(0, 1)):
         loaded = hoist.load(MIXTRAL.build, moe_folder, budget=0.8,
                             groups=groups, **options)
         made = hoist.stats(loaded).model
@@ -174,6 +175,29 @@ def test_what_a_library_computes_is_computed_once(hoistd, device, moe_folder,
                                      f"pass {turn}")
     hoist.check(loaded)
     hoist.check(other)
+
+
+def test_what_is_computed_otherwise_is_not_shared(hoistd, device, moe_folder):
+    """An operation that is not the library's own may be any; one writes to what
+    it is given. And the configuration may tell operations what to do."""
+    core = pytest.importorskip("transformers.core_model_loading")
+    config = MIXTRAL.make().config
+    name = "model.layers.0.self_attn.o_proj.weight"
+    before = MIXTRAL.make().state_dict()[name]
+    models = set()
+    for scale in (2, 3):
+        with computing_library(lambda value, by=scale: value.mul_(by)):
+            loaded = hoist.load(MIXTRAL.build, moe_folder)
+        models.add(hoist.stats(loaded).model)
+        assert same_bytes(loaded.state_dict()[name], before * scale)
+    for length in (32, 64, 64):
+        config.max_position_embeddings = length
+        with computing_library(core.Transpose(0, 1)):
+            loaded = hoist.load(
+                lambda: transformers.MixtralForCausalLM(config), moe_folder)
+        models.add(hoist.stats(loaded).model)
+        assert same_bytes(loaded.state_dict()[name], before.T)
+    assert len(models) == 4
 
 
 def test_what_a_library_fuses_and_computes_goes_to_several_groups(

@@ -16,6 +16,7 @@ import logging
 import math
 import re
 import sys
+import uuid
 from typing import Any, Callable, Collection, Mapping, Sequence
 
 import torch
@@ -90,13 +91,12 @@ def library_computations(module: nn.Module,
     """How those of `names` that library_sources refused are computed, for as
     many as the library's converters compute from the files' tensors alone."""
     found: dict[str, Computed] = {}
-    loads, _ = _collect(module, headers)
+    loads, quantizer = _collect(module, headers)
+    known = _tensors_of(module)
     for load in loads.values():
-        if load.converter is None:
+        if load.converter is None or not set(load.targets) & set(names):
             continue
         inputs = tuple(name for name, _ in load.inputs)
-        if not set(load.targets) & set(names):
-            continue
         try:
             makes = load.run({name: torch.empty(
                 headers[name].shape, device="meta",
@@ -106,8 +106,10 @@ def library_computations(module: nn.Module,
             _log.info("%s is not computed: %s", load.target, error)
             continue
         if all(isinstance(one, torch.Tensor) for one in makes.values()):
-            found |= dict.fromkeys(
-                makes.keys() & set(names), Computed(inputs, makes, load.run))
+            computed = Computed(inputs, makes, load.run, _recipe(load))
+            found |= {name: computed for name in makes.keys() & set(names)
+                      if quantizer is None or not _lacks_scales(
+                          _dtypes.from_torch(makes[name].dtype), known[name])}
     return found
 
 
@@ -117,12 +119,15 @@ class Computed:
 
     inputs: the files' tensors that it takes, by name.
     results: what it gives, by the module's names: shapes and types, on meta.
-    run: gives these, of the inputs' values.
+    run: gives these, of the inputs' values, which it may write to.
+    recipe: the same for what gives the same of the same inputs, in whichever
+        process.
     """
 
     inputs: tuple[str, ...]
     results: Mapping[str, torch.Tensor]
     run: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
+    recipe: str
 
 
 @dataclasses.dataclass
@@ -154,6 +159,20 @@ class _Load:
             made = made[0]
         return {target: value[0] if isinstance(value, list) else value
                 for target, value in made.items()}
+
+
+def _recipe(load: _Load) -> str:
+    operations = load.converter.operations
+    if any(type(one).__module__.partition(".")[0] != "transformers"
+           for one in operations):
+        return uuid.uuid4().hex  # Nobody knows what it does.
+    config = load.module.config.to_diff_dict()
+    config.pop("_name_or_path", None)
+    said = repr((sys.modules["transformers"].__version__,
+                 type(load.module).__name__, sorted(config.items(), key=str),
+                 load.converter.target_patterns,
+                 [(type(one).__name__, vars(one)) for one in operations]))
+    return re.sub(r" at 0x[0-9a-f]+", "", said)
 
 
 def _collect(module: Any, headers: Mapping[str, FileTensor]
@@ -235,8 +254,13 @@ def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
               f"{type(quantizer).__name__} of transformers converts it; "
               f"{_INSTEAD}"
         for name, source in sources.items()
-        if name in known and source.dtype not in _WIDE
-        and known[name].is_floating_point() and known[name].itemsize > 1}
+        if name in known and _lacks_scales(source.dtype, known[name])}
+
+
+def _lacks_scales(dtype: str, known: torch.Tensor) -> bool:
+    """What has that type is to become the module's tensor."""
+    return (dtype not in _WIDE and known.is_floating_point()
+            and known.itemsize > 1)
 
 
 def _convert(load: _Load, headers: Mapping[str, FileTensor]

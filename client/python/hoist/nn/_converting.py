@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from typing import Callable, Mapping
 
 import torch
@@ -56,10 +55,10 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
 
 
 def _computed_name(computed: Mapping[str, tuple[Computed, str]]) -> str:
-    """Other versions may compute otherwise."""
-    version = getattr(sys.modules.get("transformers"), "__version__", "")
-    digest = hashlib.sha256(repr((version, sorted(computed))).encode())
-    return f"computed-{digest.hexdigest()[:8]}"
+    """Another version or configuration may compute otherwise."""
+    digest = hashlib.sha256(repr(sorted(
+        (name, one.recipe) for name, (one, _) in computed.items())).encode())
+    return f"computed-{digest.hexdigest()[:16]}"
 
 
 def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]
@@ -74,8 +73,9 @@ def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]
             one, key = computed[stored.name]
             if id(one) not in done:
                 with torch.no_grad():
+                    # Of its own, as an image cannot be written to.
                     done[id(one)] = one.run({
-                        tensor: image[input_name(spec, tensor)].torch()
+                        tensor: image[input_name(spec, tensor)].torch().clone()
                         for tensor in one.inputs})
             made[stored.name] = done[id(one)][key].contiguous()
         return made
