@@ -29,3 +29,14 @@ function(hoist_test)
     DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${T_KIND} TIMEOUT ${T_TIMEOUT})
 endfunction()
+
+# hoist_find_python(<variable>): the interpreter of tests in Python. The
+# environment that scripts/setup.sh makes has NumPy, and torch if asked for.
+function(hoist_find_python variable)
+  set(python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
+  if(NOT EXISTS ${python})
+    find_package(Python3 REQUIRED COMPONENTS Interpreter)
+    set(python ${Python3_EXECUTABLE})
+  endif()
+  set(${variable} ${python} PARENT_SCOPE)
+endfunction()
