@@ -118,7 +118,6 @@ with_hoistd() {  # TOML COMMAND...
   runtime=$(mktemp -d)
   if serve_start "$kit/bin/hoistd" "$runtime" "$toml"; then
     export HOIST_SOCKET=$runtime/hoistd.sock
-    export HOIST_GRPC_SOCKET=$runtime/hoistd.grpc.sock
     "$@" || rc=$?
   else
     rc=1
@@ -301,7 +300,7 @@ step_bench_gpu() {
 
 # Plain Python over gRPC, no libhoist: IPC handles, a lease a stream.
 grpc_worker() {
-  python3 client/examples/grpc_worker.py "$HOIST_GRPC_SOCKET" synthetic \
+  python3 client/examples/grpc_worker.py "${HOIST_SOCKET%.sock}.grpc.sock" synthetic \
     --path "$synthetic/model.safetensors" \
     --compare "$synthetic/model.safetensors" \
     --descriptors "$kit/share/hoist/hoist_v1.pb" | tee /dev/fd/2 | tail -1 >&3

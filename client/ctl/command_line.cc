@@ -1,7 +1,6 @@
 #include "client/ctl/command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -82,9 +81,8 @@ class CommandLine {
     app_.fallthrough();
     app_.add_flag("--json", parsed_.json, "print JSON");
     app_.add_option("--socket", parsed_.socket,
-                    std::string("hoistd's gRPC socket (default: $") +
-                        kGrpcSocketVariable + ", else " + kDefaultGrpcSocket +
-                        ")");
+                    "hoistd's, either of its two (default: $HOIST_SOCKET, else "
+                    "your own hoistd's, else the node's)");
     AddLists();
     AddCopies();
     AddRest();
@@ -96,11 +94,7 @@ class CommandLine {
     for (auto& [name, local] : local_) {
       if (app_.got_subcommand(name)) return local();
     }
-    std::string socket = parsed_.socket;
-    const char* variable = std::getenv(kGrpcSocketVariable);
-    if (socket.empty() && variable != nullptr) socket = variable;
-    if (socket.empty()) socket = kDefaultGrpcSocket;
-    Connection daemon(socket);
+    Connection daemon(parsed_.socket);
     if (const int exit = daemon.Check(output); exit != kExitOk) return exit;
     for (auto& [name, remote] : remote_) {
       if (app_.got_subcommand(name)) return remote(daemon, output);

@@ -11,10 +11,49 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "hoist/shared/socket_path.h"
 #include "hoist/shared/status.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoist::ctl {
+namespace {
+
+// 0, or the errno of connecting.
+int TryToConnect(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return errno;
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof(address)) != 0) {
+    return errno;
+  }
+  return 0;
+}
+
+std::vector<std::string> GrpcSocketsToTry(const std::string& named) {
+  // Only the session's socket is one of packets.
+  if (!named.empty() && TryToConnect(named) != EPROTOTYPE) return {named};
+  std::vector<std::string> sockets =
+      named.empty() ? SessionSocketsToTry() : std::vector<std::string>{named};
+  for (std::string& socket : sockets) socket = GrpcSocketBeside(socket);
+  return sockets;
+}
+
+std::string FirstThatAnswers(const std::vector<std::string>& sockets) {
+  for (const std::string& socket : sockets) {
+    if (TryToConnect(socket) == 0) return socket;
+  }
+  return sockets.front();
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& named)
+    : candidates_(GrpcSocketsToTry(named)),
+      socket_(FirstThatAnswers(candidates_)) {}
 
 v1::Admin::Stub& Connection::admin() {
   if (admin_ != nullptr) return *admin_;
@@ -28,30 +67,24 @@ v1::Admin::Stub& Connection::admin() {
   return *admin_;
 }
 
-int Connection::TryToConnect() const {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (socket_.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return errno;
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
-              sizeof(address)) != 0) {
-    return errno;
-  }
-  return 0;
-}
-
 int Connection::Check(const Output& output) const {
-  const int error = TryToConnect();
-  if (error == 0) return kExitOk;
-  output.err << "hoistctl: no hoistd at " << Shown(socket_) << ": "
-             << std::strerror(error);
-  if (error == ENOENT || error == ECONNREFUSED) {
-    output.err << "; start it (systemctl start hoistd), or name its "
-                  "server.grpc_socket with --socket or $"
-               << kGrpcSocketVariable;
-  } else if (error == EACCES) {
+  if (TryToConnect(socket_) == 0) return kExitOk;
+  bool missing = false;
+  bool forbidden = false;
+  output.err << "hoistctl: no hoistd at ";
+  for (const std::string& socket : candidates_) {
+    const int error = TryToConnect(socket);
+    missing = missing || error == ENOENT || error == ECONNREFUSED;
+    forbidden = forbidden || error == EACCES;
+    output.err << (socket == candidates_.front() ? "" : ", ") << Shown(socket)
+               << ": " << std::strerror(error);
+  }
+  if (missing) {
+    output.err << "; start it (hoistd --user, or the node's: systemctl start "
+                  "hoistd), or name its socket with --socket or $"
+               << kSocketPathVariable;
+  }
+  if (forbidden) {
     output.err << "; your user must be in the socket's group (hoist)";
   }
   output.err << '\n';

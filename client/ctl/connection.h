@@ -4,16 +4,13 @@
 #include <memory>
 #include <ostream>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "google/protobuf/message.h"
 #include "grpcpp/support/status.h"
 #include "hoist/v1/admin.grpc.pb.h"
 
 namespace hoist::ctl {
-
-inline constexpr char kDefaultGrpcSocket[] = "/run/hoist/hoistd.grpc.sock";
-inline constexpr char kGrpcSocketVariable[] = "HOIST_GRPC_SOCKET";
 
 // What hoistctl ends with; --help documents it.
 enum ExitCode {
@@ -31,22 +28,25 @@ struct Output {
   bool terminal = false;  // `out` is one: progress may move the cursor.
 };
 
-// The daemon at the other end of a socket.
+// The daemon at the other end of a gRPC socket.
 class Connection {
  public:
-  explicit Connection(std::string socket) : socket_(std::move(socket)) {}
+  // `named`: the path of either of hoistd's sockets. "": that of $HOIST_SOCKET,
+  // or, where it is not set, of the first hoistd that answers of this user's
+  // own and the node's.
+  explicit Connection(const std::string& named);
 
   // After Check.
   v1::Admin::Stub& admin();
   // Writes "hoistctl: CODE: reason" in one line and says what to exit with.
   int Fail(const grpc::Status& status, const Output& output) const;
-  // kExitOk, or the reason why the socket does not open and kExitNoDaemon.
+  // kExitOk, or the reason why no socket opens and kExitNoDaemon.
   int Check(const Output& output) const;
 
  private:
-  // 0, or the errno of connecting.
-  int TryToConnect() const;
-
+  // Never empty; socket_ is one of them.
+  const std::vector<std::string> candidates_;
+  // The first that answers, else the first.
   const std::string socket_;
   std::unique_ptr<v1::Admin::Stub> admin_;
 };

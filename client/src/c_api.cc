@@ -1,10 +1,8 @@
 // The C API's errors, sessions and devices.
 #include <cerrno>
-#include <cstdlib>
 #include <utility>
 
 #include "client/src/c_handles.h"
-#include "hoist/shared/wire.h"
 
 namespace hoist {
 namespace {
@@ -17,10 +15,6 @@ hoist_error* OutOfMemory() noexcept {
 
 std::string TextOr(const char* text, const char* otherwise) {
   return text != nullptr && *text != '\0' ? text : otherwise;
-}
-
-std::string DefaultSocketPath() {
-  return TextOr(std::getenv(kSocketPathVariable), kDefaultSocketPath);
 }
 
 }  // namespace
@@ -94,8 +88,7 @@ int hoist_connect(const hoist_connect_options* options, hoist_session** session,
                     "set struct_size to sizeof(hoist_connect_options)");
     }
     hoist::ConnectOptions wanted;
-    wanted.socket_path =
-        hoist::TextOr(given.socket_path, hoist::DefaultSocketPath().c_str());
+    wanted.socket_path = hoist::TextOr(given.socket_path, "");
     wanted.client_name =
         hoist::TextOr(given.client_name, program_invocation_short_name);
     wanted.device_budget_bytes = given.device_budget_bytes;

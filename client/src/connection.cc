@@ -10,9 +10,11 @@
 #include <cstring>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
+#include "hoist/shared/socket_path.h"
 
 namespace hoist {
 namespace {
@@ -47,10 +49,15 @@ bool NobodyListens(int error) {
   return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
 }
 
-}  // namespace
+// A try to connect that failed.
+struct Refusal {
+  std::string path;
+  int error = 0;  // errno
+};
 
-Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
-                               milliseconds send_timeout) {
+// One try. The socket, or errno.
+Result<UniqueFd> TryToConnect(const std::string& path, timeval send_timeout,
+                              int* error) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -60,32 +67,67 @@ Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
                       " bytes that a unix socket may have");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "socket");
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &send_timeout,
+             sizeof(send_timeout));
+  int got = 0;
+  do {
+    got = connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                  sizeof(address));
+  } while (got != 0 && errno == EINTR);
+  *error = got == 0 ? 0 : errno;
+  return socket;
+}
+
+// Why no hoistd was reached at any of these.
+Status Unreached(const std::vector<Refusal>& refusals) {
+  bool nobody_listens = false;
+  std::string tried;
+  for (const Refusal& refusal : refusals) {
+    nobody_listens = nobody_listens || NobodyListens(refusal.error);
+    tried += (tried.empty() ? "" : ", ") + refusal.path + " (" +
+             std::strerror(refusal.error) + ")";
+  }
+  if (nobody_listens) {
+    return Status(Code::kUnavailable,
+                  "no hoistd listens at " + tried +
+                      "; start one (hoistd --user, or the node's: systemctl "
+                      "start hoistd), or set HOIST_SOCKET to its socket");
+  }
+  if (refusals.front().error == EACCES) {
+    return Status(Code::kPermissionDenied,
+                  "connect to " + tried +
+                      "; your user must be in the socket's group (hoist), or "
+                      "start a hoistd of your own (hoistd --user)");
+  }
+  return ErrnoStatus(refusals.front().error,
+                     "connect to " + refusals.front().path);
+}
+
+}  // namespace
+
+Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
+                               milliseconds send_timeout) {
   const timeval timeout = ToTimeval(send_timeout);
   const Clock::time_point end = Clock::now() + deadline;
   while (true) {
-    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (!socket.valid()) return ErrnoStatus(errno, "socket");
-    setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout,
-               sizeof(timeout));
-    if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
-                sizeof(address)) == 0) {
-      return socket;
+    const std::vector<std::string> paths =
+        path.empty() ? SessionSocketsToTry() : std::vector<std::string>{path};
+    std::vector<Refusal> refusals;
+    // Where we look for one ourselves, the right one may be yet to come.
+    bool may_come = path.empty();
+    for (const std::string& candidate : paths) {
+      int error = 0;
+      Result<UniqueFd> socket = TryToConnect(candidate, timeout, &error);
+      if (!socket.ok() || error == 0) return socket;
+      may_come = may_come || NobodyListens(error);
+      refusals.push_back({candidate, error});
     }
-    const int error = errno;
-    if (error == EINTR) continue;
     const milliseconds left =
         std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    if (NobodyListens(error) && left.count() > 0) {
-      poll(nullptr, 0, static_cast<int>(std::min(left, kRetryEvery).count()));
-      continue;
-    }
-    if (NobodyListens(error)) {
-      return Status(Code::kUnavailable,
-                    "no hoistd listens at " + path + " (" +
-                        std::strerror(error) +
-                        "); start it, or set HOIST_SOCKET to its socket");
-    }
-    return ErrnoStatus(error, "connect to " + path);
+    if (!may_come || left.count() <= 0) return Unreached(refusals);
+    poll(nullptr, 0, static_cast<int>(std::min(left, kRetryEvery).count()));
   }
 }
 

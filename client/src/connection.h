@@ -21,8 +21,10 @@
 
 namespace hoist {
 
-// Connects to the unix socket at `path`, trying again until the deadline where
-// nobody listens yet. Unavailable: nobody did. `send_timeout` bounds each send.
+// Connects to the session socket at `path`; "": at the first that answers of
+// SessionSocketsToTry(). Tries again until the deadline where nobody listens
+// yet. Unavailable: nobody did. PermissionDenied: somebody does, for others.
+// `send_timeout` bounds each send.
 Result<UniqueFd> ConnectSocket(const std::string& path,
                                std::chrono::milliseconds deadline,
                                std::chrono::milliseconds send_timeout);

@@ -21,7 +21,7 @@ namespace hoist {
 using ModelPtr = std::shared_ptr<const ModelTable>;
 
 struct ConnectOptions {
-  std::string socket_path;
+  std::string socket_path;  // "": the first of SessionSocketsToTry().
   std::string client_name;
   uint64_t device_budget_bytes = 0;
   std::chrono::milliseconds connect_deadline{0};

@@ -273,7 +273,7 @@ struct PlanOptions {
 };
 
 struct ConnectOptions {
-  std::string socket_path;  // Empty: $HOIST_SOCKET, else hoistd's default.
+  std::string socket_path;  // Empty: $HOIST_SOCKET, else as hoist_c.h says.
   std::string client_name;  // Empty: the program's.
   uint64_t device_budget_bytes = 0;  // Leased at once, a device; 0: no limit.
   std::chrono::milliseconds connect_deadline{0};  // 0: one try.

@@ -71,7 +71,8 @@ HOIST_API const char* hoist_version(void);
 
 typedef struct hoist_connect_options {
   size_t struct_size;
-  /* NULL or "": $HOIST_SOCKET, else /run/hoist/hoistd.sock. */
+  /* NULL or "": $HOIST_SOCKET; else that of this user's own hoistd
+   * (`hoistd --user`), if it answers; else /run/hoist/hoistd.sock. */
   const char* socket_path;
   /* Shown by `hoistctl sessions`. NULL: the program's name. */
   const char* client_name;
@@ -84,7 +85,8 @@ typedef struct hoist_connect_options {
   uint64_t call_deadline_ms;
 } hoist_connect_options;
 
-/* `options` may be NULL. UNAVAILABLE: nobody listens there. */
+/* `options` may be NULL. UNAVAILABLE: nobody listens there. PERMISSION_DENIED:
+ * this user may not open the socket. */
 HOIST_API int hoist_connect(const hoist_connect_options* options,
                             hoist_session** session, hoist_error** error);
 /* Ends the session: all its leases are released, and their addresses must not

@@ -42,7 +42,8 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
             call_deadline: float = 600.0) -> Session:
     """Connects to hoistd.
 
-    socket: its socket; None: $HOIST_SOCKET, else /run/hoist/hoistd.sock.
+    socket: its socket; None: $HOIST_SOCKET, else this user's own hoistd
+        (`hoistd --user`), if it answers, else /run/hoist/hoistd.sock.
     name: what `hoistctl sessions` shows; None: this program's.
     device_budget: bytes that may be leased at once on a device; 0: no limit.
     connect_deadline: seconds to try again while no hoistd listens.

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "client/ctl/command_line.h"
-#include "client/ctl/connection.h"
+#include "daemon/session/listening_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hoist/shared/socket_path.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 namespace hoistd {
@@ -85,7 +87,8 @@ class CtlTest : public RpcTest {
   }
 
   Ran Ctl(std::vector<std::string> words, bool terminal = false) const {
-    words.insert(words.begin(), {"--socket", dir_.path() + "/grpc.sock"});
+    words.insert(words.begin(),
+                 {"--socket", dir_.path() + "/hoistd.grpc.sock"});
     return RunWords(std::move(words), terminal);
   }
 };
@@ -155,11 +158,20 @@ TEST_F(CtlTest, UnavailableFromADaemonThatIsThereIsARefusal) {
   EXPECT_EQ(ran.err, "hoistctl: UNAVAILABLE: stopping\n");
 }
 
-TEST_F(CtlTest, SocketComesFromTheEnvironmentToo) {
-  setenv(hoist::ctl::kGrpcSocketVariable, (dir_.path() + "/grpc.sock").c_str(),
-         1);
+// Workers find hoistd by the same variable.
+TEST_F(CtlTest, TheSessionSocketsVariableNamesGrpcsToo) {
+  setenv(hoist::kSocketPathVariable, (dir_.path() + "/hoistd.sock").c_str(), 1);
   EXPECT_EQ(RunWords({"status"}).exit, 0);
-  unsetenv(hoist::ctl::kGrpcSocketVariable);
+  unsetenv(hoist::kSocketPathVariable);
+}
+
+TEST_F(CtlTest, EitherSocketMayBeNamed) {
+  const std::string session = dir_.path() + "/hoistd.sock";
+  SocketFileOptions file;
+  file.path = session;
+  ASSERT_OK_AND_ASSIGN(const ListeningSocket listening,
+                       ListeningSocket::Create(file));
+  EXPECT_EQ(RunWords({"--socket", session, "status"}).exit, 0);
 }
 
 class CtlLoadTest : public CtlTest {

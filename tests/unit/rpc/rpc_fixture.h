@@ -88,7 +88,7 @@ class RpcTest : public ::testing::Test {
 
   void Serve(RpcOptions options) {
     server_.reset();
-    options.socket = dir_.path() + "/grpc.sock";
+    options.socket = dir_.path() + "/hoistd.grpc.sock";
     ASSERT_OK_AND_ASSIGN(server_,
                          RpcServer::Create(std::move(options), engine_));
     channel_ = NewChannel();
@@ -100,9 +100,9 @@ class RpcTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> NewChannel() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel("unix:" + dir_.path() + "/grpc.sock",
-                                     grpc::InsecureChannelCredentials(),
-                                     arguments);
+    return grpc::CreateCustomChannel(
+        "unix:" + dir_.path() + "/hoistd.grpc.sock",
+        grpc::InsecureChannelCredentials(), arguments);
   }
 
   TempDir dir_;

@@ -76,13 +76,13 @@ TEST_F(ServerTest, SocketHasTheModeItWasGiven) {
   options.socket_mode = 0600;
   Serve(options);
   struct stat info;
-  ASSERT_EQ(stat((dir_.path() + "/grpc.sock").c_str(), &info), 0);
+  ASSERT_EQ(stat((dir_.path() + "/hoistd.grpc.sock").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0600u);
 }
 
 TEST_F(ServerTest, SecondDaemonOnOneSocketIsRefused) {
   RpcOptions options;
-  options.socket = dir_.path() + "/grpc.sock";
+  options.socket = dir_.path() + "/hoistd.grpc.sock";
   EXPECT_THAT(RpcServer::Create(options, engine_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("another hoistd")));
@@ -147,7 +147,7 @@ TEST_F(ServerTest, ShutdownCancelsWhatStillRuns) {
 TEST_F(ServerTest, GarbageOnTheSocketHarmsNobody) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, (dir_.path() + "/grpc.sock").c_str());
+  std::strcpy(address.sun_path, (dir_.path() + "/hoistd.grpc.sock").c_str());
   std::string garbage(1 << 16, '\0');
   uint32_t seed = 1;
   for (char& byte : garbage) {

@@ -62,7 +62,7 @@ def attach(module: nn.Module, budget: Budget = None, *,
     name: the model's in hoistd; None: by its class and content.
     device: torch's name or hoistd's index; None: the current GPU if hoistd has
         it, else hoistd's first.
-    session: None: one for the whole process, to $HOIST_SOCKET.
+    session: None: one for the whole process, as hoist.connect() finds it.
     exclude_kwargs: arguments of the module that are not moved to the device.
     progress: True, False, or None for a bar if stderr is a terminal; with tqdm.
     deadline: seconds to wait for space, whenever something is staged.

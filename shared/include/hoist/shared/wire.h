@@ -16,8 +16,6 @@
 namespace hoist {
 
 inline constexpr uint32_t kProtocolVersion = 1;
-inline constexpr char kDefaultSocketPath[] = "/run/hoist/hoistd.sock";
-inline constexpr char kSocketPathVariable[] = "HOIST_SOCKET";
 
 struct FrameHeader {
   uint32_t magic;       // kFrameMagic
