@@ -11,10 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/base/status.h"
 #include "daemon/config/config.h"
 #include "daemon/hoistd.h"
+#include "hoist/shared/socket_path.h"
 
 namespace hoistd {
 namespace {
@@ -60,16 +63,38 @@ hoist::UniqueFd SocketFromSystemd() {
   return hoist::UniqueFd(SD_LISTEN_FDS_START);
 }
 
+// What main() waits for. Blocked in all threads, which inherit the mask.
+sigset_t BlockSignals() {
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    sigaddset(&awaited, signal);
+  }
+  pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return awaited;
+}
+
+// Returns with the name of the signal that asks hoistd to stop. SIGHUP does
+// only where it says that hoistd's terminal has gone.
+const char* AwaitStop(const sigset_t& awaited, bool on_terminal) {
+  while (true) {
+    int got = 0;
+    sigwait(&awaited, &got);
+    if (got == SIGTERM) return "SIGTERM";
+    if (got == SIGINT) return "SIGINT";
+    if (on_terminal) return "SIGHUP";
+    spdlog::warn(
+        "SIGHUP is ignored: the configuration is read at start only; restart "
+        "hoistd to have it read again");
+  }
+}
+
 int Run(const Config& config) {
   SetUpLog(config.log);
   RaiseDescriptorLimit();
-  // Taken by sigwait below; all threads inherit the mask.
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGTERM);
-  sigaddset(&stop, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  const bool on_terminal = isatty(STDIN_FILENO) == 1;
+  const sigset_t awaited = BlockSignals();
 
   absl::StatusOr<std::unique_ptr<Hoistd>> hoistd =
       Hoistd::Create(config, SocketFromSystemd());
@@ -83,36 +108,64 @@ int Run(const Config& config) {
                summary);
   sd_notifyf(0, "READY=1\nSTATUS=%s", summary.c_str());
 
-  int got = 0;
-  sigwait(&stop, &got);
-  spdlog::info("stopping ({})", got == SIGTERM ? "SIGTERM" : "SIGINT");
+  spdlog::info("stopping ({})", AwaitStop(awaited, on_terminal));
   sd_notify(0, "STOPPING=1");
   hoistd->reset();
   return EXIT_SUCCESS;
+}
+
+struct Flags {
+  std::string path;
+  bool user = false;
+  bool check = false;
+  std::vector<std::string> settings;
+};
+
+absl::StatusOr<Config> ReadConfig(const Flags& flags) {
+  ConfigBase base;
+  base.settings = flags.settings;
+  if (flags.user) {
+    hoist::Result<std::string> folder = hoist::MakeUserSocketFolder();
+    if (!folder.ok()) return ToAbsl(folder.status());
+    base.defaults = UserDefaults(*folder);
+  }
+  if (flags.path.empty()) return ParseConfig("", "(defaults)", base);
+  return LoadConfig(flags.path, base);
 }
 
 int Main(int argc, char** argv) {
   CLI::App app(
       "hoistd keeps the weights of models in GPU memory, pinned host RAM and "
       "NVMe, and stages them for the workers of this node.");
-  std::string path;
-  bool check = false;
-  app.add_option("-c,--config", path,
+  Flags flags;
+  app.add_option("-c,--config", flags.path,
                  std::string("hoistd.toml (default: ") + kDefaultConfig +
-                     ", if it exists)");
-  app.add_flag("--check-config", check, "read the configuration and exit");
+                     ", if it exists; with --user none)");
+  app.add_flag("--user", flags.user,
+               "a hoistd of your own, for you alone: needs no root, group or "
+               "file, and your workers and hoistctl find it by themselves");
+  app.add_option("--set", flags.settings,
+                 "KEY=VALUE, a key of hoistd.toml, such as device.pool=8GiB; "
+                 "may be given many times, and wins over the file")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_flag("--check-config", flags.check,
+               "read the configuration and exit");
   app.set_version_flag("--version", "hoistd " HOIST_VERSION);
   CLI11_PARSE(app, argc, argv);
 
-  if (path.empty() && access(kDefaultConfig, F_OK) == 0) path = kDefaultConfig;
-  absl::StatusOr<Config> config = path.empty() ? Config() : LoadConfig(path);
+  if (flags.path.empty() && !flags.user && access(kDefaultConfig, F_OK) == 0) {
+    flags.path = kDefaultConfig;
+  }
+  const absl::StatusOr<Config> config = ReadConfig(flags);
   if (!config.ok()) {
     std::fprintf(stderr, "hoistd: %s\n",
                  std::string(config.status().message()).c_str());
     return kExitRefused;
   }
-  if (check) {
-    std::printf("%s: fine\n", path.empty() ? "(defaults)" : path.c_str());
+  if (flags.check) {
+    std::printf("%s: fine\n",
+                flags.path.empty() ? "(defaults)" : flags.path.c_str());
     return EXIT_SUCCESS;
   }
   return Run(*config);

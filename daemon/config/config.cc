@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
+#include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -32,14 +34,12 @@ std::string Shown(const toml::node& value) {
   return text;
 }
 
-absl::Status Unknown(const std::string& file, const toml::node& value,
-                     const std::string& name) {
+absl::Status Unknown(const std::string& where, const std::string& name) {
   const std::string nearest = NearestConfigKey(name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(Where(file, value.source()), ": ", name, ": no such key",
-                   nearest.empty() ? "; deploy/hoistd.toml lists them all"
-                                   : "; did you mean ",
-                   nearest, nearest.empty() ? "" : "?"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      where, ": ", name, ": no such key",
+      nearest.empty() ? "; deploy/hoistd.toml lists them all"
+                      : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
 bool IsTable(const std::string& name) {
@@ -58,41 +58,70 @@ const ConfigKey* FindKey(const std::string& name) {
   return nullptr;
 }
 
-absl::Status Apply(const std::string& file, const std::string& prefix,
-                   const toml::table& table, Config* config) {
+// A configuration as it comes together.
+struct Draft {
+  Config config;
+  // Where each key was set last.
+  std::map<std::string, std::string> places;
+};
+
+absl::Status SetKey(const std::string& where, const std::string& name,
+                    const toml::node& value, Draft& draft) {
+  const ConfigKey* known = FindKey(name);
+  if (known == nullptr && IsTable(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", name, ": is a table; write [", name,
+                     "] on a line of its own and its keys below"));
+  }
+  if (known == nullptr) return Unknown(where, name);
+  if (!known->apply(value, draft.config)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", name, ": ", Shown(value),
+                     " is not allowed; use ", known->allowed));
+  }
+  draft.places[name] = where;
+  return absl::OkStatus();
+}
+
+absl::Status ApplyTable(const std::string& file, const std::string& prefix,
+                        const toml::table& table, Draft& draft) {
   for (const auto& [key, value] : table) {
     const std::string name = absl::StrCat(
         prefix, absl::string_view(key.str().data(), key.str().size()));
     if (value.is_table() && IsTable(name)) {
       HOIST_RETURN_IF_ERROR(
-          Apply(file, absl::StrCat(name, "."), *value.as_table(), config));
+          ApplyTable(file, absl::StrCat(name, "."), *value.as_table(), draft));
       continue;
     }
-    const ConfigKey* known = FindKey(name);
-    if (known == nullptr && IsTable(name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Where(file, value.source()), ": ", name,
-                       ": is a table; write [", name,
-                       "] on a line of its "
-                       "own and its keys below"));
-    }
-    if (known == nullptr) return Unknown(file, value, name);
-    if (!known->apply(value, *config)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Where(file, value.source()), ": ", name, ": ",
-                       Shown(value), " is not allowed; use ", known->allowed));
-    }
+    HOIST_RETURN_IF_ERROR(
+        SetKey(Where(file, value.source()), name, value, draft));
   }
   return absl::OkStatus();
 }
 
-// What no key can see by itself. `at` finds the line of a key.
-absl::Status CheckTogether(const std::string& file, const toml::table& table,
-                           const Config& config) {
-  const auto at = [&](std::string_view key) {
-    const toml::node* node = table.at_path(key).node();
-    return absl::StrCat(node == nullptr ? file : Where(file, node->source()),
-                        ": ", std::string(key), ": ");
+absl::Status ApplySetting(const std::string& setting, Draft& draft) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--set: ", setting, ": is not KEY=VALUE, such as device.pool=64MiB"));
+  }
+  const std::string name = setting.substr(0, equals);
+  const std::string text = setting.substr(equals + 1);
+  toml::parse_result parsed = toml::parse("v = " + text);
+  // One value, whatever line breaks the text has in it.
+  if (parsed && parsed.table().size() == 1) {
+    return SetKey("--set", name, *parsed.table().get("v"), draft);
+  }
+  return SetKey("--set", name, toml::value<std::string>(text), draft);
+}
+
+// What no key can see by itself. `file`: where what is nowhere set belongs.
+absl::Status CheckTogether(const std::string& file, const Draft& draft) {
+  const Config& config = draft.config;
+  const auto at = [&](const std::string& key) {
+    const auto place = draft.places.find(key);
+    return absl::StrCat(place == draft.places.end() ? file : place->second,
+                        ": ", key, ": ");
   };
   if (config.server.socket == config.server.grpc_socket) {
     return absl::InvalidArgumentError(
@@ -138,7 +167,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(absl::string_view text,
-                                   const std::string& name) {
+                                   const std::string& name,
+                                   const ConfigBase& base) {
   toml::parse_result parsed =
       toml::parse(std::string_view(text.data(), text.size()), name);
   if (!parsed) {
@@ -148,15 +178,38 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text,
         Where(name, error.source()),
         ": not TOML: ", absl::string_view(why.data(), why.size())));
   }
-  Config config;
-  HOIST_RETURN_IF_ERROR(Apply(name, "", parsed.table(), &config));
-  HOIST_RETURN_IF_ERROR(CheckTogether(name, parsed.table(), config));
-  return config;
+  Draft draft;
+  draft.config = base.defaults;
+  HOIST_RETURN_IF_ERROR(ApplyTable(name, "", parsed.table(), draft));
+  for (const std::string& setting : base.settings) {
+    HOIST_RETURN_IF_ERROR(ApplySetting(setting, draft));
+  }
+  if (draft.places.contains("server.socket") &&
+      !draft.places.contains("server.grpc_socket")) {
+    draft.config.server.grpc_socket =
+        hoist::GrpcSocketBeside(draft.config.server.socket);
+  }
+  HOIST_RETURN_IF_ERROR(CheckTogether(name, draft));
+  return draft.config;
 }
 
-absl::StatusOr<Config> LoadConfig(const std::string& path) {
+absl::StatusOr<Config> LoadConfig(const std::string& path,
+                                  const ConfigBase& base) {
   HOIST_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseConfig(text, path);
+  return ParseConfig(text, path, base);
+}
+
+Config UserDefaults(const std::string& folder) {
+  Config config;
+  config.server.socket = folder + "/hoistd.sock";
+  config.server.grpc_socket = hoist::GrpcSocketBeside(config.server.socket);
+  config.server.socket_mode = 0600;
+  config.server.group = "";
+  config.server.admin_group = "";
+  // It reads with this user's rights, for this user.
+  config.models.roots = {"/"};
+  config.log.sink = LogConfig::Sink::kStderr;
+  return config;
 }
 
 std::vector<std::string> ConfigKeys() {

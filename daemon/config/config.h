@@ -16,6 +16,7 @@ namespace hoistd {
 
 struct ServerConfig {
   std::string socket = "/run/hoist/hoistd.sock";
+  // Where only `socket` is set: beside it (hoist::GrpcSocketBeside).
   std::string grpc_socket = "/run/hoist/hoistd.grpc.sock";
   uint32_t socket_mode = 0660;
   std::string group = "hoist";  // Of the sockets; "" leaves it alone.
@@ -96,12 +97,27 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-// InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed". NotFound
-// or PermissionDenied: the file cannot be read.
-absl::StatusOr<Config> LoadConfig(const std::string& path);
+// What a configuration is made of, besides the file. The later of two that
+// name a key wins: `defaults`, the file, `settings`.
+struct ConfigBase {
+  Config defaults;
+  // "KEY=VALUE", as --set has them: "device.pool=64MiB". VALUE is TOML, or else
+  // a string without its quotes.
+  std::vector<std::string> settings;
+};
+
+// What `hoistd --user` serves where no file or --set says otherwise: this user
+// alone, on sockets in `folder`, with every path that the user can read.
+Config UserDefaults(const std::string& folder);
+
+// InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed", or
+// "--set: KEY: ..." NotFound or PermissionDenied: the file cannot be read.
+absl::StatusOr<Config> LoadConfig(const std::string& path,
+                                  const ConfigBase& base = {});
 // `name` stands for the file in messages.
 absl::StatusOr<Config> ParseConfig(absl::string_view text,
-                                   const std::string& name);
+                                   const std::string& name,
+                                   const ConfigBase& base = {});
 // Every key there is, "server.socket" and so on.
 std::vector<std::string> ConfigKeys();
 

@@ -3,6 +3,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -191,6 +193,61 @@ TEST(Config, MissingFileIsNotFoundAndNamed) {
   EXPECT_THAT(LoadConfig("/nonexistent/hoistd.toml"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/nonexistent/hoistd.toml")));
+}
+
+absl::StatusOr<Config> ParseWith(const std::string& text,
+                                 std::vector<std::string> settings) {
+  ConfigBase base;
+  base.settings = std::move(settings);
+  return ParseConfig(text, "x.toml", base);
+}
+
+TEST(Config, SettingsWinOverTheFileAndTheLastOverTheFirst) {
+  ASSERT_OK_AND_ASSIGN(
+      const Config config,
+      ParseWith("[device]\npool = \"2GiB\"\n",
+                {"device.pool=1GiB", "device.pool=512MiB", "disk.io=threads",
+                 "device.emulated.count=3", "host.pool = \"64MiB\"",
+                 "models.roots=[\"/a\", \"/b\"]", "server.group="}));
+  EXPECT_EQ(config.device.pool_bytes, uint64_t{512} << 20);
+  EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
+  EXPECT_EQ(config.device.emulated.count, 3u);
+  EXPECT_THAT(config.models.roots, ElementsAre("/a", "/b"));
+  EXPECT_EQ(config.server.group, "");
+}
+
+TEST(Config, AWrongSettingIsRefusedAsInAFile) {
+  EXPECT_THAT(ParseWith("", {"device.pol=1GiB"}),
+              StatusIs(kInvalid, AllOf(StartsWith("--set: device.pol: "),
+                                       HasSubstr("mean device.pool?"))));
+  EXPECT_THAT(ParseWith("", {"disk.io=fast"}),
+              StatusIs(kInvalid, HasSubstr("\"threads\"")));
+  EXPECT_THAT(ParseWith("", {"device=1"}),
+              StatusIs(kInvalid, HasSubstr("is a table")));
+  EXPECT_THAT(ParseWith("", {"device.pool"}),
+              StatusIs(kInvalid, HasSubstr("KEY=VALUE")));
+  // What goes beyond its line is text, not another key.
+  EXPECT_THAT(ParseWith("", {"disk.io=\"auto\"\nv2 = 1"}),
+              StatusIs(kInvalid, StartsWith("--set: disk.io: ")));
+  EXPECT_THAT(ParseWith("[device]\nslab = \"1GiB\"\n", {"device.pool=512MiB"}),
+              StatusIs(kInvalid, StartsWith("--set: device.pool: ")));
+}
+
+TEST(Config, GrpcsSocketFollowsTheSessions) {
+  ASSERT_OK_AND_ASSIGN(const Config config,
+                       ParseWith("", {"server.socket=/a/b.sock"}));
+  EXPECT_EQ(config.server.grpc_socket, "/a/b.grpc.sock");
+}
+
+TEST(Config, AUsersOwnIsForThatUserAlone) {
+  ConfigBase base;
+  base.defaults = UserDefaults("/run/user/1/hoist");
+  ASSERT_OK_AND_ASSIGN(const Config config, ParseConfig("", "x.toml", base));
+  EXPECT_EQ(config.server.socket, "/run/user/1/hoist/hoistd.sock");
+  EXPECT_EQ(config.server.grpc_socket, "/run/user/1/hoist/hoistd.grpc.sock");
+  EXPECT_EQ(config.server.socket_mode, 0600u);
+  EXPECT_EQ(config.server.group, "");
+  EXPECT_EQ(config.server.admin_group, "");
 }
 
 }  // namespace
