@@ -78,7 +78,7 @@ ZONES = {
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"
         " daemon/mover daemon/stream daemon/engine daemon/session daemon/rpc",
-        "absl cli11 spdlog systemd httplib"),
+        "absl cli11 spdlog systemd"),
 }
 
 # How third-party headers, and the targets that bring them, are recognised.
@@ -88,7 +88,7 @@ THIRD_HEADERS = {
     "protobuf-c": r"protobuf-c/", "cuda": r"cuda[a-zA-Z_]*\.h",
     "liburing": r"liburing(/|\.h)", "sqlite": r"sqlite3\.h",
     "spdlog": r"(spdlog|fmt)/", "toml++": r"toml\+\+/", "cli11": r"CLI/",
-    "httplib": r"httplib\.h", "systemd": r"systemd/", "torch": r"(torch|c10|ATen)/",
+    "systemd": r"systemd/", "torch": r"(torch|c10|ATen)/",
     "test": r"(gtest|gmock|benchmark)/", "curses": r"n?curses\.h",
 }
 THIRD_TARGETS = {
@@ -97,7 +97,7 @@ THIRD_TARGETS = {
     "protobuf": r"(PkgConfig::PROTOBUF$|protobuf::)", "cuda": r"CUDA::",
     "liburing": r".*uring", "sqlite": r".*sqlite", "spdlog": r"spdlog::|fmt::",
     "toml++": r".*toml(plusplus|\+\+)", "cli11": r"CLI11::",
-    "httplib": r"httplib|.*httplib", "systemd": r".*systemd",
+    "systemd": r".*systemd",
     "test": r"GTest::|benchmark::", "curses": r".*curses",
 }
 OPEN_TARGETS = r"(hoist_rules|Threads::Threads|pthread|dl|rt|m|-.*|PUBLIC|" \
