@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -69,11 +68,9 @@ class User(unittest.TestCase):
     def start(self, *settings, **surroundings):
         arguments = ["--set", "host.pool=64MiB", "--set", "device.pool=8MiB",
                      "--set", "device.slab=2MiB", *settings]
-        log = open(self.path / "log", "a+")
-        self.addCleanup(log.close)
         daemon = subprocess.Popen(
             [self.hoistd, "--user", *arguments],
-            **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log,
+            **{"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE,
                **self.as_user(), **surroundings})
         self.addCleanup(self.end, daemon)
         return daemon
@@ -83,17 +80,28 @@ class User(unittest.TestCase):
         if daemon.poll() is None:
             daemon.kill()
         daemon.wait()
+        daemon.stderr.close()
 
-    def log(self):
-        return (self.path / "log").read_text()
+    def await_line(self, daemon, text):
+        """Until hoistd has said it. Fails with what it said if it ends first."""
+        said = []
+        for line in daemon.stderr:
+            said.append(line)
+            if text in line:
+                return
+        self.fail(f"hoistd never said {text!r}: {''.join(said)}")
 
-    def await_(self, done, daemon):
-        """Until it is so; what hoistd said, if it ends or never comes to be."""
-        end = time.monotonic() + 60
-        while not done():
-            if daemon.poll() is not None or time.monotonic() > end:
-                self.fail(self.log())
-            time.sleep(0.02)
+    def serving(self, *settings, **surroundings):
+        daemon = self.start(*settings, **surroundings)
+        self.await_line(daemon, " serves ")
+        return daemon
+
+    def refused(self, *settings, **surroundings):
+        """What a hoistd says that does not start."""
+        daemon = self.start(*settings, **surroundings)
+        said = daemon.stderr.read()
+        self.assertEqual(daemon.wait(timeout=60), 1, said)
+        return said
 
     def worker(self, **surroundings):
         # The system's Python: any uid can run it.
@@ -108,12 +116,12 @@ class User(unittest.TestCase):
 
     def test_workers_and_hoistctl_find_it_by_themselves(self):
         daemon = self.start()
-        done = self.worker()
+        done = self.worker()  # It may come before hoistd is up.
         self.assertEqual((done.returncode, done.stdout), (0, "emulated\n"),
-                         done.stderr + self.log())
+                         done.stderr)
+        self.await_line(daemon, " serves ")
         folder = self.runtime / "hoist"
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
-        self.await_((folder / "hoistd.grpc.sock").exists, daemon)
         found = self.status()
         self.assertEqual(found.returncode, 0, found.stderr)
         # One variable names both sockets, here for one who looks elsewhere.
@@ -123,7 +131,7 @@ class User(unittest.TestCase):
         self.assertEqual(self.status(**named).returncode, 0)
         self.assertEqual(self.worker(**named).returncode, 0)
         daemon.send_signal(signal.SIGTERM)
-        self.assertEqual(daemon.wait(timeout=60), 0, self.log())
+        self.assertEqual(daemon.wait(timeout=60), 0)
 
     def test_without_a_runtime_folder_it_is_found_too(self):
         bare = self.as_user()
@@ -133,9 +141,9 @@ class User(unittest.TestCase):
         if folder.exists() or pathlib.Path(f"/run/user/{uid}").exists():
             self.skipTest(f"uid {uid} has a folder for sockets already")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        self.start(**bare)
+        self.serving(**bare)
         done = self.worker(**bare)
-        self.assertEqual(done.returncode, 0, done.stderr + self.log())
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
 
     def test_a_folder_that_another_user_made_is_refused(self):
@@ -149,17 +157,15 @@ class User(unittest.TestCase):
         folder.mkdir()
         self.addCleanup(shutil.rmtree, folder)
         os.chown(folder, ANOTHER, ANOTHER)
-        self.assertEqual(self.start(**bare).wait(timeout=60), 1)
-        self.assertIn(f"belongs to uid {ANOTHER}", self.log())
-        # And nobody is talked to who may listen there.
-        self.assertNotIn(str(folder), self.worker(**bare).stderr)
+        self.assertIn(f"belongs to uid {ANOTHER}", self.refused(**bare))
+        # Nobody is talked to who may listen there.
+        self.assertNotIn(str(folder), self.status(**bare).stderr)
 
     def test_it_serves_its_user_alone(self):
         if os.getuid() != 0:
             self.skipTest("needs root, to be two users")
-        daemon = self.start()
+        self.serving()
         socket = self.runtime / "hoist/hoistd.grpc.sock"
-        self.await_(socket.exists, daemon)
         other = self.as_user(ANOTHER, self.runtime_of(ANOTHER))
         self.assertEqual(
             self.status("--socket", str(socket), **other).returncode, 3)
@@ -168,32 +174,28 @@ class User(unittest.TestCase):
         self.assertIn("hoistd --user", done.stderr)
 
     def test_a_second_one_is_refused_and_the_first_one_serves_on(self):
-        daemon = self.start()
-        self.await_((self.runtime / "hoist/hoistd.grpc.sock").exists, daemon)
-        self.assertEqual(self.start().wait(timeout=60), 1)
-        self.assertIn("another hoistd serves", self.log())
+        self.serving()
+        self.assertIn("another hoistd serves", self.refused())
         self.assertEqual(self.worker().returncode, 0)
 
     def test_a_dead_ones_socket_does_not_hide_the_next(self):
-        daemon = self.start()
-        self.await_((self.runtime / "hoist/hoistd.grpc.sock").exists, daemon)
+        daemon = self.serving()
         daemon.kill()
         daemon.wait()
         self.assertTrue((self.runtime / "hoist/hoistd.sock").exists())
         self.assertEqual(self.status().returncode, 3)
         self.start()
         done = self.worker()
-        self.assertEqual(done.returncode, 0, done.stderr + self.log())
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_wrong_setting_is_named(self):
-        self.assertEqual(self.start("--set", "device.pol=1").wait(60), 1)
-        self.assertIn("did you mean device.pool?", self.log())
+        self.assertIn("did you mean device.pool?",
+                      self.refused("--set", "device.pol=1"))
 
     def test_a_hangup_is_logged_and_survived(self):
-        daemon = self.start()
-        self.await_((self.runtime / "hoist/hoistd.grpc.sock").exists, daemon)
+        daemon = self.serving()
         daemon.send_signal(signal.SIGHUP)
-        self.await_(lambda: "SIGHUP is ignored" in self.log(), daemon)
+        self.await_line(daemon, "SIGHUP is ignored")
         self.assertEqual(self.worker().returncode, 0)
 
     def test_it_goes_with_its_terminal(self):
@@ -201,9 +203,10 @@ class User(unittest.TestCase):
         self.addCleanup(os.close, primary)
         daemon = self.start(stdin=terminal)
         os.close(terminal)
-        self.await_((self.runtime / "hoist/hoistd.grpc.sock").exists, daemon)
+        self.await_line(daemon, " serves ")
         daemon.send_signal(signal.SIGHUP)
-        self.assertEqual(daemon.wait(timeout=60), 0, self.log())
+        self.await_line(daemon, "stopping (SIGHUP)")
+        self.assertEqual(daemon.wait(timeout=60), 0)
 
 
 if __name__ == "__main__":
