@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
@@ -105,7 +106,8 @@ absl::Status ApplySetting(const std::string& setting, Draft& draft) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--set: ", setting, ": is not KEY=VALUE, such as device.pool=64MiB"));
   }
-  const std::string name = setting.substr(0, equals);
+  const std::string name(
+      absl::StripAsciiWhitespace(absl::string_view(setting).substr(0, equals)));
   const std::string text = setting.substr(equals + 1);
   toml::parse_result parsed = toml::parse("v = " + text);
   // One value, whatever line breaks the text has in it.
