@@ -2,9 +2,12 @@
 # Makes build/hoist-<version>-linux-x86_64.tar.gz, which runs from wherever it
 # is unpacked, on any x86-64 Linux whose glibc is no older than this machine's.
 #
-#   scripts/package.sh [--with-tests] [--dir DIR] [--target NAME]...
+#   scripts/package.sh [--with-tests] [--from BUILD] [--dir DIR]
+#                      [--target NAME]...
 #
 #   --with-tests  the test programs, benches and Python tests too, in tests/
+#   --from BUILD  package what lies in this build folder, which is taken to be
+#                 up to date, in place of building the preset package
 #   --dir DIR     leave the unpacked tree in DIR, and make no archive
 #   --target NAME build this target alone, and package what there is: for one
 #                 test on another machine
@@ -12,13 +15,17 @@
 # Shared libraries lie beside the programs, all but glibc's and the driver's.
 # libhoist is the exception: it lives in somebody else's process, and must use
 # that process's libstdc++, so it has no search path of its own.
+#
+# share/hoist/built-from names the sources (see scripts/sources.lib.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/sources.lib.sh
 
-with_tests=0 dir='' targets=()
+with_tests=0 from='' dir='' targets=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --with-tests) with_tests=1 ;;
+    --from) from=${2:?--from needs a build folder}; shift ;;
     --dir) dir=${2:?--dir needs a folder}; shift ;;
     --target) targets+=("${2:?--target needs a name}"); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
@@ -30,7 +37,7 @@ done
 version=$(sed -n 's/^project(hoist VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 name=hoist-$version-linux-x86_64
 limit_mib=60
-tree=build/package
+tree=${from:-build/package}
 bytes_of() { stat -c %s "$1"; }
 say() { echo "package: $*"; }
 die() { echo "package: $*" >&2; exit 1; }
@@ -58,11 +65,8 @@ take_program() {  # FILE FOLDER RPATH
 
 take_programs() {
   local file
-  for file in hoistd hoistctl hoist-keeper; do
-    file=$(find "$tree" -name "$file" -type f -perm -u+x | head -1)
-    if [[ -n $file ]]; then take_program "$file" "$out/bin" "\$ORIGIN/../lib"; fi
-  done
-  for file in "$tree"/client/examples/*; do
+  for file in "$tree"/daemon/hoistd "$tree"/client/ctl/hoistctl \
+    "$tree"/client/examples/*; do
     if is_program "$file"; then
       take_program "$file" "$out/bin" "\$ORIGIN/../lib"
     fi
@@ -85,7 +89,7 @@ take_libhoist() {
     find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
     # By its soname, which is what the package looks for.
     cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
-    cp client/python/README.md "$out/python/"
+    cp client/python/{README.md,pyproject.toml,build_wheel.py} "$out/python/"
   fi
 }
 
@@ -105,6 +109,7 @@ take_texts() {
     cp -r client/examples "$out/share/hoist/examples"
     find "$out/share" -name __pycache__ -prune -exec rm -rf {} +
   fi
+  echo "$built_from" >"$out/share/hoist/built-from"
   cp LICENSE "$out/"
   local file
   for file in README.md CHANGELOG.md; do
@@ -181,9 +186,18 @@ smoke_test() {
   env -i "$out/bin/hoistctl" version
 }
 
+[[ -z $from || -z ${targets[*]} ]] ||
+  die "--from builds nothing, so it takes no --target"
+# Before building: what is edited meanwhile then differs from it.
+built_from=$(sources_digest)
 mkdir -p build
-say "building (preset package)"
-build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
+if [[ -n $from ]]; then
+  is_program "$tree/daemon/hoistd" && is_program "$tree/client/ctl/hoistctl" ||
+    die "$from has no daemon/hoistd and client/ctl/hoistctl; build it first"
+else
+  say "building (preset package)"
+  build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
+fi
 if [[ -n $dir ]]; then
   mkdir -p "$dir"
   out=$(realpath "$dir")
