@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# Runs in the booted root: what deploy/ promises of hoistd.service.
+# guest_test.sh ARCHIVE
+#
+# Runs in the booted root: installs, upgrades and removes hoist by the commands
+# in the archive's own deploy/README.md, and checks what deploy/ promises of
+# hoistd.service. ARCHIVE is the unpacked archive.
 set -uo pipefail
+archive=$1
+readme=$archive/share/hoist/README.md
 failed=0
 check() {  # CLAIM COMMAND...
   local claim=$1
@@ -16,8 +22,8 @@ same() {  # WANTED GOT
   [[ $2 == "$1" ]] || { echo "      wanted \"$1\", got \"$2\""; return 1; }
 }
 main_pid() { systemctl show -P MainPID hoistd; }
-as() {  # USER GROUPS COMMAND...
-  setpriv --reuid "$1" --regid nogroup --groups "$2" "${@:3}"
+as() {  # USER COMMAND...
+  setpriv --reuid "$1" --regid "$1" --init-groups "${@:2}"
 }
 exits_with() {  # CODE COMMAND...
   local wanted=$1 got=0
@@ -27,14 +33,58 @@ exits_with() {  # CODE COMMAND...
 denied_by_admin() {
   exits_with 1 "$@" && grep -q "PERMISSION_DENIED.*hoist-admin" /tmp/output
 }
+eventually() {  # COMMAND...: true within 20 s.
+  local tries
+  for ((tries = 0; tries < 200; tries++)); do
+    if "$@"; then return 0; fi
+    read -rt 0.1 <> <(:)  # A pause without a child.
+  done
+  return 1
+}
 
-systemd-sysusers
-systemd-tmpfiles --create hoist.conf
-systemctl reset-failed hoistd 2>/dev/null
-check "hoistd starts from its unit" systemctl start hoistd
-systemctl --no-pager status hoistd | head -5
+# The commands below a heading: what is indented by four.
+commands() {  # HEADING
+  awk -v heading="## $1" '/^## / {on = $0 == heading}
+    on && /^    / {print substr($0, 5)}' "$readme"
+}
+headings_with_commands() {
+  awk '/^## / {heading = substr($0, 4)}
+    /^    / && heading != said {print heading; said = heading}' "$readme"
+}
+follow() {  # HEADING: runs its commands as they stand there.
+  local script
+  script=$(commands "$1")
+  [[ -n $script ]] || { echo "      \"$1\" has no commands"; return 1; }
+  (cd "$archive" && bash -euxo pipefail -c "$script") 2>&1 | sed 's/^/      /'
+}
+installed_files() {
+  find /etc /home /opt /usr /var -xdev ! -path '/etc/*-' ! -path '/var/log/*' \
+    ! -path '/var/tmp/*' ! -path '/var/lib/systemd/*' | sort
+}
+
+useradd alice
+useradd bob
+useradd carol
+installed_files >/tmp/before
+
+check "these are the sections with commands" same \
+  "Install Users Start Workers Upgrade Remove" \
+  "$(headings_with_commands | paste -sd ' ')"
+check "it can be installed" follow Install
+check "users may be let in" follow Users
+# What "First say in hoistd.toml" stands for: a root, and pools that fit here.
+sed -i -e 's|^roots = \[\]|roots = ["/srv/models"]|' \
+  -e 's|^spill_dir = ""|spill_dir = "/var/lib/hoist/spill"|' \
+  -e '/^\[device\]/,/^\[/ s|^pool = "auto"|pool = "256MiB"|' \
+  -e '/^\[host\]/,/^\[/ s|^pool = "auto"|pool = "256MiB"|' \
+  /etc/hoist/hoistd.toml
+check "hoistd starts from its unit" follow Start
 pid=$(main_pid)
 
+check "systemd finds nothing wrong with the unit" \
+  same "" "$(systemd-analyze verify hoistd.service 2>&1)"
+check "its documentation is there" test -f \
+  "$(systemctl show -P Documentation hoistd | sed 's|^file://||')"
 check "it runs as user hoist" same hoist "$(stat -c %U "/proc/$pid")"
 check "its folder is closed to others" \
   same "750 hoist hoist" "$(stat -c '%a %U %G' /run/hoist)"
@@ -43,18 +93,25 @@ for socket in hoistd.sock hoistd.grpc.sock; do
     same "660 hoist hoist" "$(stat -c '%a %U %G' /run/hoist/$socket)"
 done
 
-check "root sees its status" exits_with 0 hoistctl status
-cat /tmp/output
-check "an admin sees its status" \
-  exits_with 0 as 12345 hoist,hoist-admin hoistctl status
-check "a member of hoist is no admin" denied_by_admin as 12345 hoist \
-  hoistctl status
-check "others do not reach it" exits_with 3 as 12345 nogroup hoistctl status
+hoistctl status
+check "an admin sees its status" exits_with 0 as bob hoistctl status
+check "a member of hoist is no admin" denied_by_admin as alice hoistctl status
+check "others do not reach it" exits_with 3 as carol hoistctl status
 check "a model below models.roots is loaded" \
-  exits_with 0 hoistctl load /srv/models/tiny
+  exits_with 0 as bob hoistctl load /srv/models/tiny
 cat /tmp/output
 check "it is there" bash -c 'hoistctl models | grep -q "^tiny "'
 check "a path elsewhere is denied" exits_with 1 hoistctl load /etc
+check "its spill folder is its own" \
+  same "hoist" "$(stat -c %U /var/lib/hoist/spill)"
+
+check "workers can be given libhoist" follow Workers
+check "ld.so finds it" bash -c \
+  'ldconfig -p | grep -q "libhoist.so.0 .* => /usr/local/lib/"'
+check "compilers find it" test -f /usr/local/include/hoist/hoist.h -a \
+  -f /usr/local/lib/libhoist.so
+check "the shell finds the completions" \
+  bash -n /usr/local/share/bash-completion/completions/hoistctl
 
 status_line() { awk -v key="$1:" '$1 == key {print $2}' "/proc/$pid/status"; }
 check "no new privileges" same 1 "$(status_line NoNewPrivs)"
@@ -71,31 +128,59 @@ else
   echo "skip  memory may be pinned: this root may not raise RLIMIT_MEMLOCK"
 fi
 
-kill -KILL "$pid"
-restarted() {
-  local tries
-  for ((tries = 0; tries < 200; tries++)); do
-    read -rt 0.1 <> <(:)  # A pause without a child.
-    [[ $(main_pid) != 0 && $(main_pid) != "$pid" ]] || continue
-    [[ $(systemctl is-active hoistd) == active ]] && return 0
-  done
-  return 1
+# By hoistd itself: -u would show what systemd says of the unit, too.
+logged_sighup() {
+  journalctl _SYSTEMD_UNIT=hoistd.service | grep -q SIGHUP
 }
-check "it comes back after SIGKILL" restarted
+restarted() {
+  [[ $(main_pid) != 0 && $(main_pid) != "$pid" ]] &&
+    [[ $(systemctl is-active hoistd) == active ]]
+}
+systemctl kill -s HUP hoistd
+check "SIGHUP is logged" eventually logged_sighup
+check "and it runs on" same "$pid" "$(main_pid)"
+
+pid=$(main_pid)
+systemctl kill -s KILL hoistd
+check "it is started again after SIGKILL" eventually restarted
 check "and serves again" exits_with 0 hoistctl status
+
+pid=$(main_pid)
+touch /opt/hoist/of-the-old-one
+check "it can be upgraded" follow Upgrade
+check "the new one runs" restarted
+check "and serves as configured before" \
+  exits_with 0 hoistctl load /srv/models/tiny
+check "nothing is left of the old one" test ! -e /opt/hoist/of-the-old-one
 
 check "it stops cleanly" systemctl stop hoistd
 check "with success" same success "$(systemctl show -P Result hoistd)"
 check "and leaves no socket" bash -c '! ls /run/hoist/*.sock 2>/dev/null'
 check "hoistctl says that there is no daemon" exits_with 3 hoistctl status
 
+cp /etc/hoist/hoistd.toml /tmp/
 printf '[device]\n\nbackendd = "cuda"\n' >/etc/hoist/hoistd.toml
 systemctl start hoistd 2>/dev/null
 check "a wrong configuration does not start" \
   bash -c '! systemctl is-active --quiet hoistd'
+check "it ends as failed" \
+  eventually systemctl is-failed --quiet hoistd
 journalctl --sync 2>/dev/null
 check "the journal names file, line and key" bash -c \
   'journalctl -u hoistd | grep -q "hoistd.toml:3: device.backendd.*did you mean device.backend"'
-systemctl stop hoistd 2>/dev/null
+cp /tmp/hoistd.toml /etc/hoist/
+systemctl reset-failed hoistd
+check "it starts once that is mended" systemctl start hoistd
+
+pid=$(main_pid)
+check "it can be removed" follow Remove
+installed_files >/tmp/after
+check "what is left is the administrator's" \
+  same "> /etc/hoist > /etc/hoist/hoistd.toml" \
+  "$(diff /tmp/before /tmp/after | grep '^[<>]' | paste -sd ' ')"
+check "no process is left" test ! -e "/proc/$pid"
+check "no unit is left" bash -c '! systemctl cat hoistd 2>/dev/null'
+check "no user or group is left" bash -c '! getent passwd hoist &&
+  ! getent group hoist && ! getent group hoist-admin'
 
 if [[ $failed == 0 ]]; then touch /out/passed; fi
