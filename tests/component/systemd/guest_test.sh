@@ -166,8 +166,9 @@ check "a wrong configuration does not start" \
 check "it ends as failed" \
   eventually systemctl is-failed --quiet hoistd
 journalctl --sync 2>/dev/null
-check "the journal names file, line and key" bash -c \
-  'journalctl -u hoistd | grep -q "hoistd.toml:3: device.backendd.*did you mean device.backend"'
+wrong='hoistd.toml:3: device.backendd.*did you mean device.backend'
+check "the journal names file, line and key" \
+  bash -c "journalctl -u hoistd | grep -q '$wrong'"
 cp /tmp/hoistd.toml /etc/hoist/
 systemctl reset-failed hoistd
 check "it starts once that is mended" systemctl start hoistd
