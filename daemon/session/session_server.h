@@ -25,7 +25,7 @@ namespace hoistd {
 struct SessionServerOptions {
   // Where to make the socket; unused where `listen_fd` is given.
   SocketFileOptions socket;
-  // A listening unix SOCK_SEQPACKET socket made by systemd or a keeper.
+  // A listening unix SOCK_SEQPACKET socket made by systemd.
   hoist::UniqueFd listen_fd;
   // Its members are admins, beside root and our own uid.
   std::optional<gid_t> admin_group;
