@@ -229,7 +229,7 @@ libtorch_build() {  # FOLDER [OPTION...]
   local build=$1
   shift
   if command -v ninja >/dev/null; then set -- -G Ninja "$@"; fi
-  cmake -S client/examples/torch -B "$build" -DCMAKE_BUILD_TYPE=Release \
+  cmake -S client/examples/libtorch -B "$build" -DCMAKE_BUILD_TYPE=Release \
     -DHOIST_ROOT="$kit" -DHOIST_TORCH_PYTHON=python3 \
     -DHOIST_TORCH_CHECK="$PWD/tests/component/libtorch/check.cc" "$@" &&
     cmake --build "$build" -j "$(nproc)"

@@ -49,7 +49,7 @@ ZONES = {
     "client/src": zone("shared client/include proto-c", "protobuf-c",
                        header_sees="shared client/include"),
     "client/examples": zone("client/include shared"),
-    "client/examples/torch": zone("client/include", "torch"),
+    "client/examples/libtorch": zone("client/include", "torch"),
     "client/ctl": zone("proto shared", "grpc protobuf cli11 nlohmann absl"),
     "daemon/base": zone("shared", "absl xxhash"),
     "daemon/core": zone("daemon/base shared", "absl nlohmann xxhash",

@@ -1,5 +1,5 @@
-"""client/examples/torch and hoist's own check of hoist/torch.h, built as a user
-builds them: against the installed package and a Python's LibTorch.
+"""client/examples/libtorch and hoist's own check of hoist/torch.h, built as a
+user builds them: against the installed package and a Python's LibTorch.
 
 libtorch_test.py --hoistd FILE --build DIR --work DIR --cxx COMPILER
                  [--sanitize KIND] [unittest's arguments]
@@ -53,7 +53,7 @@ class LibTorch(unittest.TestCase):
         cls.bin = ARGS.work / "build"
         cached = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] * bool(
             shutil.which("ccache"))
-        cls.command("cmake", "-S", ROOT / "client/examples/torch", "-B",
+        cls.command("cmake", "-S", ROOT / "client/examples/libtorch", "-B",
                     cls.bin, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={ARGS.cxx}",
                     "-DCMAKE_BUILD_TYPE=Release",
                     "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DCMAKE_CXX_FLAGS=-Werror",
