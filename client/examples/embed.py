@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import sys
 import time
 from typing import Any, Iterator, Mapping
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
+import surroundings
+
+surroundings.need("numpy")
+surroundings.find_hoist()
+surroundings.keep_others_quiet()
 
 import bert  # noqa: E402
 import hoist  # noqa: E402
@@ -95,7 +98,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 def published_difference(folder: str, ids: list[list[int]], mine: Any) -> Any:
     """The largest difference from transformers' own model; None: not there."""
-    if not all(importlib.util.find_spec(m) for m in ("torch", "transformers")):
+    if not surroundings.has("torch", "transformers"):
         return None
     import torch
     import transformers
@@ -110,8 +113,8 @@ def published_difference(folder: str, ids: list[list[int]], mine: Any) -> Any:
 
 
 def pick_ops(wanted: str | None, device: hoist.Device) -> Any:
-    has_torch = importlib.util.find_spec("torch") is not None
-    if (wanted or ("torch" if has_torch else "numpy")) == "torch":
+    there = "torch" if surroundings.has("torch") else "numpy"
+    if (wanted or there) == "torch":
         return bert.TorchOps("cuda" if device.kind == "cuda" else "cpu")
     return bert.NumpyOps()
 
@@ -130,12 +133,13 @@ def check_sense(vectors: Any) -> bool:
 
 def check_budget(session: hoist.Session, model: hoist.Model) -> bool:
     """Leasing every group at once must be refused: the budget is smaller."""
+    print("asking for all groups at once, which the budget must refuse:")
     with contextlib.ExitStack() as held:
         try:
             for group in model:
                 held.enter_context(session.stage(group, deadline=0))
         except hoist.ResourceExhausted as refusal:
-            print(f"  all groups at once are refused: {refusal}")
+            print(f"  refused, as it should be: {refusal}")
             return True
     return False
 

@@ -9,8 +9,8 @@ its legacy CUDA IPC handle (or, on the emulated device, maps it), and compares
 each tensor with a safetensors FILE. A lease lives as long as its stream: ending
 the call releases it. Exit status: 0 if all is equal, else 1.
 
-The messages are built from the .proto files, by `protoc` if there is one, else
-from --descriptors: what `protoc --descriptor_set_out` wrote.
+The messages are built from --descriptors, what `protoc --descriptor_set_out`
+wrote; by default from hoist's own archive, or by `protoc` from a checkout.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ import sys
 import tempfile
 from typing import Any
 
-import grpc
-import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+import surroundings
 
-sys.path.insert(0, os.path.dirname(__file__))
+surroundings.need("grpc", "google.protobuf", "numpy")
+
+import grpc  # noqa: E402
+import numpy as np  # noqa: E402
+from google.protobuf import (  # noqa: E402
+    descriptor_pb2, descriptor_pool, message_factory)
 from safetensors_file import SafetensorsFile  # noqa: E402
 
-PROTO = pathlib.Path(__file__).parent / "../../proto"
+HERE = pathlib.Path(__file__).parent
+PROTO = HERE / "../../proto"
+ARCHIVED = HERE / "../hoist_v1.pb"
 MEMFD, IPC = 1, 3  # hoist.v1.Backing
 
 
@@ -144,7 +149,9 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--path")
     parser.add_argument("--compare")
-    parser.add_argument("--descriptors")
+    parser.add_argument("--descriptors",
+                        default=str(ARCHIVED) if ARCHIVED.exists()
+                        else None)
     args = parser.parse_args()
     messages = Messages(args.descriptors)
     channel = grpc.insecure_channel(f"unix:{os.path.abspath(args.socket)}")

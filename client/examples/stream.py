@@ -14,12 +14,15 @@ the whole pass is one CUDA graph. Exit status: 0 if so, else 1.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from typing import Any, Callable
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
+import surroundings
+
+surroundings.need("torch")
+surroundings.find_hoist()
+surroundings.keep_others_quiet()
 
 import hoist  # noqa: E402
 import torch  # noqa: E402

@@ -14,17 +14,17 @@ Exit status: 0 if all comparisons hold, else 1.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
 import time
 from typing import Any, Callable
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-if not importlib.util.find_spec("hoist"):  # Of a checkout, or a package.
-    sys.path[:0] = [os.path.join(HERE, "..", "python"),
-                    os.path.join(HERE, "..", "..", "..", "python")]
+import surroundings
+
+surroundings.need("torch", "numpy")
+surroundings.find_hoist()
+surroundings.keep_others_quiet()
 
 import hoist  # noqa: E402
 import torch  # noqa: E402
@@ -42,7 +42,7 @@ def load(factory: Callable[[], torch.nn.Module], folder: str,
 
 
 def factory_of(folder: str, by_hand: bool) -> Callable[[], torch.nn.Module]:
-    if not by_hand and importlib.util.find_spec("transformers"):
+    if not by_hand and surroundings.has("transformers"):
         from transformers import BertConfig, BertModel
         config = BertConfig.from_pretrained(folder)
         return lambda: BertModel(config)

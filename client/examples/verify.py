@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import sys
 import time
 from typing import Any
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
+import surroundings
+
+surroundings.need("numpy")
+surroundings.find_hoist()
 
 import hoist  # noqa: E402
 from safetensors_file import SafetensorsFile, shards_of  # noqa: E402
