@@ -11,8 +11,8 @@ sys.path.append(str(ROOT / "client" / "python"))
 try:
     from peers.main import main
 except ModuleNotFoundError as error:
-    sys.exit(f"bench_peers.py: {error}: scripts/setup.sh --with-torch, then "
-             "build/venv/bin/python scripts/bench_peers.py")
+    sys.exit(f"bench_peers.py: {error}: scripts/setup.sh --for-tests --with-torch, "
+             "then build/venv/bin/python scripts/bench_peers.py")
 
 if __name__ == "__main__":
     sys.exit(main())

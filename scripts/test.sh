@@ -113,9 +113,11 @@ leg() {  # PRESET LABELS [TARGET...]: build, then test.
 
 rm -rf "$results"
 mkdir -p "$results"
-if step "setup" scripts/setup.sh; then
+if step "setup" scripts/setup.sh --for-tests; then
   # Apart: where torch cannot be had, all the other tests run all the same.
-  if [[ -n $torch ]]; then step "setup torch" scripts/setup.sh "$torch"; fi
+  if [[ -n $torch ]]; then
+    step "setup torch" scripts/setup.sh --for-tests "$torch"
+  fi
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
     leg asan 'unit|conformance|fault|component|sim' "${asan_targets[@]}"

@@ -30,7 +30,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @unittest.skipIf(any(importlib.util.find_spec(name) is None for name in NEEDS),
                  f"one of {', '.join(NEEDS)} is not installed: "
-                 "scripts/setup.sh --with-torch")
+                 "scripts/setup.sh --for-tests --with-torch")
 class Peers(unittest.TestCase):
     done: subprocess.CompletedProcess[str]
     rows: dict[str, dict[str, Any]]

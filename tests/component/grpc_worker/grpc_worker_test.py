@@ -25,7 +25,8 @@ class GrpcWorker(unittest.TestCase):
             except ModuleNotFoundError:
                 found = None
             if found is None:
-                self.skipTest(f"{module} is not installed: scripts/setup.sh")
+                self.skipTest(f"{module} is not installed: scripts/setup.sh "
+                              "--for-tests")
 
     def run_worker(self, pool):
         self.daemon = RealDaemon(HOISTD, pool=pool, extra='[models]\n'
