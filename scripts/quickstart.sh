@@ -10,15 +10,28 @@
 #   scripts/quickstart.sh MODEL    any safetensors file or folder: every group
 #                                  is staged and verified against the file
 #
-# HOIST_BIN  a folder with hoistd and hoistctl to use instead of building them
+# Where build/ holds a package of these very sources (scripts/package.sh makes
+# one), its programs are used, and nothing is built.
+#
+# HOIST_BIN   a folder with hoistd, hoistctl and embed_worker to use instead
+# HOIST_VENV  the Python environment of scripts/setup.sh (default build/venv)
+#
+# All that apt-get, pip and the build said is in build/logs/.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-. scripts/serve.lib.sh
-
-if [[ ${1:-} == -* ]]; then
-  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+case ${1:-} in
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+  -*) echo "unknown option $1; see scripts/quickstart.sh --help" >&2; exit 2 ;;
+esac
+if [[ $# -gt 1 || ($# == 1 && ! -e $1) ]]; then
+  echo "wants one safetensors file, or a folder of them, and not: $*" >&2
   exit 2
 fi
+given=${1:+$(realpath "$1")}
+cd "$(dirname "$0")/.."
+. scripts/progress.lib.sh
+. scripts/serve.lib.sh
+. scripts/sources.lib.sh
+
 venv=${HOIST_VENV:-$PWD/build/venv}
 python=$venv/bin/python
 [[ -x $python || -z ${HOIST_BIN:-} ]] || python=python3
@@ -35,15 +48,65 @@ timed() {  # WHAT COMMAND...
   times+=("$(printf '%-44s %9.0f ms' "$what" "$(ms_since "$started")")")
 }
 
+# The package in build/ that is of these sources, if there is one.
+find_package() {
+  local archive wanted=''
+  for archive in build/hoist-*-linux-x86_64.tar.gz; do
+    [[ -f $archive ]] || continue
+    wanted=${wanted:-$(sources_digest)}
+    if [[ $(tar -xzOf "$archive" --wildcards '*/share/hoist/built-from' \
+      2>/dev/null) == "$wanted" ]]; then
+      echo "$archive"
+      return
+    fi
+  done
+}
+
 build() {
-  local log=build/quickstart-build.log
-  mkdir -p build
-  if ! { cmake --preset release -DHOIST_BUILD_TESTS=OFF &&
-    cmake --build --preset release -j "$(nproc)"; } >"$log" 2>&1 </dev/null; then
-    tail -40 "$log" >&2
-    echo "the build failed; all it said is in $log" >&2
-    exit 1
+  progress "build: configuring" build/logs/configure.log \
+    cmake --preset release -DHOIST_BUILD_TESTS=OFF
+  progress "build" build/logs/build.log \
+    cmake --build --preset release -j "$(nproc)"
+}
+
+# Takes the programs of a folder, and libhoist and the Python package that lie
+# beside it in a package.
+use_programs() {  # FOLDER
+  local modules=$1/../python
+  bin=$1
+  if [[ -f $bin/../lib/libhoist.so.0 ]]; then
+    export HOIST_LIBRARY=${HOIST_LIBRARY:-$bin/../lib/libhoist.so.0}
   fi
+  [[ -d $modules/hoist ]] || modules=$PWD/client/python
+  export PYTHONPATH=$modules${PYTHONPATH:+:$PYTHONPATH}
+}
+
+# Makes what is missing; ends with hoistd and the others in $bin.
+get_programs() {
+  local package no_model=()
+  if [[ -n ${HOIST_BIN:-} ]]; then
+    use_programs "$(realpath -s "$HOIST_BIN")"
+    return
+  fi
+  if [[ -n $given ]]; then no_model=(--no-model); fi
+  package=$(find_package)
+  headline "set-up"
+  if [[ -n $package ]]; then
+    echo "uses $package, which is of these sources: nothing is built"
+    scripts/setup.sh --no-build "${no_model[@]}"
+    mkdir "$runtime/package"
+    tar -xzf "$package" -C "$runtime/package" --strip-components 1
+    use_programs "$runtime/package/bin"
+    return
+  fi
+  scripts/setup.sh "${no_model[@]}"
+  headline "build"
+  timed "build (release)" build
+  mkdir -p build/quickstart-bin
+  ln -sf ../release/daemon/hoistd ../release/client/ctl/hoistctl \
+    ../release/client/examples/embed_worker build/quickstart-bin/
+  export HOIST_BUILD_DIR=$PWD/build/release
+  use_programs "$PWD/build/quickstart-bin"
 }
 
 ctl() { "$bin/hoistctl" --socket "$runtime/hoistd.grpc.sock" "$@"; }
@@ -74,7 +137,7 @@ run_minilm_workers() {
   else
     for run in first second; do
       headline "C++ worker, $run run"
-      worker "C++ worker, $run run" "$embed_worker" "$model" \
+      worker "C++ worker, $run run" "$bin/embed_worker" "$model" \
         --socket "$runtime/hoistd.sock"
     done
   fi
@@ -85,12 +148,7 @@ run_minilm_workers() {
 python_with_torch() {
   local candidate
   for candidate in "$python" python3; do
-    if "$candidate" - torch numpy 2>/dev/null <<'PY'
-import importlib.util
-import sys
-sys.exit(any(importlib.util.find_spec(name) is None for name in sys.argv[1:]))
-PY
-    then
+    if "$candidate" client/examples/surroundings.py torch numpy; then
       echo "$candidate"
       return
     fi
@@ -117,46 +175,37 @@ clean_up() {
   rm -rf "$runtime"
 }
 
+runtime=$(mktemp -d "${TMPDIR:-/tmp}/hoist-quickstart.XXXXXX")
+trap clean_up EXIT
+get_programs
+
 device=emulated
 if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
 then
   device=cuda
 fi
-if [[ -n ${HOIST_BIN:-} ]]; then
-  bin=$(realpath -s "$HOIST_BIN")
-  embed_worker=$bin/embed_worker
-  if [[ -f $bin/../lib/libhoist.so.0 ]]; then
-    export HOIST_LIBRARY=${HOIST_LIBRARY:-$bin/../lib/libhoist.so.0}
-  fi
-else
-  headline "set-up"
-  scripts/setup.sh "${@:+--no-model}"
-  headline "build"
-  timed "build (release)" build
-  bin=$PWD/build/quickstart-bin
-  mkdir -p "$bin"
-  ln -sf ../release/daemon/hoistd ../release/client/ctl/hoistctl "$bin/"
-  embed_worker=$PWD/build/release/client/examples/embed_worker
-  export HOIST_BUILD_DIR=$PWD/build/release
-fi
-if [[ $# -gt 0 ]]; then
-  model=$(realpath "$1")
+if [[ -n $given ]]; then
+  model=$given
   name=$(basename "$model" .safetensors)
-  pool=auto
+  pool=auto host_pool=auto
 else
   model=$PWD/build/models/minilm
   name=minilm
   pool=64MiB # For 87 MiB of weights, so that they have to take turns.
+  host_pool=512MiB
 fi
 
-runtime=$(mktemp -d "${TMPDIR:-/tmp}/hoist-quickstart.XXXXXX")
-trap clean_up EXIT
 headline "hoistd ($device)"
+if [[ $device == emulated ]]; then
+  echo "no GPU found: the device is emulated, by host memory that workers map"
+fi
 timed "hoistd up" serve_start "$bin/hoistd" "$runtime" "
 [device]
 backend = \"$device\"
 pool = \"$pool\"
 slab = \"64MiB\"
+[host]
+pool = \"$host_pool\"
 [models]
 roots = [\"$(dirname "$model")\"]"
 cat "$runtime/hoistd.log"
@@ -164,7 +213,7 @@ cat "$runtime/hoistd.log"
 headline "load"
 timed "load into the host tier" ctl load "$model" --name "$name"
 
-if [[ $# -gt 0 ]]; then
+if [[ -n $given ]]; then
   headline "verify: every group, staged and compared with the file"
   for run in first second; do
     worker "verifying worker, $run run" "$python" client/examples/verify.py \
@@ -175,6 +224,10 @@ else
 fi
 
 headline "where the bytes are"
+if [[ -z $given ]]; then
+  echo "2 stages were refused on purpose: in each of its runs the Python worker" \
+    "asks for all groups at once, to see that its budget holds"
+fi
 ctl status
 ctl groups "$name"
 headline "times"
