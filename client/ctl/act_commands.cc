@@ -77,8 +77,6 @@ int Load(Connection& daemon, const v1::LoadRequest& request,
       PrintJson(progress, JsonStyle::kLine, output);
     } else if (output.terminal) {
       output.out << '\r' << ProgressText(progress) << "\x1b[K" << std::flush;
-    } else {
-      output.out << ProgressText(progress) << std::endl;
     }
     last = progress;
   }

@@ -199,13 +199,11 @@ class CtlLoadTest : public CtlTest {
   TierAt to_;
 };
 
-TEST_F(CtlLoadTest, PlainLinesWhereThereIsNoTerminal) {
+TEST_F(CtlLoadTest, OnlyTheResultWhereThereIsNoTerminal) {
   const Ran ran = Ctl({"load", dir_.path() + "/tiny"});
   EXPECT_EQ(ran.exit, 0) << ran.err;
-  EXPECT_THAT(ran.out, HasSubstr("100 %  8.0 KiB of 8.0 KiB, 2 of 2 groups\n"));
-  EXPECT_THAT(ran.out, HasSubstr("loaded tiny to host: 8.0 KiB"));
+  EXPECT_THAT(ran.out, StartsWith("loaded tiny to host: 8.0 KiB, 2 of 2"));
   EXPECT_THAT(ran.out, HasSubstr("1 groups did not fit"));
-  EXPECT_THAT(ran.out, Not(HasSubstr("\r")));
   EXPECT_EQ(name_, "tiny");
   EXPECT_TRUE(to_ == OnHost());
 }
