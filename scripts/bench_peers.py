@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""The same model under hoist and its peers: --help; tests/bench/peers."""
+"""The same model under hoist and its peers: bench_peers.py [OPTION]...
+
+With torch installed, --help lists the options and columns; see also
+tests/bench/README.md.
+"""
 
 import pathlib
 import sys
@@ -11,6 +15,9 @@ sys.path.append(str(ROOT / "client" / "python"))
 try:
     from peers.main import main
 except ModuleNotFoundError as error:
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
+        sys.exit(0)
     sys.exit(f"bench_peers.py: {error}: scripts/setup.sh --for-tests --with-torch, "
              "then build/venv/bin/python scripts/bench_peers.py")
 

@@ -123,8 +123,11 @@ def main() -> int:
         pack(pathlib.Path(sys.argv[2]))
     elif len(sys.argv) >= 3 and sys.argv[1] == "use":
         print(":".join(use(pathlib.Path(sys.argv[2]), sys.argv[3:])))
-    else:
+    elif sys.argv[1:] in (["-h"], ["--help"]):
         print(__doc__)
+    else:
+        print("carried_python.py: wants pack or use; see --help",
+              file=sys.stderr)
         return 2
     return 0
 

@@ -355,5 +355,7 @@ case ${1:-} in
   pack-python) pack_python ;;
   there) shift; there "$@" ;;
   steps) steps_known ;;
-  *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" ;;
+  *) echo "unknown command '${1:-}'; see scripts/gpu_check.sh --help" >&2
+    exit 2 ;;
 esac

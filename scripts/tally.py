@@ -68,6 +68,13 @@ def main(args):
     if len(args) == 4 and args[0] == "--step":
         write_step(*args[1:])
         return 0
+    if args in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    if not args or args[0].startswith("-"):
+        print(f"tally.py: wants results, and not {args}; see --help",
+              file=sys.stderr)
+        return 2
     return tally(args)
 
 
