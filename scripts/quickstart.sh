@@ -170,8 +170,7 @@ python_with_torch() {
 }
 
 run_torch_workers() {
-  local run with_torch
-  with_torch=$(python_with_torch)
+  local run
   if [[ -z $with_torch ]]; then
     headline "PyTorch worker: torch is not installed; to see it, run" \
       "scripts/setup.sh --with-torch and this again"
@@ -184,6 +183,24 @@ run_torch_workers() {
   done
 }
 
+# Sets `device`, and `about_device` to a sentence if there is something to say.
+# verify.py needs nothing but the driver; the other workers compute.
+pick_device() {
+  device=emulated about_device=''
+  if ! nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; then
+    about_device="no GPU found"
+  elif [[ -n $given ]] || { [[ -n $with_torch ]] && "$with_torch" -c '
+import sys, torch
+sys.exit(not torch.cuda.is_available())'; }; then
+    device=cuda
+    return
+  else
+    about_device="a GPU is here, but no torch that computes on it"
+    about_device+=" (scripts/setup.sh --with-torch installs one)"
+  fi
+  about_device+=": the device is emulated, by host memory that workers map"
+}
+
 clean_up() {
   serve_stop
   rm -rf "$runtime"
@@ -193,11 +210,9 @@ runtime=$(mktemp -d "${TMPDIR:-/tmp}/hoist-quickstart.XXXXXX")
 trap clean_up EXIT
 get_programs
 
-device=emulated
-if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU
-then
-  device=cuda
-fi
+with_torch=$(python_with_torch)
+python=${with_torch:-$python}
+pick_device
 if [[ -n $given ]]; then
   model=$given
   name=$(basename "$model" .safetensors)
@@ -210,9 +225,7 @@ else
 fi
 
 headline "hoistd ($device)"
-if [[ $device == emulated ]]; then
-  echo "no GPU found: the device is emulated, by host memory that workers map"
-fi
+if [[ -n $about_device ]]; then echo "$about_device"; fi
 timed "hoistd up" serve_start "$bin/hoistd" "$runtime" "
 [device]
 backend = \"$device\"
