@@ -4,7 +4,8 @@
 #                                 If it fails, shows the log's end, and fails.
 #
 # On a terminal WHAT has one line, rewritten; elsewhere a line comes every tenth
-# of the way or, where the command does not tell how far it is, every minute.
+# of the way, if that takes seconds, or, where the command does not tell how far
+# it is, every minute.
 # Understood are ninja's "[3/40] ..." and apt-get's APT::Status-Fd on its stdout.
 
 # Sets `percent`, if the line says how far the command is, and `step`, what it
@@ -26,11 +27,13 @@ progress_show() {  # WHAT: what is due, if anything.
   text="$1, $after s: ${percent:+$percent %, }$step"
   if [[ -n $columns ]]; then
     printf '\r\033[K%s' "${text:0:columns-1}"
-  elif [[ -n $percent && $((percent / 10)) != "$shown_tenth" ]]; then
-    shown_tenth=$((percent / 10))
+  elif [[ -n $percent ]]; then
+    [[ $((percent / 10)) != "$shown_tenth" && $after -ge $((shown + 5)) ]] ||
+      return 0
+    shown_tenth=$((percent / 10)) shown=$after
     echo "$text"
-  elif [[ -z $percent && $((after / 60)) != "$shown_minute" ]]; then
-    shown_minute=$((after / 60))
+  elif [[ $after -ge $((shown + 60)) ]]; then
+    shown=$after
     echo "$text"
   fi
 }
@@ -38,7 +41,7 @@ progress_show() {  # WHAT: what is due, if anything.
 # Copies stdin to stdout, and shows on fd 3 how far it is.
 progress_filter() {  # WHAT
   local started=$SECONDS percent='' step='' line='' part status columns=''
-  local shown_tenth=0 shown_minute=0
+  local shown_tenth=0 shown=0
   if [[ -t 3 ]]; then
     columns=$(stty size <&3 2>/dev/null | cut -d' ' -f2) || true
     [[ ${columns:-0} -gt 1 ]] || columns=80

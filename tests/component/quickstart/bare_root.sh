@@ -8,6 +8,7 @@
 # HOIST_BARE_ROOT  a folder for the bare root, which is made by debootstrap and
 #                  copied for each run (default: made anew, and not kept)
 # HOIST_BARE_BIND  folders to show there too, such as pip's indexes ("dir dir")
+# HOIST_BARE_COMMAND  another command than README.md's, to try something there
 #
 # Exits with 77, and says why, where it cannot run.
 set -euo pipefail
