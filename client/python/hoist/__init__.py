@@ -15,25 +15,27 @@ import importlib
 
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
-                      InternalError, InvalidArgument, NotFound, OutOfRange,
-                      PermissionDenied, ResourceExhausted, Unauthenticated,
-                      Unavailable, Unimplemented, UnknownError)
+                      InternalError, InvalidArgument, MissingExtra, NotFound,
+                      OutOfRange, PermissionDenied, ResourceExhausted,
+                      Unauthenticated, Unavailable, Unimplemented,
+                      UnknownError)
 from ._host_image import HostImage
 from ._library import library_path, library_version
 from ._registration import Joined
 from ._session import Device, Lease, Session, connect
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
+from ._surroundings import require
 from ._tensor import Tensor
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
     "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
-    "InternalError", "InvalidArgument", "Joined", "Lease", "Model", "NotFound",
-    "OutOfRange", "PermissionDenied", "Plan", "PlanInfo", "PlanStats",
-    "PlannedTensors", "ResourceExhausted", "Session", "Tensor", "TensorInfo",
-    "Unauthenticated", "Unavailable", "Unimplemented", "UnknownError",
-    "connect", "library_path", "library_version",
+    "InternalError", "InvalidArgument", "Joined", "Lease", "MissingExtra",
+    "Model", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
+    "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",
+    "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
+    "UnknownError", "connect", "library_path", "library_version",
 ]
 __version__ = "0.1.0"
 
@@ -45,6 +47,7 @@ _MODULES = {"compat", "nn"}
 
 def __getattr__(name: str) -> object:
     if name in _NN:
+        require("torch", f"{__name__}.{name}")
         return getattr(importlib.import_module(".nn", __name__), name)
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)

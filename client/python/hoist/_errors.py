@@ -59,6 +59,14 @@ class FailedPrecondition(HoistError, RuntimeError):
     code = 9
 
 
+class MissingExtra(FailedPrecondition, ImportError):
+    """A package that this call needs is not installed: `name`."""
+
+    def __init__(self, message: str, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class Aborted(HoistError):
     """Lost a race."""
     code = 10

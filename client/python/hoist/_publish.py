@@ -8,6 +8,7 @@ from typing import Any, Mapping
 from . import _dtypes
 from ._errors import InvalidArgument
 from ._library import PublishTensor, text
+from ._surroundings import require
 
 
 def _is_torch(value: Any) -> bool:
@@ -39,6 +40,7 @@ class Publication:
         record.data = address
 
     def _of_numpy(self, value: Any) -> tuple[str, Any, Any, int]:
+        require("numpy", "hoist.Session.publish of an array")
         import numpy as np
         array = np.asarray(value)
         item = array.itemsize

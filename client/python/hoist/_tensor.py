@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from . import _dtypes
 from ._errors import FailedPrecondition, InvalidArgument
 from ._model import TensorInfo
+from ._surroundings import require
 
 if TYPE_CHECKING:
     import numpy
@@ -100,6 +101,7 @@ class Tensor:
         """A read-only array. Types that NumPy lacks come as ml_dtypes' where
         that is installed, else as unsigned integers of their bits; sub-byte
         types as the flat bytes."""
+        require("numpy", "hoist.Tensor.numpy")
         import numpy as np
         dtype = _dtypes.numpy_dtype(self.dtype)
         shape, strides = self.shape, self.strides
@@ -117,6 +119,7 @@ class Tensor:
     def torch(self) -> torch.Tensor:
         """A tensor on the lease's device: CPU for emulated ones. Types that
         this torch lacks come as uint8 of their bytes."""
+        require("torch", "hoist.Tensor.torch")
         import torch
         dtype = _dtypes.torch_dtype(self.dtype)
         flat = self.dtype in _dtypes.SUB_BYTE or (
@@ -143,6 +146,7 @@ class Tensor:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self._lease.device_kind != _CUDA:
             raise AttributeError("not in GPU memory; use .numpy()")
+        require("numpy", "hoist.Tensor.__cuda_array_interface__")
         dtype = _dtypes.numpy_dtype(self.dtype)
         return {"shape": self.shape, "typestr": dtype.str,
                 "data": (self.address, True), "version": 3,

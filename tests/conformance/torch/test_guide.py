@@ -445,6 +445,12 @@ def without_hoistd(model: nn.Module, device: torch.device) -> None:
         hoist.attach(model)
 
 
+def without_torch(model: nn.Module, device: torch.device) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        hoist.attach(model)
+
+
 def load_what_no_file_has(model: nn.Module, device: torch.device) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "other.safetensors"
@@ -479,6 +485,7 @@ REFUSED: dict[str, Refused] = {
     "a parameter that is in no file": load_what_no_file_has,
     "one that transformers computes": load_what_transformers_cannot_say,
     "no hoistd": without_hoistd,
+    "no torch": without_torch,
 }
 
 

@@ -8,6 +8,10 @@ hoistd does anyway, and is accepted; each takes `budget=` besides, the device
 memory to use (hoist.attach says how), since more of it makes passes faster.
 """
 
+from .._surroundings import require
+
+require("torch", __name__)
+
 from ._accelerate import (cpu_offload, disk_offload,
                           load_checkpoint_and_dispatch,
                           remove_hook_from_submodules)

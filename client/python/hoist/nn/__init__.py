@@ -6,6 +6,10 @@
 See hoist.attach, and README.md for recipes.
 """
 
+from .._surroundings import require
+
+require("torch", __name__)
+
 from ._api import attach, check, detach, set_budget, stage, stats
 from ._stats import AttachStats
 from ._casting import DEFAULT_SKIP
