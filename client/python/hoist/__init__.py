@@ -12,6 +12,7 @@ memory, and may be used until their lease is released.
 """
 
 import importlib
+from typing import TYPE_CHECKING
 
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
@@ -39,20 +40,26 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# What needs torch is imported when it is first asked for.
-_NN = {"AttachStats", "attach", "check", "detach", "load", "set_budget",
-       "stage", "stats"}
-_MODULES = {"compat", "nn"}
+# What needs torch is imported when it is first asked for. Type checkers read
+# the first branch alone, so that a name that is in none of these is an error.
+if TYPE_CHECKING:
+    from . import compat as compat, nn as nn
+    from .nn import (AttachStats as AttachStats, attach as attach,
+                     check as check, detach as detach, load as load,
+                     set_budget as set_budget, stage as stage, stats as stats)
+else:
+    _NN = {"AttachStats", "attach", "check", "detach", "load", "set_budget",
+           "stage", "stats"}
+    _MODULES = {"compat", "nn"}
 
+    def __getattr__(name: str) -> object:
+        if name in _NN:
+            require("torch", f"{__name__}.{name}")
+            return getattr(importlib.import_module(".nn", __name__), name)
+        if name in _MODULES:
+            return importlib.import_module(f".{name}", __name__)
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}")
 
-def __getattr__(name: str) -> object:
-    if name in _NN:
-        require("torch", f"{__name__}.{name}")
-        return getattr(importlib.import_module(".nn", __name__), name)
-    if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NN, *_MODULES})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_NN, *_MODULES})

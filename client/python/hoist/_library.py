@@ -244,7 +244,8 @@ def ask(name: str, *arguments: Any) -> Any:
 
 
 def library_version() -> str:
-    return ask("version").decode()
+    version: bytes = ask("version")
+    return version.decode()
 
 
 def sized(kind: type[c.Structure]) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
-from typing import Any, Mapping, Sequence, Union
+from typing import Any, Literal, Mapping, Sequence, Union
 
 from . import _library as lib
 from ._errors import InvalidArgument
 from ._library import READERS, choice, sized, text
 
-Groups = Union[str, Mapping[str, Sequence[str]]]
+Groups = Union[Literal["block", "module", "whole"],
+               Mapping[str, Sequence[str]]]
 
 _RULES = {"block": 1, "module": 2, "whole": 3}
 _EXPLICIT = 4
@@ -24,11 +25,11 @@ class Joined:
 
     shape: in elements of that type.
     parts: a file's tensor each, or (tensor, offset, size), in bytes; size 0:
-        up to the tensor's end.
+        up to the tensor's end. A name alone is the one part.
     """
 
     shape: tuple[int, ...]
-    parts: Sequence[Union[str, tuple[str, int, int]]]
+    parts: Union[str, Sequence[Union[str, tuple[str, int, int]]]]
 
 
 class Registration:
@@ -48,6 +49,8 @@ class Registration:
         options.joined_count = len(joined)
 
     def _group(self, groups: Mapping[str, Sequence[str]]) -> None:
+        groups = {name: [one] if isinstance(one, str) else one
+                  for name, one in groups.items()}
         if not groups:
             raise InvalidArgument("groups is empty")
         self.options.grouping = _EXPLICIT
@@ -64,8 +67,9 @@ class Registration:
 def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
     records = (lib.JoinedTensor * len(joined))()
     for record, (name, one) in zip(records, joined.items()):
-        parts = (lib.JoinedPart * len(one.parts))()
-        for part, given in zip(parts, one.parts):
+        wanted = [one.parts] if isinstance(one.parts, str) else one.parts
+        parts = (lib.JoinedPart * len(wanted))()
+        for part, given in zip(parts, wanted):
             tensor, offset, size = (given, 0, 0) if isinstance(
                 given, str) else given
             if offset < 0 or size < 0:

@@ -101,7 +101,7 @@ def test_what_hoistd_does_anyway_is_accepted(attached, tmp_path):
         True, True, str(tmp_path), None, ["a", "b"], budget="1GiB",
         idle="slot")
     assert attached == [{"budget": "1GiB", "groups": ("block", 1),
-                         "device": None, "exclude_kwargs": ("a", "b"),
+                         "device": None, "exclude_kwargs": ["a", "b"],
                          "idle": "slot"}]
 
 
@@ -256,7 +256,7 @@ def test_types_and_keys_are_passed_on(loaded):
                                         dtype=torch.bfloat16,
                                         skip_keys=["a", "b"])
     assert [(one["dtype"], one["exclude_kwargs"]) for _, one in loaded] == [
-        (torch.float16, ("past",)), (torch.bfloat16, ("a", "b"))]
+        (torch.float16, "past"), (torch.bfloat16, ["a", "b"])]
 
 
 @pytest.mark.parametrize("dtype", ["float17", "nn", "Tensor"])

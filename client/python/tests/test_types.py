@@ -1,27 +1,47 @@
-"""The package's types hold together."""
+"""The package's types hold together, and callers' mistakes are refused."""
 
 from __future__ import annotations
 
+import ast
+import collections
+import inspect
 import pathlib
+import re
+import typing
 
 import pytest
 
 torch = pytest.importorskip("torch")
 api = pytest.importorskip("mypy.api")
 
+import hoist  # noqa: E402
+from hoist.nn import _options  # noqa: E402
+from hoist.nn._assemble import Wanted  # noqa: E402
+
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "hoist"
 PINNED = PACKAGE.parents[2] / "scripts" / "python-torch-requirements.txt"
+CALLERS = pathlib.Path(__file__).resolve().parent / "callers"
 
 
-def test_mypy_has_nothing_to_say(tmp_path, monkeypatch):
-    # What it says depends on torch's own annotations.
+def need_the_pinned_torch() -> None:
+    # What mypy says depends on torch's own annotations.
     version = torch.__version__.partition("+")[0]
     if f"torch=={version}\n" not in PINNED.read_text():
         pytest.skip(f"torch {version} is not the one of {PINNED.name}")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> str:
+    return str(tmp_path_factory.mktemp("mypy"))
+
+
+def test_mypy_has_nothing_to_say(cache, monkeypatch):
+    need_the_pinned_torch()
     monkeypatch.chdir(PACKAGE.parent)
+    # Much of torch is untyped; what hoist gives away is not.
     said, errors, code = api.run([
-        "--python-version", "3.10", "--disallow-untyped-defs",
-        "--ignore-missing-imports", "--cache-dir", str(tmp_path), "hoist"])
+        "--strict", "--allow-untyped-calls", "--python-version", "3.10",
+        "--ignore-missing-imports", "--cache-dir", cache, "hoist"])
     assert code == 0, said + errors
 
 
@@ -30,3 +50,101 @@ def test_what_mypy_is_told_to_ignore_is_named():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert line.count("type: ignore") == line.count(
                 "type: ignore["), f"{path}:{number}"
+
+
+# Callers.
+
+
+Said = dict[tuple[str, int], set[str]]  # Codes by a file's name and line.
+
+
+@pytest.fixture(scope="module")
+def said(cache) -> typing.Callable[..., Said]:
+    """What mypy --strict says of the callers' files."""
+
+    def check(*options: str) -> Said:
+        with pytest.MonkeyPatch.context() as patch:
+            # Not as a part of this package: as what is installed, its own
+            # lines are no caller's business.
+            patch.chdir(CALLERS)
+            patch.setenv("MYPYPATH", str(PACKAGE.parent))
+            text, errors, code = api.run([
+                "--strict", "--python-version", "3.10", "--cache-dir", cache,
+                "--no-pretty", "--show-error-codes", "--hide-error-context",
+                *options, "right.py", "wrong.py"])
+        assert code == 1, text + errors  # Of wrong.py at least.
+        found: Said = collections.defaultdict(set)
+        for path, line, kind in re.findall(
+                r"^(\w+\.py):(\d+): error: .*\[([\w-]+)\]$", text, re.M):
+            found[path, int(line)].add(kind)
+        return found
+
+    return check
+
+
+def mistakes(with_torch: bool) -> Said:
+    """What wrong.py says of itself."""
+    found: Said = {}
+    text = (CALLERS / "wrong.py").read_text()
+    for number, line in enumerate(text.splitlines(), 1):
+        marked = re.search(r"  # ([\w-]+)(, torch)?$", line)
+        if marked and (with_torch or not marked[2]):
+            found["wrong.py", number] = {marked[1]}
+    return found
+
+
+def test_callers_with_torch_see_real_signatures(said):
+    need_the_pinned_torch()
+    assert said() == mistakes(with_torch=True)
+
+
+def test_callers_without_torch_miss_nothing_but_torch(said):
+    found = said("--no-site-packages")
+    missing = {place for place, kinds in found.items()
+               if "import-not-found" in kinds}
+    lines = {name: (CALLERS / name).read_text().splitlines()
+             for name in ("right.py", "wrong.py")}
+    assert {name for name, _ in missing} == set(lines)
+    for name, line in missing:
+        assert re.match(r"(import|from) torch\b", lines[name][line - 1])
+    rest = {place: kinds for place, kinds in found.items()
+            if place not in missing}
+    assert rest == mistakes(with_torch=False)
+
+
+# Lists that say the same thing.
+
+
+def imported_for_type_checkers() -> set[str]:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    branch = next(one for one in tree.body if isinstance(one, ast.If)
+                  and ast.unparse(one.test) == "TYPE_CHECKING")
+    return {name.asname for one in branch.body
+            if isinstance(one, ast.ImportFrom) for name in one.names}
+
+
+def test_type_checkers_see_the_names_that_are_imported_late():
+    late = hoist._NN | hoist._MODULES
+    assert imported_for_type_checkers() == late
+    assert late <= set(dir(hoist))
+    assert hoist._NN <= set(hoist.nn.__all__)
+    for name in late:
+        assert getattr(hoist, name) is not None
+
+
+@pytest.mark.parametrize("function, options", [
+    (hoist.attach, _options.AttachOptions),
+    (hoist.load, _options.LoadOptions)], ids=["attach", "load"])
+def test_options_that_are_passed_on_are_those_that_are_taken(function,
+                                                             options):
+    hints = typing.get_type_hints(function)
+    taken = {name for name, one in
+             inspect.signature(function).parameters.items()
+             if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert typing.get_type_hints(options) == {
+        name: hints[name] for name in taken}
+
+
+def test_what_is_wanted_of_attach_is_what_it_takes():
+    fields = [name for name in Wanted.__annotations__]
+    assert set(fields) == {"budget", *_options.AttachOptions.__annotations__}

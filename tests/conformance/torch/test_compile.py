@@ -217,3 +217,38 @@ def test_a_plan_that_a_graph_was_captured_with_is_not_made_anew(
                 for _ in range(2):
                     assert torch.equal(model(x), expected)
                 assert (part.plan is plan) == captures
+
+
+@pytest.mark.parametrize("call", ["attach", "look-alike"])
+def test_a_compiled_module_comes_back_as_it_was_given(hoistd, device, call):
+    with torch.no_grad(), fresh_compiler():
+        compiled = torch.compile(a_model(device), backend="aot_eager")
+        expected = compiled(tokens(device))
+        if call == "attach":
+            assert hoist.attach(compiled, 0.9) is compiled
+        else:
+            assert hoist.compat.cpu_offload(compiled, budget=0.9) is compiled
+        assert_equal_outputs(compiled(tokens(device)), expected)
+        with hoist.stage(compiled) as same:
+            assert same is compiled
+        if call == "attach":
+            assert hoist.detach(compiled) is compiled
+        else:
+            hoist.compat.remove_hook_from_submodules(compiled)
+        with pytest.raises(hoist.NotFound):
+            hoist.stats(compiled)
+        assert_equal_outputs(compiled(tokens(device)), expected)
+
+
+def test_a_compiled_module_is_loaded_by_the_names_of_what_it_compiles(
+        hoistd, device, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    with torch.no_grad(), fresh_compiler():
+        resident = a_model(device)
+        safetensors.save_model(resident, tmp_path / "a.safetensors")
+        compiled = torch.compile(
+            hoist.nn._building.build_on_meta(lambda: Transformer(4)).eval(),
+            backend="aot_eager")
+        assert hoist.load(compiled, tmp_path, 0.9) is compiled
+        assert_equal_outputs(compiled(tokens(device)),
+                             resident(tokens(device)))

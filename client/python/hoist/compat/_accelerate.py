@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Union
 
 import torch
 from torch import nn
 
 from .._errors import InvalidArgument, Unimplemented
 from ..nn import detach, load
+from ..nn._api import unwrap
 from ..nn._hooks import attachment_of
-from ..nn._budget import Budget
+from ..nn._budget import Amount, Budget
+from ..nn._grouping import Groups
+from ..nn._matching import Rename
+from ..nn._options import CastingOptions, CommonOptions, M, Names, Where
 from ._again import attach_with
 from ._diffusers import _where
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def cpu_offload(model: nn.Module, execution_device: Any = None,
+Path = Union[str, os.PathLike[str]]
+
+
+class OffloadOptions(CommonOptions, CastingOptions, total=False):
+    groups: Groups
+    exclude_kwargs: Names
+
+
+class DispatchOptions(CommonOptions, CastingOptions, total=False):
+    groups: Groups
+    device: Where
+    rename: Rename
+
+
+def cpu_offload(model: M, execution_device: Where = None,
                 offload_buffers: bool = False,
                 state_dict: Mapping[str, torch.Tensor] | None = None,
-                preload_module_classes: Sequence[str] | None = None, *,
-                budget: Budget = None, **options: Any) -> nn.Module:
+                preload_module_classes: Names | None = None, *,
+                budget: Budget = None,
+                **options: Unpack[OffloadOptions]) -> M:
     """As accelerate's, by blocks instead of leaves; weights stay readable
     where accelerate leaves them on meta."""
     if state_dict is not None:
@@ -31,10 +52,11 @@ def cpu_offload(model: nn.Module, execution_device: Any = None,
     return model
 
 
-def disk_offload(model: nn.Module, offload_dir: str | os.PathLike[str],
-                 execution_device: Any = None, offload_buffers: bool = False,
-                 preload_module_classes: Sequence[str] | None = None, *,
-                 budget: Budget = None, **options: Any) -> nn.Module:
+def disk_offload(model: M, offload_dir: Path,
+                 execution_device: Where = None, offload_buffers: bool = False,
+                 preload_module_classes: Names | None = None, *,
+                 budget: Budget = None,
+                 **options: Unpack[OffloadOptions]) -> M:
     """As cpu_offload: what the host tier cannot hold, hoistd spills by itself
     to its own disk.spill_dir; nothing is written to offload_dir."""
     return cpu_offload(model, execution_device, offload_buffers,
@@ -42,17 +64,17 @@ def disk_offload(model: nn.Module, offload_dir: str | os.PathLike[str],
 
 
 def load_checkpoint_and_dispatch(
-        model: nn.Module, checkpoint: str | os.PathLike[str],
-        device_map: Any = None, max_memory: Mapping[Any, Any] | None = None,
-        no_split_module_classes: Sequence[str] | None = None,
-        offload_folder: str | os.PathLike[str] | None = None,
-        offload_buffers: bool = False, dtype: Any = None,
-        offload_state_dict: bool | None = None,
-        skip_keys: str | Sequence[str] | None = None,
-        preload_module_classes: Sequence[str] | None = None,
+        model: M, checkpoint: Path,
+        device_map: str | Mapping[str, Where] | None = None,
+        max_memory: Mapping[Any, Amount] | None = None,
+        no_split_module_classes: Names | None = None,
+        offload_folder: Path | None = None, offload_buffers: bool = False,
+        dtype: str | torch.dtype | None = None,
+        offload_state_dict: bool | None = None, skip_keys: Names | None = None,
+        preload_module_classes: Names | None = None,
         force_hooks: bool = False, strict: bool = False,
         full_state_dict: bool = True, broadcast_from_rank0: bool = False, *,
-        budget: Budget = None, **options: Any) -> nn.Module:
+        budget: Budget = None, **options: Unpack[DispatchOptions]) -> M:
     """As accelerate's, for a model made under init_empty_weights and
     safetensors files. max_memory's GPUs are the budget; its "cpu" and "disk"
     are hoistd's own."""
@@ -68,12 +90,11 @@ def load_checkpoint_and_dispatch(
         if not isinstance(found, torch.dtype):
             raise InvalidArgument(f"dtype={dtype!r} is none of torch's types")
         dtype = found
-    keys = [skip_keys] if isinstance(skip_keys, str) else skip_keys
     return load(model, checkpoint, budget=budget, dtype=dtype,
-                exclude_kwargs=tuple(keys or ()), **options)
+                exclude_kwargs=skip_keys or (), **options)
 
 
 def remove_hook_from_submodules(module: nn.Module) -> None:
     """Undoes the above; a module that is not attached stays as it is."""
-    if attachment_of(module) is not None:
+    if attachment_of(unwrap(module)) is not None:
         detach(module)

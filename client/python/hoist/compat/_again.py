@@ -7,17 +7,18 @@ from typing import Any
 from torch import nn
 
 from ..nn import attach, detach
+from ..nn._api import unwrap
 from ..nn._hooks import attachment_of
+from ..nn._options import AttachOptions
 
-_KEPT = ("budget", "groups", "order", "storage_dtype", "skip", "exclude",
-         "idle", "device", "session", "exclude_kwargs", "deadline", "weight",
-         "priority")
+# Not the name: with other groups or types it is another model.
+_KEPT = {"budget", *AttachOptions.__annotations__} - {"name", "progress"}
 
 
 def attach_with(module: nn.Module, **options: Any) -> None:
     """Attaches; a module that is attached already keeps its other options, so
     that casting and offloading may be asked for in either order."""
-    before = attachment_of(module)
+    before = attachment_of(unwrap(module))
     if before is not None:
         options = {**{name: getattr(before.wanted, name) for name in _KEPT},
                    **options}

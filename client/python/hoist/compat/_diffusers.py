@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import torch
 from torch import nn
 
 from .._errors import InvalidArgument
+from ..nn._api import unwrap
 from ..nn._budget import Budget
 from ..nn._casting import matches, may_be_cast
+from ..nn._grouping import Groups
+from ..nn._options import CastingOptions, CommonOptions, Names, Where
 from ._again import attach_with
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger("hoist.compat")
 
+# Or diffusers' own enumeration of these.
+OffloadType = Union[Literal["block_level", "leaf_level"], enum.Enum]
 # diffusers/hooks/layerwise_casting.py: the patterns that "auto" stands for.
 DEFAULT_SKIP_MODULES_PATTERN = ("pos_embed", "patch_embed", "norm",
                                 "^proj_in$", "^proj_out$")
@@ -25,19 +34,31 @@ _CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d,
                 nn.Embedding)
 
 
+class GroupOffloadingOptions(CommonOptions, CastingOptions, total=False):
+    """Further ones of hoist.attach's."""
+
+
+class LayerwiseCastingOptions(CommonOptions, total=False):
+    groups: Groups
+    device: Where
+    exclude_kwargs: Names
+
+
 def apply_group_offloading(
-        module: nn.Module, onload_device: Any = None,
-        offload_device: Any = "cpu", offload_type: Any = "block_level",
+        module: nn.Module, onload_device: Where = None,
+        offload_device: str | torch.device = "cpu",
+        offload_type: OffloadType = "block_level",
         num_blocks_per_group: int | None = None, non_blocking: bool = False,
         use_stream: bool = False, record_stream: bool = False,
         low_cpu_mem_usage: bool = False,
         offload_to_disk_path: str | os.PathLike[str] | None = None,
-        block_modules: Sequence[str] | None = None,
-        exclude_kwargs: Sequence[str] | None = None, *,
-        budget: Budget = None, **options: Any) -> None:
+        block_modules: Names | None = None,
+        exclude_kwargs: Names | None = None, *, budget: Budget = None,
+        **options: Unpack[GroupOffloadingOptions]) -> None:
     """As diffusers', with weights in hoistd; see hoist.attach for `budget` and
     further options. offload_to_disk_path is not used: what the host tier
     cannot hold, hoistd spills by itself (disk.spill_dir)."""
+    module = unwrap(module)
     kind = getattr(offload_type, "value", offload_type)
     if kind not in ("block_level", "leaf_level"):
         raise InvalidArgument(f'offload_type={offload_type!r} is neither '
@@ -57,18 +78,18 @@ def apply_group_offloading(
         log.info("offload_to_disk_path is not used; hoistd spills by itself")
     device = None if onload_device is None else _where(onload_device)
     attach_with(module, budget=budget, groups=groups, device=device,
-                exclude_kwargs=tuple(exclude_kwargs or ()), **options)
+                exclude_kwargs=exclude_kwargs or (), **options)
 
 
-def _where(device: Any) -> Any:
+def _where(device: Where) -> Where:
     """On a node without a GPU hoistd's device is the CPU."""
     return device if torch.cuda.is_available() else None
 
 
-def _block_groups(module: nn.Module, names: Sequence[str],
+def _block_groups(module: nn.Module, names: Names,
                   count: int) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         try:
             block = module.get_submodule(name)
         except AttributeError:
@@ -85,12 +106,14 @@ def _block_groups(module: nn.Module, names: Sequence[str],
 
 def apply_layerwise_casting(
         module: nn.Module, storage_dtype: torch.dtype,
-        compute_dtype: torch.dtype, skip_modules_pattern: Any = "auto",
+        compute_dtype: torch.dtype,
+        skip_modules_pattern: str | tuple[str, ...] | None = "auto",
         skip_modules_classes: tuple[type[nn.Module], ...] | None = None,
         non_blocking: bool = False, *, budget: Budget = None,
-        **options: Any) -> None:
+        **options: Unpack[LayerwiseCastingOptions]) -> None:
     """As diffusers': the same layers in the same type, cast on the device as
     they arrive; what they were stays in hoistd."""
+    module = unwrap(module)
     if skip_modules_pattern == "auto":
         skip_modules_pattern = DEFAULT_SKIP_MODULES_PATTERN
     elif isinstance(skip_modules_pattern, str):
@@ -103,7 +126,7 @@ def apply_layerwise_casting(
               and not any(matches(names[up], up, skip)
                           for up in _above(module, names[one]))}
     _to_compute_type(layers, storage_dtype, compute_dtype)
-    extra = {} if budget is None else {"budget": budget}
+    extra: dict[str, Any] = {} if budget is None else {"budget": budget}
     attach_with(module, storage_dtype=storage_dtype,
                 skip=[one for one in names if one not in layers],
                 **extra, **options)

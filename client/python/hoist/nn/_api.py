@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Iterator, Sequence, Union
+from typing import Any, Iterator, Mapping, get_args, overload
 
 import torch
 from torch import nn
@@ -15,27 +15,24 @@ from .._errors import FailedPrecondition, InvalidArgument, NotFound
 from ._assemble import Wanted, assemble, plan_budget
 from ._attachment import Attachment
 from ._budget import Budget, to_bytes
-from ._casting import (DEFAULT_SKIP, Skip, check_storage_type,
-                       modules_that_match)
+from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
+                       check_storage_type, modules_that_match)
 from ._grouping import Groups
 from ._hand_over import known_model, name_by_content
 from ._hooks import attachment_of, attachments_in, find_attached
 from ._layout import choose_storage, lay_out
+from ._options import Idle, M, Names, Where, as_names
 from ._progress import progress_bar
 from ._stats import AttachStats
 
-IDLE = ("cpu", "slot", "meta")
 
-
-def attach(module: nn.Module, budget: Budget = None, *,
-           groups: Groups = "block", order: Union[str, Sequence[str]] = "learn",
-           storage_dtype: torch.dtype | None = None,
-           skip: Skip = DEFAULT_SKIP, exclude: Skip = (), idle: str = "cpu",
-           name: str | None = None, device: Any = None,
-           session: _session.Session | None = None,
-           exclude_kwargs: Sequence[str] = (), progress: bool | None = None,
-           deadline: float = 60.0, weight: int = 1,
-           priority: int = 0) -> nn.Module:
+def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
+           order: Names = "learn", storage_dtype: torch.dtype | None = None,
+           skip: Patterns = DEFAULT_SKIP, exclude: Patterns = (),
+           idle: Idle = "cpu", name: str | None = None, device: Where = None,
+           session: _session.Session | None = None, exclude_kwargs: Names = (),
+           progress: bool | None = None, deadline: float = 60.0,
+           weight: int = 1, priority: int = 0) -> M:
     """Puts a module's weights under hoist; returns the module.
 
     Its weights are handed to hoistd group by group, and the module's own are
@@ -54,8 +51,9 @@ def attach(module: nn.Module, budget: Budget = None, *,
     order: in which groups are needed, by name; "learn": from the first pass.
     storage_dtype: store parameters as this smaller floating type, in hoistd and
         on the link, and cast them back on the device. What they were is kept.
-    skip: modules that storage_dtype leaves alone: patterns of names, classes.
-    exclude: modules that hoist leaves alone: patterns, classes or modules.
+    skip: modules that storage_dtype leaves alone: patterns of names, classes or
+        modules; one, or several.
+    exclude: modules that hoist leaves alone, said in the same ways.
     idle: what a weight is outside its forward: "cpu" (the true value, read
         when it is looked at), "slot" (the same between passes; within a pass
         nothing is put back, so that compiled code sees one object), "meta".
@@ -74,18 +72,19 @@ def attach(module: nn.Module, budget: Budget = None, *,
     AlreadyExists (`name` has other weights), Unimplemented (a tensor subclass
     that does not flatten).
     """
-    module = unwrap(module)
-    refuse_managed(module)
+    root = unwrap(module)
+    refuse_managed(root)
     wanted = check_wanted(Wanted(
-        budget, groups, order, storage_dtype, skip, exclude, idle, name,
-        device, session or default_session(), exclude_kwargs, progress,
+        budget, groups, order, storage_dtype, as_patterns("skip", skip),
+        as_patterns("exclude", exclude), idle, name, device,
+        session or default_session(), as_names(exclude_kwargs), progress,
         deadline, weight, priority))
-    excluded = modules_that_match(module, exclude)
-    specs = lay_out(module, groups, excluded)
+    excluded = modules_that_match(root, wanted.exclude)
+    specs = lay_out(root, groups, excluded)
     if not specs:
         raise InvalidArgument("the module has no weights to attach")
     if storage_dtype is not None:
-        choose_storage(module, specs, storage_dtype, skip)
+        choose_storage(root, specs, storage_dtype, wanted.skip)
     on_meta = all(stored.device.type == "meta"
                   for spec in specs for stored in spec.stored)
     if on_meta and name is None:
@@ -93,7 +92,7 @@ def attach(module: nn.Module, budget: Budget = None, *,
             "the module's weights are on the meta device; give name=, the "
             "model that hoistd has them in, or use hoist.load for files")
     if name is None:
-        name = name_by_content(module, specs)
+        name = name_by_content(root, specs)
         original = known_model(wanted.session, name, specs, cast=False)
     else:
         original = (known_model(wanted.session, name, specs, cast=False)
@@ -102,20 +101,19 @@ def attach(module: nn.Module, budget: Budget = None, *,
         raise NotFound(f'hoistd has no model "{name}" with all of these groups')
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"attach {name}", total) as advance:
-        assemble(module, wanted, specs, excluded, original, name, advance)
+        assemble(root, wanted, specs, excluded, original, name, advance)
     return module
 
 
-def detach(module: nn.Module) -> nn.Module:
+def detach(module: M) -> M:
     """Gives an attached module its own weights again; returns the module.
 
     Bytes, types, strides, ties and devices are what they were before attach
     (of a module that was loaded: on the CPU), and so are hooks and forward.
     NotFound: the module is not attached.
     """
-    module = unwrap(module)
     found = _attachment(module)
-    if found.root is not module:
+    if found.root is not unwrap(module):
         raise FailedPrecondition(
             f"a {type(found.root).__name__} that holds this module was "
             "attached; detach that")
@@ -123,8 +121,16 @@ def detach(module: nn.Module) -> nn.Module:
     return module
 
 
+@overload
+def stage(what: str) -> contextlib.AbstractContextManager[nn.Module]: ...
+
+
+@overload
+def stage(what: M) -> contextlib.AbstractContextManager[M]: ...
+
+
 @contextlib.contextmanager
-def stage(what: nn.Module | str) -> Iterator[nn.Module]:
+def stage(what: nn.Module | str) -> Iterator[Any]:
     """Makes the weights of a module usable on the device for the block, for
     what does not go through forward. Waits for the bytes, and at the block's
     end for the current stream.
@@ -169,10 +175,11 @@ def check(module: nn.Module) -> None:
 
 
 def check_wanted(wanted: Wanted) -> Wanted:
-    if wanted.idle not in IDLE:
-        raise InvalidArgument(f"idle={wanted.idle!r} is none of {IDLE}")
-    amounts: Any = (wanted.budget.values() if isinstance(wanted.budget, dict)
-                    else [wanted.budget])
+    if wanted.idle not in get_args(Idle):
+        raise InvalidArgument(
+            f"idle={wanted.idle!r} is none of {get_args(Idle)}")
+    amounts: Any = (wanted.budget.values()
+                    if isinstance(wanted.budget, Mapping) else [wanted.budget])
     for amount in amounts:
         to_bytes(amount, 1)
     if wanted.storage_dtype is not None:

@@ -7,7 +7,7 @@ import concurrent.futures
 import dataclasses
 import logging
 import os
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -17,13 +17,14 @@ from .._errors import InvalidArgument, ResourceExhausted
 from .._model import Group, Model
 from ._attachment import Attachment
 from ._budget import Budget, find_device, to_bytes
-from ._casting import Skip
+from ._casting import Pattern
 from ._grouping import Groups
 from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
 from ._heap import give_back_free_memory
 from ._layout import GroupSpec
 from ._live import DevicePart, LiveGroup
+from ._options import Idle, Names, Where
 
 log = logging.getLogger("hoist.nn")
 
@@ -36,16 +37,16 @@ class Wanted:
 
     budget: Budget
     groups: Groups
-    order: str | Sequence[str]
+    order: Names
     storage_dtype: torch.dtype | None
-    skip: Skip
-    exclude: Skip
-    idle: str
+    skip: tuple[Pattern, ...]
+    exclude: tuple[Pattern, ...]
+    idle: Idle
     name: str | None
-    device: Any
+    device: Where
     session: _session.Session
-    exclude_kwargs: Sequence[str]
-    progress: Any
+    exclude_kwargs: frozenset[str]
+    progress: bool | None
     deadline: float
     weight: int
     priority: int
@@ -58,7 +59,7 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     the module. If that fails, the module has its own weights again."""
     _check_order(wanted, specs)
     attachment = Attachment(
-        root, wanted.session, wanted.idle, frozenset(wanted.exclude_kwargs))
+        root, wanted.session, wanted.idle, wanted.exclude_kwargs)
     attachment.excluded = excluded
     attachment.wanted = wanted
     attachment.devices = {stored.name: stored.device for spec in specs
@@ -98,7 +99,7 @@ def _spread(wanted: Wanted, specs: list[GroupSpec]
     """The devices, and which of them each group goes to: in order, each as
     much as its share of the budgets. Groups that one module needs at once go
     where the first of them goes."""
-    if not isinstance(wanted.budget, dict):
+    if not isinstance(wanted.budget, Mapping):
         device, torch_device = find_device(wanted.session, wanted.device)
         return [DevicePart(wanted.session, device, torch_device)], (
             [0] * len(specs))
@@ -229,7 +230,7 @@ def _plan(attachment: Attachment, wanted: Wanted) -> None:
 def plan_budget(attachment: Attachment, part: DevicePart,
                 budget: Budget) -> int:
     """What is left of a part's budget for its plan; 0: what hoistd gives."""
-    if isinstance(budget, dict):
+    if isinstance(budget, Mapping):
         for key, amount in budget.items():
             if find_device(attachment.session, key)[0] == part.device:
                 budget = amount

@@ -11,7 +11,9 @@ from .. import _session
 from .._errors import InvalidArgument, NotFound
 
 Amount = Union[int, float, str, None]
-Budget = Union[Amount, Mapping[Union[int, str, torch.device], Amount]]
+# By hoistd's index, or what torch.device takes. To type checkers a mapping of
+# one kind of key is none of several kinds, hence any.
+Budget = Union[Amount, Mapping[Any, Amount]]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}

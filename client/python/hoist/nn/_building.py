@@ -11,6 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from .._errors import InvalidArgument
+from ._options import M
 
 # A tensor of so many bytes may be more than there is memory for, touched or not.
 LARGE_BYTES = 256 << 20
@@ -26,7 +27,7 @@ _MAKERS = frozenset((torch.empty, torch.full, torch.ones, torch.rand,
                      torch.randn, torch.zeros))
 
 
-def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
+def build_on_meta(factory: Callable[[], M]) -> M:
     """Calls the factory; parameters that it registers become meta ones, so
     that neither their memory nor initialising them costs anything. Buffers are
     real.
@@ -46,7 +47,7 @@ def build_on_meta(factory: Callable[[], nn.Module]) -> nn.Module:
     return module
 
 
-def _make(factory: Callable[[], nn.Module], mode: _OnMeta) -> nn.Module:
+def _make(factory: Callable[[], M], mode: _OnMeta) -> M:
     try:
         with mode:
             module = factory()

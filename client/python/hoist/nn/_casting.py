@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Iterable, Sequence, Union
+from typing import Iterable, Union
 
 import torch
 from torch import nn
 
 from .._errors import InvalidArgument
 
-# Patterns are regular expressions, searched for in the module's name; classes
-# match with isinstance.
-Skip = Sequence[Union[str, type]]
+# A regular expression, searched for in the module's name; a class, which
+# matches with isinstance; or the module itself.
+Pattern = Union[str, type, nn.Module]
+Patterns = Union[Pattern, Iterable[Pattern]]
 
 # diffusers' own defaults (DEFAULT_SKIP_MODULES_PATTERN), and what its "auto"
 # stands for in transformers' models.
-DEFAULT_SKIP: Skip = (
+DEFAULT_SKIP: tuple[Union[str, type], ...] = (
     "pos_embed", "patch_embed", "norm", r"^proj_in$", r"^proj_out$",
     "embed", r"^lm_head$", nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
     nn.Embedding, nn.modules.batchnorm._NormBase)
@@ -25,6 +26,31 @@ STORAGE_TYPES = tuple(
     getattr(torch, name) for name in
     ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
     if hasattr(torch, name))
+
+
+def as_patterns(option: str, given: Patterns) -> tuple[Pattern, ...]:
+    """One pattern or several. A sequence of modules is one: itself.
+
+    InvalidArgument: something else, or no regular expression.
+    """
+    if isinstance(given, (str, type, nn.Module)):
+        given = (given,)
+    elif not isinstance(given, Iterable):
+        raise InvalidArgument(f"{option}={given!r}: patterns of names, classes "
+                              "or modules")
+    patterns = tuple(given)
+    for pattern in patterns:
+        if not isinstance(pattern, (str, type, nn.Module)):
+            raise InvalidArgument(f"{option} holds {pattern!r}: neither a "
+                                  "pattern of names, a class nor a module")
+        if isinstance(pattern, str):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InvalidArgument(f"{option} holds {pattern!r}, which is "
+                                      f"no regular expression: {error}"
+                                      ) from None
+    return patterns
 
 
 def check_storage_type(dtype: torch.dtype) -> None:

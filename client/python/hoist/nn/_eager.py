@@ -28,7 +28,8 @@ except ImportError:
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates what compiled code is to call as it is, breaking its graph."""
     if not _MARKS:
-        return torch.compiler.disable(function)
+        disabled: Callable[..., Any] = torch.compiler.disable(function)
+        return disabled
     _never_compile(function.__code__)
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function

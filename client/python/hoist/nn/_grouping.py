@@ -9,13 +9,15 @@ children's, business.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
+from typing import (Any, Callable, Iterable, Iterator, Literal, Mapping,
+                    Sequence, Union)
 
 from torch import nn
 
 from .._errors import InvalidArgument
 
-Groups = Union[str, tuple[str, int], Mapping[str, Sequence[str]],
+Groups = Union[Literal["block", "leaf"], tuple[Literal["block"], int],
+               Mapping[str, Sequence[str]],
                Callable[[str, nn.Module], Union[str, None]]]
 
 _MODES = ('"block", ("block", 2), "leaf", {group: [modules]} or a function of '

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, cast
 
 import torch
 from torch import nn
@@ -157,8 +157,8 @@ def _refuse_conversion(fn: Any, dtype: torch.dtype,
 
 
 # Registrations of parameters and modules are seen for the whole process.
-_attached: weakref.WeakKeyDictionary[nn.Module, Any] = (
-    weakref.WeakKeyDictionary())
+_attached: weakref.WeakKeyDictionary[
+    nn.Module, weakref.ref[Attachment]] = weakref.WeakKeyDictionary()
 _watching: list[Any] = []
 
 
@@ -171,7 +171,7 @@ def forget(module: nn.Module) -> None:
 
 
 def attachment_of(module: nn.Module) -> Attachment | None:
-    return vars(module).get("_hoist")
+    return cast("Attachment | None", vars(module).get("_hoist"))
 
 
 def attachments_in(module: nn.Module) -> Iterator[Attachment]:

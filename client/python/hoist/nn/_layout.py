@@ -13,7 +13,7 @@ from typing import Iterable
 import torch
 from torch import nn
 
-from ._casting import Skip, matches, may_be_cast, modules_that_match
+from ._casting import Pattern, matches, may_be_cast, modules_that_match
 from ._grouping import Groups, ModuleGroup, group_modules
 from ._inventory import Stored, Weight, take_inventory
 
@@ -126,7 +126,7 @@ def _overlaps(stored: Stored) -> bool:
 
 
 def choose_storage(root: nn.Module, specs: Iterable[GroupSpec],
-                   storage: torch.dtype, skip: Skip) -> None:
+                   storage: torch.dtype, skip: Iterable[Pattern]) -> None:
     """Marks what is stored as `storage`: parameters of larger floating types
     that no pattern skips by their module's name, or by their own: a position
     embedding is often a parameter of the model itself."""

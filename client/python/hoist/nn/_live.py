@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 import torch
 
@@ -294,7 +294,7 @@ class LiveGroup:
         if self.casts_bytes:
             self._scratch = torch.empty(self.casts_bytes, dtype=torch.uint8,
                                         device=self.part.torch_device)
-        return self._lease.address
+        return int(self._lease.address)
 
     def end(self, show_idle: bool = True) -> None:
         """What is on the stream by now is the last that reads it."""
@@ -449,7 +449,7 @@ class LiveGroup:
                                  for part in weight.parts]))]
 
 
-class _Views(Mapping):
+class _Views(Mapping[str, torch.Tensor]):
     """A staged group's plain tensors, by name."""
 
     def __init__(self, live: LiveGroup, address: int) -> None:
@@ -468,7 +468,7 @@ class _Views(Mapping):
         address = self._address + info.offset if info.nbytes else 0
         return Tensor(self, info, address).torch()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
 
     def __len__(self) -> int:

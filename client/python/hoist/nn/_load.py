@@ -4,37 +4,64 @@ the worker."""
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Sequence, Union
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, Protocol, TypeVar,
+                    cast, overload)
 
 import torch
 from torch import nn
 
 from .. import _session
 from .._errors import InvalidArgument
-from ._api import check_wanted, default_session, refuse_managed
+from ._api import check_wanted, default_session, refuse_managed, unwrap
 from ._assemble import Wanted, assemble
 from ._budget import Budget
 from ._building import build_on_meta
-from ._casting import DEFAULT_SKIP, Skip, modules_that_match
+from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
+                       modules_that_match)
 from ._grouping import Groups
 from ._converting import convert
 from ._layout import choose_storage, lay_out
 from ._matching import Rename, file_groups, match_weights
+from ._options import Idle, LoadOptions, M, Names, Where, as_names
 from ._progress import progress_bar
 from ._safetensors import (Paths, find_files, identity, one_path,
                            read_headers)
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
-         budget: Budget = None, *, dtype: torch.dtype | None = None,
-         rename: Rename = None, groups: Groups = "block",
-         order: Union[str, Sequence[str]] = "learn",
-         storage_dtype: torch.dtype | None = None, skip: Skip = DEFAULT_SKIP,
-         exclude: Skip = (), idle: str = "cpu", name: str | None = None,
-         device: Any = None, session: _session.Session | None = None,
-         exclude_kwargs: Sequence[str] = (), progress: bool | None = None,
-         deadline: float = 60.0, weight: int = 1,
-         priority: int = 0) -> nn.Module:
+
+class _HasWeights(Protocol):
+    """Modules do and functions do not, also for callers without torch, where
+    nn.Module is anything to a type checker."""
+
+    def parameters(self) -> Iterator[Any]: ...
+
+
+W = TypeVar("W", bound=_HasWeights)
+
+
+@overload
+def load(factory: W, path: Paths, budget: Budget = None,
+         **options: Unpack[LoadOptions]) -> W: ...
+
+
+@overload
+def load(factory: Callable[[], M], path: Paths, budget: Budget = None,
+         **options: Unpack[LoadOptions]) -> M: ...
+
+
+# A module has weights, which type checkers cannot know.
+def load(  # type: ignore[misc]
+         factory: Callable[[], M] | M, path: Paths, budget: Budget = None, *,
+         dtype: torch.dtype | None = None, rename: Rename = None,
+         groups: Groups = "block", order: Names = "learn",
+         storage_dtype: torch.dtype | None = None,
+         skip: Patterns = DEFAULT_SKIP, exclude: Patterns = (),
+         idle: Idle = "cpu", name: str | None = None, device: Where = None,
+         session: _session.Session | None = None, exclude_kwargs: Names = (),
+         progress: bool | None = None, deadline: float = 60.0,
+         weight: int = 1, priority: int = 0) -> M:
     """Makes a module and attaches it to the weights in safetensors files.
 
     hoistd reads the files, once for all workers; this process opens them, so
@@ -60,14 +87,16 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
     Unimplemented (transformers computes it with more than the files' tensors).
     Buffers that are in no file stay as the factory made them.
     """
-    module = factory if isinstance(factory, nn.Module) else (
-        build_on_meta(factory))
+    made = cast(M, factory if isinstance(factory, nn.Module)
+                else build_on_meta(factory))
+    module = unwrap(made)
     refuse_managed(module)
     wanted = check_wanted(Wanted(
-        budget, groups, order, storage_dtype, skip, exclude, idle, name,
-        device, session or default_session(), exclude_kwargs, progress,
+        budget, groups, order, storage_dtype, as_patterns("skip", skip),
+        as_patterns("exclude", exclude), idle, name, device,
+        session or default_session(), as_names(exclude_kwargs), progress,
         deadline, weight, priority))
-    excluded = modules_that_match(module, exclude)
+    excluded = modules_that_match(module, wanted.exclude)
     specs = lay_out(module, groups, excluded)
     with one_path(path) as found:
         files = find_files(found)
@@ -83,13 +112,13 @@ def load(factory: Callable[[], nn.Module] | nn.Module, path: Paths,
                                            joined=joined)
     original = convert(wanted, specs, original, dtype, matched.computed)
     if storage_dtype is not None:
-        choose_storage(module, specs, storage_dtype, skip)
+        choose_storage(module, specs, storage_dtype, wanted.skip)
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"load {original.name}", total) as advance:
         attachment = assemble(module, wanted, specs, excluded, original,
                               original.name, advance)
     attachment.note_change()  # Buffers of the factory's go to the device.
-    return module
+    return made
 
 
 def _base_name(path: Paths) -> str:

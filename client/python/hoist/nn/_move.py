@@ -30,7 +30,7 @@ def to_device(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _same_kind(value: dict, moved: dict) -> Any:
+def _same_kind(value: dict[Any, Any], moved: dict[Any, Any]) -> Any:
     """transformers' and diffusers' outputs are dictionaries with fields."""
     try:
         return type(value)(**moved)

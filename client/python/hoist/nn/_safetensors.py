@@ -17,7 +17,8 @@ from typing import Iterator, Sequence, Union
 
 from .._errors import DataLoss, InvalidArgument, NotFound
 
-Paths = Union[str, os.PathLike, Sequence[Union[str, os.PathLike]]]
+OnePath = Union[str, os.PathLike[str]]
+Paths = Union[OnePath, Sequence[OnePath]]
 
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # As safetensors itself.
@@ -31,7 +32,7 @@ class FileTensor:
     shape: tuple[int, ...]
 
 
-def find_files(path: str | os.PathLike) -> list[pathlib.Path]:
+def find_files(path: OnePath) -> list[pathlib.Path]:
     """Those that hoistd will read of a file or a folder (see hoist_c.h)."""
     where = pathlib.Path(path)
     if where.is_file():

@@ -154,7 +154,8 @@ def _of_object(value: Any, depth: int) -> tuple[Parts, PutTogether]:
 
 
 def _attributes(value: Any, depth: int) -> tuple[
-        dict[str, Any], Parts, Callable[[Sequence[torch.Tensor]], dict]]:
+        dict[str, Any], Parts,
+        Callable[[Sequence[torch.Tensor]], dict[str, Any]]]:
     """An object's attributes without tensors; the parts of the others, and
     what puts those together."""
     plain: dict[str, Any] = {}
@@ -172,7 +173,7 @@ def _attributes(value: Any, depth: int) -> tuple[
 
 
 def _several(items: list[tuple[str, Any]], depth: int = _DEPTH) -> tuple[
-        Parts, Callable[[Sequence[torch.Tensor]], list]]:
+        Parts, Callable[[Sequence[torch.Tensor]], list[Any]]]:
     parts: Parts = []
     builders: list[tuple[int, PutTogether]] = []
     for name, item in items:
@@ -180,7 +181,7 @@ def _several(items: list[tuple[str, Any]], depth: int = _DEPTH) -> tuple[
         parts += [(name + rest, part) for rest, part in own]
         builders.append((len(own), build))
 
-    def put_together(found: Sequence[torch.Tensor]) -> list:
+    def put_together(found: Sequence[torch.Tensor]) -> list[Any]:
         made, at = [], 0
         for count, build in builders:
             made.append(build(found[at:at + count]))

@@ -1,0 +1,54 @@
+"""The options of hoist.attach and hoist.load, for functions that pass them on.
+
+Each function takes them by name; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Sequence, TypedDict, TypeVar, Union
+
+import torch
+from torch import nn
+
+from .. import _session
+from ._casting import Patterns
+from ._grouping import Groups
+from ._matching import Rename
+
+M = TypeVar("M", bound=nn.Module)
+Where = Union[int, str, torch.device, None]  # hoistd's index, or torch's name.
+Idle = Literal["cpu", "slot", "meta"]
+Names = Union[str, Sequence[str]]
+
+
+def as_names(given: Names) -> frozenset[str]:
+    """One name, or several; a name is not taken letter by letter."""
+    return frozenset([given] if isinstance(given, str) else given)
+
+
+class CommonOptions(TypedDict, total=False):
+    order: Names
+    exclude: Patterns
+    idle: Idle
+    name: str | None
+    session: _session.Session | None
+    progress: bool | None
+    deadline: float
+    weight: int
+    priority: int
+
+
+class CastingOptions(TypedDict, total=False):
+    storage_dtype: torch.dtype | None
+    skip: Patterns
+
+
+class AttachOptions(CommonOptions, CastingOptions, total=False):
+    groups: Groups
+    device: Where
+    exclude_kwargs: Names
+
+
+class LoadOptions(AttachOptions, total=False):
+    dtype: torch.dtype | None
+    rename: Rename
