@@ -3,9 +3,10 @@
 
 build_wheel.py LIBHOIST OUT_FOLDER
 
-It is also the package's PEP 517 backend, which takes libhoist from
-$HOIST_LIBRARY or the nearest build (see hoist/_library.py). No build tool is
-needed: a wheel is a zip file.
+It is also what `pip install` calls (PEP 517), on a checkout's client/python or
+an unpacked package's python. It takes libhoist from where the package finds it
+(hoist/_library.py). No build tool and no network is needed: a wheel is a zip
+file.
 """
 
 import base64
@@ -14,27 +15,37 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-VERSION = re.search(r'^version = "(.*)"$', (HERE / "pyproject.toml").read_text(),
-                    re.M).group(1)
+PROJECT = (HERE / "pyproject.toml").read_text()
 LIBRARY_NAME = "libhoist.so.0"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # The same input gives the same wheel.
 
 
-def tag(library: str) -> str:
+def said(name: str) -> str:
+    """A text in pyproject.toml. Python 3.10 has no parser of it."""
+    return re.search(rf'^{name} = "(.*)"$', PROJECT, re.M).group(1)
+
+
+NAME = said("name")
+VERSION = said("version")
+
+
+def tag(library: bytes) -> str:
     """What the library asks of glibc, as pip names it."""
-    symbols = subprocess.run(["objdump", "-T", library], check=True, text=True,
-                             stdout=subprocess.PIPE).stdout
-    minor = max(int(m) for m in re.findall(r"GLIBC_2\.(\d+)", symbols))
+    minor = max(map(int, re.findall(rb"\0GLIBC_2\.(\d+)(?=[.\0])", library)))
     return f"py3-none-manylinux_2_{max(minor, 17)}_{platform.machine()}"
 
 
 def stripped(library: str) -> bytes:
+    """Its bytes; as they are, where nobody can strip."""
+    if shutil.which("strip") is None:
+        return pathlib.Path(library).read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, LIBRARY_NAME)
         subprocess.run(["strip", "--strip-unneeded", "-o", out, library],
@@ -43,23 +54,27 @@ def stripped(library: str) -> bytes:
 
 
 def metadata() -> str:
-    return (f"Metadata-Version: 2.1\nName: hoist\nVersion: {VERSION}\n"
-            "Summary: Weights that live in hoistd, staged before they are "
-            "used\nLicense: Apache-2.0\nRequires-Python: >=3.10\n"
-            "Provides-Extra: numpy\nRequires-Dist: numpy>=1.24; extra == "
-            "'numpy'\nProvides-Extra: torch\nRequires-Dist: torch>=2.4; "
-            "extra == 'torch'\nDescription-Content-Type: text/markdown\n\n"
-            + (HERE / "README.md").read_text())
+    extras = PROJECT.partition("[project.optional-dependencies]\n")[2]
+    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {VERSION}",
+             f"Summary: {said('description')}", "License: Apache-2.0",
+             f"Requires-Python: {said('requires-python')}"]
+    for extra, needs in re.findall(r'^(\w+) = \["(.*)"\]$', extras, re.M):
+        lines += [f"Provides-Extra: {extra}",
+                  f"Requires-Dist: {needs}; extra == '{extra}'"]
+    return "\n".join([*lines, "Description-Content-Type: text/markdown", "",
+                      (HERE / "README.md").read_text()])
 
 
 def build(library: str, folder: str) -> str:
     """Returns the wheel's file name."""
-    tags = tag(library)
-    info = f"hoist-{VERSION}.dist-info"
+    carried = stripped(library)
+    tags = tag(carried)
+    stem = f"{NAME.replace('-', '_')}-{VERSION}"
+    info = f"{stem}.dist-info"
     files = {str(path.relative_to(HERE)): path.read_bytes()
              for path in sorted((HERE / "hoist").rglob("*"))
              if path.suffix == ".py" or path.name == "py.typed"}
-    files[f"hoist/{LIBRARY_NAME}"] = stripped(library)
+    files[f"hoist/{LIBRARY_NAME}"] = carried
     files[f"{info}/METADATA"] = metadata().encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: hoist\nRoot-Is-Purelib: false\n"
@@ -71,7 +86,7 @@ def build(library: str, folder: str) -> str:
         lines.append(f"{name},sha256={digest.rstrip(b'=').decode()},"
                      f"{len(data)}")
     files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
-    wheel = f"hoist-{VERSION}-{tags}.whl"
+    wheel = f"{stem}-{tags}.whl"
     os.makedirs(folder, exist_ok=True)
     with zipfile.ZipFile(os.path.join(folder, wheel), "w",
                          zipfile.ZIP_DEFLATED) as out:
@@ -83,11 +98,26 @@ def build(library: str, folder: str) -> str:
     return wheel
 
 
+def find_library() -> str:
+    """Ends the process with one sentence where there is none."""
+    # pip runs this in the package's folder; the caller's is another.
+    for name in ("HOIST_LIBRARY", "HOIST_BUILD_DIR"):
+        if os.environ.get(name):
+            os.environ[name] = os.path.join(os.environ.get("PWD", ""),
+                                            os.environ[name])
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(HERE))
+    from hoist._library import how_to_build, library_path
+    found = library_path()
+    if not os.path.isfile(found):
+        sys.exit(f"{NAME} carries libhoist, and there is no {found} yet: "
+                 + how_to_build())
+    return found
+
+
 # PEP 517.
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    sys.path.insert(0, str(HERE))
-    from hoist import library_path
-    return build(library_path(), wheel_directory)
+    return build(find_library(), wheel_directory)
 
 
 def get_requires_for_build_wheel(config_settings=None):

@@ -65,7 +65,7 @@ class Wheel(unittest.TestCase):
 
     def test_it_holds_every_module_and_libhoist(self):
         held = {name for name in zipfile.ZipFile(self.wheel).namelist()
-                if not name.startswith("hoist-")}
+                if not name.startswith("hoist_client-")}
         source = {str(path.relative_to(PYTHON))
                   for path in (PYTHON / "hoist").rglob("*")
                   if path.suffix == ".py"}

@@ -178,20 +178,32 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def _candidates() -> Iterator[str]:
-    """Paths to try, in order: what is nearest to this package first."""
-    here = pathlib.Path(__file__).resolve().parent
-    yield str(here / _NAME)  # The wheel carries it.
-    root = here.parents[2]  # A checkout: client/python/hoist.
+_HERE = pathlib.Path(__file__).resolve().parent
+_CHECKOUT = _HERE.joinpath("../../..").resolve()  # Of client/python/hoist.
+_BUILD = "cmake --preset release && cmake --build --preset release " \
+    "--target hoist_client"
+
+
+def _folders() -> Iterator[str]:
+    """Where to look, in order: what is nearest to this package first."""
+    yield str(_HERE)  # The wheel carries it.
     build = os.environ.get("HOIST_BUILD_DIR")
     if build:
-        yield os.path.join(build, "client", _NAME)
+        yield os.path.join(build, "client")
     # An unpacked package: <prefix>/.../python/hoist beside <prefix>/lib.
-    for up in here.parents[:4]:
+    for up in _HERE.parents[:4]:
         for lib in ("lib", "lib/x86_64-linux-gnu", "lib64"):
-            yield str(up / lib / _NAME)
-    found = glob.glob(str(root / "build" / "*" / "client" / _NAME))
-    yield from sorted(found, key=os.path.getmtime, reverse=True)
+            yield str(up / lib)
+    yield from sorted(glob.glob(str(_CHECKOUT / "build" / "*" / "client")),
+                      key=_age)
+
+
+def _age(folder: str) -> tuple[bool, float]:
+    """Builds with a sanitizer load into no Python, and come last."""
+    path = pathlib.Path(folder)
+    library = path / _NAME
+    changed = library.stat().st_mtime if library.exists() else 0.0
+    return path.parent.name in ("asan", "tsan"), -changed
 
 
 def library_path() -> str:
@@ -199,10 +211,31 @@ def library_path() -> str:
     given = os.environ.get("HOIST_LIBRARY")
     if given:
         return given
-    for path in _candidates():
+    for folder in _folders():
+        path = os.path.join(folder, _NAME)
         if os.path.exists(path):
             return path
     return _NAME  # The dynamic linker's own search.
+
+
+def how_to_build() -> str:
+    """What would do where there is no libhoist."""
+    if not (_CHECKOUT / "CMakePresets.json").exists():
+        return f"set HOIST_LIBRARY to the path of {_NAME}"
+    return (f'run "{_BUILD}" in {_CHECKOUT} (scripts/quickstart.sh does that '
+            f"too), or set HOIST_LIBRARY to the path of {_NAME}")
+
+
+def _cannot_load(path: str, error: OSError) -> ImportError:
+    if path != _NAME:
+        return ImportError(f"cannot load libhoist from {path} ({error}); set "
+                           f"HOIST_LIBRARY to the path of another {_NAME}")
+    return ImportError(
+        f"no libhoist for the package in {_HERE}: looked for {_NAME} there, "
+        f"in $HOIST_BUILD_DIR/client, in lib beside it or above, in "
+        f"{_CHECKOUT}/build/*/client and where the linker looks ({error}); "
+        f"{how_to_build()}. If hoist-client is installed, Python finds it "
+        f"from another folder than {_HERE.parent}")
 
 
 @functools.lru_cache(maxsize=None)
@@ -212,9 +245,7 @@ def load() -> c.CDLL:
     try:
         lib = c.CDLL(path)
     except OSError as error:
-        raise ImportError(
-            f"cannot load libhoist ({error}); set HOIST_LIBRARY to the path "
-            f"of {_NAME}, or install the wheel that carries it") from error
+        raise _cannot_load(path, error) from error
     for name, (_, arguments) in _CALLS.items():
         function = getattr(lib, "hoist_" + name)
         function.restype = c.c_int
