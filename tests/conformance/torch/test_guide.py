@@ -29,6 +29,7 @@ from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist.nn._hooks import attachment_of  # noqa: E402
+from pipelines import save_a_flux  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from subclasses import Opaque  # noqa: E402
 from torch import nn  # noqa: E402
@@ -170,10 +171,11 @@ def adapters(folder, tmp_path_factory) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def names(folder, adapters) -> dict[str, Any]:
+def names(folder, adapters, device, tmp_path) -> dict[str, Any]:
     ids = torch.randint(3, 128, (2, 7),
                         generator=torch.Generator().manual_seed(1))
     return {"MODEL": str(folder), "BUDGET": 0.5, "ADAPTERS": adapters,
+            "PIPELINE": str(tmp_path / "flux"), "DEVICE": str(device),
             "ids": ids}
 
 
@@ -313,6 +315,24 @@ def check_lora(block: Block, world: World) -> None:
     assert_equal_outputs(logits(left["model"], world.names["ids"]), base)
 
 
+def check_diffusion(block: Block, world: World) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    pytest.importorskip("PIL")
+    save_a_flux(world.names["PIPELINE"])
+    left = run(block, world.names)
+    for large in (left["pipe"].transformer, left["pipe"].text_encoder_2):
+        assert attachment_of(large) is not None
+        stats = hoist.stats(large)
+        assert 0 < stats.budget_bytes < stats.model_bytes
+        assert stats.streamed_bytes > 0
+    resident = diffusers.FluxPipeline.from_pretrained(
+        world.names["PIPELINE"], dtype=torch.bfloat16).to(world.device)
+    expected = resident("a crane at dawn", num_inference_steps=4,
+                        generator=torch.manual_seed(0)).images[0]
+    assert len(set(expected.tobytes())) > 100  # A picture, not one colour.
+    assert left["image"].tobytes() == expected.tobytes()
+
+
 def check_idle(block: Block, world: World) -> None:
     model, resident = world.resident(), world.resident()
     hidden = torch.randn(2, 128, dtype=torch.bfloat16, device=world.device)
@@ -365,6 +385,7 @@ CHECKS: dict[str, Callable[[Block, World], None]] = {
     "Quantised 1": check_quantised,
     "fp8 storage 1": check_fp8,
     "LoRA 1": check_lora,
+    "Diffusion 1": check_diffusion,
     "What a weight is outside its forward 1": check_idle,
     "In the place of diffusers' and accelerate's 1": check_compat,
     "Underneath: sessions, leases, plans, host images 1": weights_seen,
@@ -385,7 +406,7 @@ def test_what_the_guide_prints_runs_and_equals_the_resident(
 
 def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
     assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
-                       "fp8 storage", "LoRA"]
+                       "fp8 storage", "LoRA", "Diffusion"]
     for heading in RECIPES:
         mine = [one for one in BLOCKS if one.heading == heading]
         assert len(mine) == 1, heading
