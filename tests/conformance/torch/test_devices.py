@@ -4,6 +4,7 @@ model on each, from one host copy."""
 from __future__ import annotations
 
 import os
+import types
 
 import pytest
 
@@ -235,3 +236,11 @@ def test_outputs_come_on_the_device_of_the_inputs(device):
         assert model(numbers(2, 3, 16, 16).to(device)).device.type == (
             device.type)
         assert model(numbers(2, 3, 16, 16)).device.type == "cpu"
+
+
+def test_budgets_by_device_may_be_any_mapping(hoistd, device):
+    model = Stack(4).to(device)
+    hoist.attach(model, types.MappingProxyType({0: 0.9}))
+    before = hoist.stats(model).budget_bytes
+    hoist.set_budget(model, types.MappingProxyType({0: 1.0}))
+    assert 0 < before < hoist.stats(model).budget_bytes
