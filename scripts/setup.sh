@@ -38,8 +38,8 @@ to_build=(
   g++ cmake ninja-build pkg-config patchelf
   # hoistd and hoistctl.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
-  protobuf-compiler-grpc liburing-dev libsqlite3-dev libxxhash-dev libspdlog-dev
-  libtomlplusplus-dev libcli11-dev libsystemd-dev nlohmann-json3-dev
+  protobuf-compiler-grpc liburing-dev libsqlite3-dev libssl-dev libxxhash-dev
+  libspdlog-dev libtomlplusplus-dev libcli11-dev libsystemd-dev nlohmann-json3-dev
   # libhoist.
   libprotobuf-c-dev protobuf-c-compiler
 )

@@ -17,16 +17,19 @@ namespace hoistd {
 
 struct ModelSpec {
   std::string name;
-  // XXH3-128 over the file identities and the groups with their layout (files),
-  // or over the groups' fingerprints in order (published).
+  // Files: SHA-256 over their identities and the groups with their layout.
+  // Published: over the groups' contents, whatever their order (ModelContent).
+  // Two models of one content have the same weights in the same groups.
+  Content content = {};
+  // Its first half, for people and logs; nothing is found by it.
   Fingerprint fingerprint = {};
   bool published = false;
   // Files, in the order that SourceRun::file counts; empty if published.
   std::vector<std::string> files;
   std::vector<FileIdentity> identities;
   std::vector<std::shared_ptr<const Group>> groups;
-  // Of each group's table and bytes; published models only.
-  std::vector<Fingerprint> group_fingerprints;
+  // Published models only.
+  std::vector<Content> group_contents;
   uint64_t image_bytes = 0;  // Of all groups.
   uint32_t tensors = 0;
 };

@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/base/hash.h"
+#include "daemon/base/sha256.h"
 #include "daemon/base/status.h"
 #include "daemon/core/model_name.h"
 #include "hoist/shared/image_layout.h"
@@ -113,7 +113,7 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
   return group;
 }
 
-void HashTensor(const Tensor& tensor, Hasher& hasher) {
+void HashTensor(const Tensor& tensor, Sha256& hasher) {
   hasher.String(tensor.name)
       .Number(static_cast<uint64_t>(tensor.dtype))
       .Number(tensor.shape.size());
@@ -123,16 +123,16 @@ void HashTensor(const Tensor& tensor, Hasher& hasher) {
 
 // A file's own tensors are told apart by their names; a joined one could be
 // made of other parts.
-void HashParts(const SourceTensor& joined, Hasher& hasher) {
+void HashParts(const SourceTensor& joined, Sha256& hasher) {
   hasher.String(joined.name).Number(joined.runs.size());
   for (const SourceRun& run : joined.runs) {
     hasher.Number(run.file).Number(run.file_offset).Number(run.bytes);
   }
 }
 
-Fingerprint FingerprintOf(const ModelSpec& model,
-                          const std::vector<SourceTensor>& tensors) {
-  Hasher hasher;
+Content FileContent(const ModelSpec& model,
+                    const std::vector<SourceTensor>& tensors) {
+  Sha256 hasher;
   hasher.String("hoist model 1").Number(model.files.size());
   for (const FileIdentity& id : model.identities) {
     hasher.Number(id.device).Number(id.inode).Number(id.size);
@@ -194,7 +194,8 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     model->tensors += static_cast<uint32_t>(group->tensors.size());
     model->groups.push_back(std::move(group));
   }
-  model->fingerprint = FingerprintOf(*model, sources);
+  model->content = FileContent(*model, sources);
+  model->fingerprint = FingerprintOf(model->content);
   return model;
 }
 

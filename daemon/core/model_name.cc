@@ -1,7 +1,10 @@
 #include "daemon/core/model_name.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/status.h"
@@ -55,6 +58,16 @@ absl::Status ValidateText(absl::string_view what, absl::string_view name,
   return absl::OkStatus();
 }
 
+// Bytes of "1000:" at the beginning; 0 if there is no such thing.
+size_t OwnerPrefix(absl::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == absl::string_view::npos || colon == 0) return 0;
+  const absl::string_view owner = text.substr(0, colon);
+  return std::all_of(owner.begin(), owner.end(), absl::ascii_isdigit)
+             ? colon + 1
+             : 0;
+}
+
 }  // namespace
 
 absl::Status ValidateGroupName(absl::string_view name) {
@@ -74,11 +87,32 @@ absl::Status ValidateModelName(absl::string_view name) {
           "the model's name begins or ends with '/' or a space");
     }
   }
+  if (OwnerPrefix(name) > 0) {
+    return absl::InvalidArgumentError(
+        "the model's name begins with digits and ':', which is how another "
+        "user's model is written");
+  }
   return ValidateText("the model", name, kLongestName, false);
 }
 
 absl::Status ValidateTensorName(absl::string_view name) {
   return ValidateText("a tensor", name, kLongestTensorName, true);
+}
+
+std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text) {
+  constexpr Uid kRoot = Uid(0);
+  if (const size_t prefix = OwnerPrefix(text); prefix > 0) {
+    uint32_t owner = 0;
+    if (!absl::SimpleAtoi(text.substr(0, prefix - 1), &owner)) return {};
+    return {{Uid(owner), std::string(text.substr(prefix))}};
+  }
+  std::vector<OwnedName> meant = {{asker, std::string(text)}};
+  if (asker != kRoot) meant.push_back({kRoot, std::string(text)});
+  return meant;
+}
+
+std::string ToString(const OwnedName& model) {
+  return absl::StrCat(model.owner.number(), ":", model.name);
 }
 
 std::string EscapeControl(absl::string_view name) {

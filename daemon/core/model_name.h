@@ -3,11 +3,14 @@
 #ifndef HOIST_DAEMON_CORE_MODEL_NAME_H_
 #define HOIST_DAEMON_CORE_MODEL_NAME_H_
 
+#include <compare>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "daemon/core/ids.h"
 
 namespace hoistd {
 
@@ -20,11 +23,27 @@ inline constexpr size_t kLongestTensorName = 4096;
 // to terminals and logs.
 absl::Status ValidateGroupName(absl::string_view name);
 // As a group's, and neither '/' nor ' ' at an end: "org/name" is usual, and
-// "name/group" is how a group is shown.
+// "name/group" is how a group is shown. Nor digits and ':' at its beginning,
+// which say whose another user's model is.
 absl::Status ValidateModelName(absl::string_view name);
 // 0 to 4,096 bytes of UTF-8 without NUL (names are C strings in the client's
 // API). safetensors allows all else, the empty name included.
 absl::Status ValidateTensorName(absl::string_view name);
+
+// A user's model. A user has one of a name.
+struct OwnedName {
+  Uid owner;
+  std::string name;
+
+  auto operator<=>(const OwnedName&) const = default;
+};
+
+// The one rule for which model a name means, in every verb: whose and what it
+// may be for `asker`, best first. "1000:llama" is user 1000's; "llama" is one's
+// own, or else root's; never anybody else's, who could give it other weights.
+std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text);
+// "1000:llama".
+std::string ToString(const OwnedName& model);
 
 // Control characters become "\xNN", so that a name made from tensors' names is
 // a valid group's name unless it is too long.

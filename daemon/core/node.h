@@ -30,6 +30,7 @@
 #include "daemon/core/device_space.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/model_name.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
@@ -117,8 +118,10 @@ class Node {
 
   // --- Models -------------------------------------------------------------
 
-  // A model read from files. The same weights under the same name are attached
-  // to. AlreadyExists: the name is taken by other weights.
+  // A model read from files. The user's own of that name and the same weights
+  // is attached to, and so is one of the same files that everyone may read,
+  // whosever it is. AlreadyExists: the user has other weights of that name, or
+  // the same for other readers.
   absl::StatusOr<ModelPtr> AddModel(SessionId session,
                                     std::shared_ptr<const ModelSpec> spec,
                                     std::optional<Readers> readers,
@@ -126,18 +129,24 @@ class Node {
   // A spilled group, found in the store at start-up.
   absl::Status Restore(const std::string& model, Uid owner, Readers readers,
                        std::shared_ptr<const Group> group,
-                       const Fingerprint& fingerprint, SpillId spill);
+                       const Content& content, SpillId spill);
   // Receives a group's image; the reply carries the model.
   void Publish(RequestId request, SessionId session, const std::string& model,
                std::shared_ptr<const Group> group,
                std::shared_ptr<hoist::UniqueFd> memfd,
                std::optional<Readers> readers, absl::Time deadline,
                absl::Time now, Effects& effects);
-  // By name, as the session may see it. NotFound.
+  // The model that a name means (MeantBy) for who asks. NotFound: there is
+  // none, or they may not read it.
   absl::StatusOr<ModelPtr> Find(SessionId session,
                                 const std::string& name) const;
-  // By name among all ("uid:name" where owners differ). For admins.
-  absl::StatusOr<ModelPtr> FindAny(const std::string& name) const;
+  absl::StatusOr<ModelPtr> Find(const Peer& asker,
+                                const std::string& name) const;
+  // A published model of this content that the session may read: its user's
+  // own, else root's, else one that everyone may read. Its bytes are those, for
+  // hoistd hashed them itself. NotFound.
+  absl::StatusOr<ModelPtr> FindContent(SessionId session,
+                                       const Content& content) const;
   // By id; NotFound if `session` may not read it.
   absl::StatusOr<ModelPtr> Find(SessionId session, ModelId model) const;
   // Whoever's it is. NotFound.
@@ -205,6 +214,10 @@ class Node {
                    Effects& effects);
   // FailedPrecondition: leased or being copied; says by whom.
   absl::Status Forget(ModelId model, absl::Time now, Effects& effects);
+  // The same by a session. PermissionDenied: it is neither its user's nor is
+  // that an admin. NotFound: nor may it read it.
+  absl::Status ForgetBy(SessionId session, ModelId model, absl::Time now,
+                        Effects& effects);
   void SetDraining(bool draining) { draining_ = draining; }
   NodeSnapshot Snapshot(absl::Time now) const;
 
@@ -326,13 +339,18 @@ class Node {
   // node_models.cc
   ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
                      Readers readers);
-  ModelEntry* Named(Uid owner, Readers readers, const std::string& name);
+  ModelEntry& Enlist(ModelPtr model);
+  void Grow(ModelEntry& entry, ModelPtr model);
+  void Delist(ModelId id);
+  // nullptr: this user has none of that name.
+  ModelEntry* Named(Uid owner, const std::string& name);
+  // nullptr: none of this content that the user may share.
+  ModelPtr Shared(Uid asker, const Content& content, bool published) const;
   static bool MayRead(const Peer& peer, const Model& model);
   void ReceiveDone(Incoming incoming, const absl::Status& status,
-                   const Fingerprint& content, absl::Time now,
-                   Effects& effects);
+                   const Content& content, absl::Time now, Effects& effects);
   absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,
-                                 const Fingerprint& content, absl::Time now,
+                                 const Content& content, absl::Time now,
                                  Effects& effects);
   void AdvanceIncoming(Incoming& incoming, absl::Time now, Effects& effects);
   void DropIncoming(const Incoming& incoming);
@@ -412,6 +430,8 @@ class Node {
   const NodeOptions options_;
   std::vector<Device*> devices_;
   CopyTable copies_;
+  std::map<OwnedName, ModelId> named_;
+  absl::flat_hash_map<Content, std::set<ModelId>> by_content_;
   ExtentMap host_;
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;

@@ -15,7 +15,7 @@ const Place kHost = {OnHost(), false};
 
 absl::StatusOr<std::vector<CopyRef>> Node::Select(const CopySelector& which,
                                                   bool existing_only) const {
-  HOIST_ASSIGN_OR_RETURN(ModelPtr model, FindAny(which.model));
+  HOIST_ASSIGN_OR_RETURN(ModelPtr model, Find(which.asker, which.model));
   std::vector<uint32_t> groups;
   if (which.group.empty()) {
     for (uint32_t g = 0; g < model->spec->groups.size(); ++g) {

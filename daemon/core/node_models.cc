@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/core/model_name.h"
 #include "daemon/core/node.h"
 #include "daemon/core/published_group.h"
 
@@ -21,6 +21,21 @@ absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted) {
       "(fingerprint ",
       FingerprintHex(has.fingerprint), ", not ", FingerprintHex(wanted),
       "); use another name, or forget it first (`hoistctl evict --forget`)"));
+}
+
+absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted) {
+  if (!wanted.has_value() || *wanted == has.readers) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("your model ", has.spec->name, " is there for ",
+                   has.readers == Readers::kEveryone ? "everyone" : "you alone",
+                   "; use another name, or forget it first"));
+}
+
+absl::Status NoModel(absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("no model ", name,
+                   " of yours or root's; register its files, or load it with "
+                   "`hoistctl load` (another user's is written UID:NAME)"));
 }
 
 }  // namespace
@@ -40,16 +55,50 @@ bool Node::MayRead(const Peer& peer, const Model& model) {
          model.owner == peer.uid;
 }
 
-// Names are one space per owner, and one for models that everyone may read.
-ModelEntry* Node::Named(Uid owner, Readers readers, const std::string& name) {
-  for (const auto& [id, entry] : copies_.models()) {
-    const Model& model = *entry->model;
-    if (model.spec->name != name || model.readers != readers) continue;
-    if (readers == Readers::kEveryone || model.owner == owner) {
-      return entry.get();
-    }
+ModelEntry* Node::Named(Uid owner, const std::string& name) {
+  const auto found = named_.find({owner, name});
+  return found == named_.end() ? nullptr : copies_.FindModel(found->second);
+}
+
+ModelPtr Node::Shared(Uid asker, const Content& content, bool published) const {
+  const auto same = by_content_.find(content);
+  if (same == by_content_.end()) return nullptr;
+  ModelPtr best;
+  // Smaller is better: one's own, root's, another's.
+  const auto rank = [&](const Model& model) {
+    return model.owner == asker ? 0 : model.owner == Uid(0) ? 1 : 2;
+  };
+  for (const ModelId id : same->second) {
+    const ModelPtr& model = copies_.FindModel(id)->model;
+    if (model->spec->published != published) continue;
+    if (model->owner != asker && model->readers != Readers::kEveryone) continue;
+    if (best == nullptr || rank(*model) < rank(*best)) best = model;
   }
-  return nullptr;
+  return best;
+}
+
+ModelEntry& Node::Enlist(ModelPtr model) {
+  named_[{model->owner, model->spec->name}] = model->id;
+  by_content_[model->spec->content].insert(model->id);
+  return copies_.AddModel(std::move(model));
+}
+
+// A published model with one more group.
+void Node::Grow(ModelEntry& entry, ModelPtr model) {
+  const auto before = by_content_.find(entry.model->spec->content);
+  before->second.erase(model->id);
+  if (before->second.empty()) by_content_.erase(before);
+  by_content_[model->spec->content].insert(model->id);
+  entry.model = std::move(model);
+}
+
+void Node::Delist(ModelId id) {
+  const Model& model = *copies_.FindModel(id)->model;
+  named_.erase({model.owner, model.spec->name});
+  const auto same = by_content_.find(model.spec->content);
+  same->second.erase(id);
+  if (same->second.empty()) by_content_.erase(same);
+  copies_.RemoveModel(id);
 }
 
 absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
@@ -59,20 +108,20 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
   if (draining_) return absl::UnavailableError("hoistd is draining");
-  const Readers who = readers.value_or(options_.default_readers);
-  // A caller who opened the same files may use what everyone may read.
-  for (const Readers r : {who, Readers::kEveryone}) {
-    const ModelEntry* same = Named(peer->uid, r, spec->name);
-    if (same != nullptr &&
-        same->model->spec->fingerprint == spec->fingerprint) {
-      return same->model;
+  if (const ModelEntry* own = Named(peer->uid, spec->name)) {
+    if (own->model->spec->content != spec->content) {
+      return OtherWeights(*own->model->spec, spec->fingerprint);
     }
+    HOIST_RETURN_IF_ERROR(CheckReaders(*own->model, readers));
+    return own->model;
   }
-  if (const ModelEntry* other = Named(peer->uid, who, spec->name)) {
-    return OtherWeights(*other->model->spec, spec->fingerprint);
+  // A caller who opened the same files may use what everyone may read.
+  if (ModelPtr same = Shared(peer->uid, spec->content, /*published=*/false);
+      same != nullptr && same->owner != peer->uid) {
+    return same;
   }
-  ModelEntry& entry =
-      copies_.AddModel(MakeModel(std::move(spec), peer->uid, who));
+  ModelEntry& entry = Enlist(MakeModel(
+      std::move(spec), peer->uid, readers.value_or(options_.default_readers)));
   for (const auto& group : entry.model->spec->groups) {
     entry.groups.push_back({.group = group, .in_files = true});
   }
@@ -87,13 +136,13 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
 
 absl::Status Node::Restore(const std::string& name, Uid owner, Readers readers,
                            std::shared_ptr<const Group> group,
-                           const Fingerprint& fingerprint, SpillId spill) {
-  ModelEntry* entry = Named(owner, readers, name);
+                           const Content& content, SpillId spill) {
+  ModelEntry* entry = Named(owner, name);
   if (entry == nullptr) {
     auto spec = std::make_shared<ModelSpec>();
     spec->name = name;
     spec->published = true;
-    entry = &copies_.AddModel(MakeModel(std::move(spec), owner, readers));
+    entry = &Enlist(MakeModel(std::move(spec), owner, readers));
   }
   if (FindGroup(*entry->model->spec, group->name).has_value()) {
     return absl::AlreadyExistsError(
@@ -101,8 +150,8 @@ absl::Status Node::Restore(const std::string& name, Uid owner, Readers readers,
   }
   auto model = std::make_shared<Model>(*entry->model);
   HOIST_ASSIGN_OR_RETURN(model->spec,
-                         AppendGroup(*entry->model->spec, group, fingerprint));
-  entry->model = std::move(model);
+                         AppendGroup(*entry->model->spec, group, content));
+  Grow(*entry, std::move(model));
   entry->groups.push_back({.group = std::move(group), .spilled = spill});
   return absl::OkStatus();
 }
@@ -111,22 +160,38 @@ absl::StatusOr<ModelPtr> Node::Find(SessionId session,
                                     const std::string& name) const {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
-  ModelPtr found;
-  for (const auto& [id, entry] : copies_.models()) {
-    if (entry->model->spec->name != name || !MayRead(*peer, *entry->model)) {
-      continue;
-    }
-    // One's own goes before those of others.
-    if (found == nullptr || entry->model->owner == peer->uid) {
-      found = entry->model;
-    }
+  return Find(*peer, name);
+}
+
+absl::StatusOr<ModelPtr> Node::Find(const Peer& asker,
+                                    const std::string& name) const {
+  for (const OwnedName& meant : MeantBy(asker.uid, name)) {
+    const auto found = named_.find(meant);
+    if (found == named_.end()) continue;
+    const ModelPtr& model = copies_.FindModel(found->second)->model;
+    if (MayRead(asker, *model)) return model;
   }
-  if (found == nullptr) {
+  if (!asker.admin) return NoModel(name);
+  for (const auto& [owned, id] : named_) {
+    if (owned.name != name) continue;
     return absl::NotFoundError(
-        absl::StrCat("no model ", name,
-                     "; register its files, or load it with `hoistctl load`"));
+        absl::StrCat("no model ", name, " of yours or root's; write user ",
+                     owned.owner.number(), "'s as ", ToString(owned)));
   }
-  return found;
+  return absl::NotFoundError(
+      absl::StrCat("no model ", name, "; `hoistctl models` lists them"));
+}
+
+absl::StatusOr<ModelPtr> Node::FindContent(SessionId session,
+                                           const Content& content) const {
+  const Peer* peer = PeerOf(session);
+  if (peer == nullptr) return absl::NotFoundError("the session is closed");
+  ModelPtr same = Shared(peer->uid, content, /*published=*/true);
+  if (same == nullptr) {
+    return absl::NotFoundError(
+        "no published model of this content that this user may read");
+  }
+  return same;
 }
 
 absl::StatusOr<ModelPtr> Node::Find(SessionId session, ModelId id) const {
@@ -149,25 +214,6 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> Node::SpecOf(
 uint64_t Node::BytesOf(GroupKey key) const {
   const GroupEntry* group = copies_.FindGroup(key);
   return group == nullptr ? 0 : group->group->image_bytes;
-}
-
-absl::StatusOr<ModelPtr> Node::FindAny(const std::string& name) const {
-  std::vector<ModelPtr> found;
-  for (const auto& [id, entry] : copies_.models()) {
-    const Model& model = *entry->model;
-    if (model.spec->name == name ||
-        absl::StrCat(model.owner.number(), ":", model.spec->name) == name) {
-      found.push_back(entry->model);
-    }
-  }
-  if (found.size() == 1) return found[0];
-  if (found.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("no model ", name, "; `hoistctl models` lists them"));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("several users have a model ", name, "; write it as ",
-                   found[0]->owner.number(), ":", name));
 }
 
 void Node::Publish(RequestId request, SessionId session,
@@ -193,6 +239,12 @@ void Node::Publish(RequestId request, SessionId session,
   incoming.model = model;
   incoming.owner = peer->uid;
   incoming.readers = readers.value_or(options_.default_readers);
+  if (const ModelEntry* own = Named(peer->uid, model)) {
+    if (absl::Status s = CheckReaders(*own->model, readers); !s.ok()) {
+      return refuse(std::move(s));
+    }
+    incoming.readers = own->model->readers;
+  }
   incoming.group = std::move(group);
   incoming.memfd = std::move(memfd);
   incoming.deadline = deadline;
@@ -206,8 +258,7 @@ void Node::Publish(RequestId request, SessionId session,
 void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
                            Effects& effects) {
   if (incoming.transfer.has_value()) return;
-  const ModelEntry* model =
-      Named(incoming.owner, incoming.readers, incoming.model);
+  const ModelEntry* model = Named(incoming.owner, incoming.model);
   const bool known =
       model != nullptr &&
       FindGroup(*model->model->spec, incoming.group->name).has_value();
@@ -240,7 +291,7 @@ void Node::DropIncoming(const Incoming& incoming) {
 }
 
 void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
-                       const Fingerprint& content, absl::Time now,
+                       const Content& content, absl::Time now,
                        Effects& effects) {
   Answer answer = {incoming.request, status};
   if (status.ok()) {
@@ -262,11 +313,9 @@ void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
 
 // Makes the received image a group of its model, or attaches to the same one.
 absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
-                                     const Fingerprint& content, absl::Time now,
+                                     const Content& content, absl::Time now,
                                      Effects& effects) {
-  const Fingerprint fingerprint =
-      PublishedFingerprint(*incoming.group, content);
-  ModelEntry* entry = Named(incoming.owner, incoming.readers, incoming.model);
+  ModelEntry* entry = Named(incoming.owner, incoming.model);
   if (entry != nullptr && !entry->model->spec->published) {
     return absl::AlreadyExistsError(
         absl::StrCat("model ", incoming.model,
@@ -276,8 +325,8 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
     const ModelSpec& spec = *entry->model->spec;
     const auto index = FindGroup(spec, incoming.group->name);
     if (index.has_value()) {
-      if (spec.group_fingerprints[index->number()] != fingerprint) {
-        return OtherWeights(spec, fingerprint);
+      if (spec.group_contents[index->number()] != content) {
+        return OtherWeights(spec, FingerprintOf(content));
       }
       if (incoming.offset.has_value()) DropIncoming(incoming);
       return entry->model;
@@ -291,13 +340,13 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
     auto spec = std::make_shared<ModelSpec>();
     spec->name = incoming.model;
     spec->published = true;
-    entry = &copies_.AddModel(
-        MakeModel(std::move(spec), incoming.owner, incoming.readers));
+    entry =
+        &Enlist(MakeModel(std::move(spec), incoming.owner, incoming.readers));
   }
   auto model = std::make_shared<Model>(*entry->model);
-  HOIST_ASSIGN_OR_RETURN(model->spec, AppendGroup(*entry->model->spec,
-                                                  incoming.group, fingerprint));
-  entry->model = model;
+  HOIST_ASSIGN_OR_RETURN(
+      model->spec, AppendGroup(*entry->model->spec, incoming.group, content));
+  Grow(*entry, model);
   entry->groups.push_back({.group = incoming.group});
   const CopyRef ref = {
       {model->id, GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))},
@@ -312,6 +361,18 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   ++space_epoch_;
   Note(effects, "copy-present", ref, "published");
   return entry->model;
+}
+
+absl::Status Node::ForgetBy(SessionId session, ModelId id, absl::Time now,
+                            Effects& effects) {
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, id));
+  const Peer& peer = *PeerOf(session);
+  if (!peer.admin && model->owner != peer.uid) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(model->spec->name, " is user ", model->owner.number(),
+                     "'s; only they or an admin can forget it"));
+  }
+  return Forget(id, now, effects);
 }
 
 absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
@@ -361,7 +422,7 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
   }
   orders_.ForgetModel(id);
   effects.forgotten.push_back(id);
-  copies_.RemoveModel(id);
+  Delist(id);
   NodeEvent event;
   event.kind = "model-forgotten";
   event.model = name;

@@ -1,11 +1,13 @@
 #include "daemon/core/published_group.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/base/hash.h"
+#include "daemon/base/sha256.h"
 #include "daemon/base/status.h"
 #include "daemon/core/model_name.h"
 #include "daemon/core/safetensors.h"
@@ -74,6 +76,19 @@ absl::Status CheckTensor(const Tensor& tensor, uint64_t image_bytes) {
   return absl::OkStatus();
 }
 
+// As torch says them: those of a contiguous tensor where it names none.
+std::vector<int64_t> StridesOf(const Tensor& tensor) {
+  if (!tensor.strides.empty()) return tensor.strides;
+  std::vector<int64_t> strides(tensor.shape.size());
+  // A dimension of no elements strides as one of one does; see torch.empty.
+  uint64_t next = 1;
+  for (size_t i = strides.size(); i-- > 0;) {
+    strides[i] = static_cast<int64_t>(next);
+    next *= static_cast<uint64_t>(std::max<int64_t>(tensor.shape[i], 1));
+  }
+  return strides;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Group>> CheckPublishedGroup(Group group) {
@@ -103,30 +118,86 @@ absl::StatusOr<std::shared_ptr<const Group>> CheckPublishedGroup(Group group) {
   return std::make_shared<Group>(std::move(group));
 }
 
-Fingerprint PublishedFingerprint(const Group& group,
-                                 const Fingerprint& content) {
-  Hasher hasher;
-  hasher.String("hoist group 1").String(group.name).Number(group.image_bytes);
-  hasher.Number(group.tensors.size());
+ContentPlan PlanContent(const Group& group) {
+  ContentPlan plan;
+  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, uint32_t> known;
+  uint64_t bytes = 0;
   for (const Tensor& tensor : group.tensors) {
-    hasher.String(tensor.name).Number(static_cast<uint64_t>(tensor.dtype));
+    const auto [at, is_new] =
+        known.try_emplace({tensor.offset, tensor.bytes},
+                          static_cast<uint32_t>(plan.ranges.size()));
+    plan.range_of.push_back(at->second);
+    if (!is_new) continue;
+    plan.ranges.push_back({tensor.offset, tensor.bytes});
+    bytes += tensor.bytes;
+    // Views of one range are usual; more than this is somebody's joke, which
+    // must not cost more than its bytes.
+    if (bytes > 2 * group.image_bytes) break;
+  }
+  if (bytes > 2 * group.image_bytes) {
+    plan.range_of.clear();
+    plan.ranges = {{0, group.image_bytes}};
+  }
+  for (uint32_t range = 0; range < plan.ranges.size(); ++range) {
+    for (uint64_t at = 0; at < plan.ranges[range].bytes;
+         at += kContentPieceBytes) {
+      plan.pieces.push_back(
+          {plan.ranges[range].offset + at,
+           std::min(kContentPieceBytes, plan.ranges[range].bytes - at)});
+      plan.range_of_piece.push_back(range);
+    }
+  }
+  return plan;
+}
+
+Content GroupContent(const Group& group, const ContentPlan& plan,
+                     std::span<const Content> digests) {
+  std::vector<Content> ranges;
+  size_t piece = 0;
+  for (uint32_t range = 0; range < plan.ranges.size(); ++range) {
+    Sha256 hasher;
+    for (; piece < digests.size() && plan.range_of_piece[piece] == range;
+         ++piece) {
+      hasher.Bytes(std::as_bytes(std::span(digests[piece])));
+    }
+    ranges.push_back(hasher.Finish());
+  }
+  const bool whole = plan.range_of.empty();
+  Sha256 hasher;
+  hasher.String(whole ? "hoist group image 2" : "hoist group 2");
+  hasher.String(group.name).Number(group.tensors.size());
+  for (size_t i = 0; i < group.tensors.size(); ++i) {
+    const Tensor& tensor = group.tensors[i];
+    const std::string_view dtype = hoist::NameOf(tensor.dtype);
+    hasher.String(tensor.name).String({dtype.data(), dtype.size()});
     hasher.Number(tensor.shape.size());
     for (const int64_t d : tensor.shape) {
       hasher.Number(static_cast<uint64_t>(d));
     }
-    hasher.Number(tensor.strides.size());
-    for (const int64_t s : tensor.strides) {
+    for (const int64_t s : StridesOf(tensor)) {
       hasher.Number(static_cast<uint64_t>(s));
     }
-    hasher.Number(tensor.offset).Number(tensor.bytes);
+    hasher.Number(tensor.bytes);
+    if (whole) hasher.Number(tensor.offset);
+    hasher.Bytes(
+        std::as_bytes(std::span(ranges[whole ? 0 : plan.range_of[i]])));
   }
-  hasher.Bytes(std::as_bytes(std::span(content)));
+  return hasher.Finish();
+}
+
+Content ModelContent(std::vector<Content> groups) {
+  std::sort(groups.begin(), groups.end());
+  Sha256 hasher;
+  hasher.String("hoist model 2").Number(groups.size());
+  for (const Content& group : groups) {
+    hasher.Bytes(std::as_bytes(std::span(group)));
+  }
   return hasher.Finish();
 }
 
 absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
     const ModelSpec& model, std::shared_ptr<const Group> group,
-    const Fingerprint& fingerprint) {
+    const Content& content) {
   if (FindGroup(model, group->name).has_value()) {
     return absl::AlreadyExistsError(absl::StrCat(
         "model ", model.name, " has a group ", Quoted(group->name)));
@@ -146,13 +217,9 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
   }
   grown->tensors += static_cast<uint32_t>(group->tensors.size());
   grown->groups.push_back(std::move(group));
-  grown->group_fingerprints.push_back(fingerprint);
-  Hasher hasher;
-  hasher.String("hoist published model 1");
-  for (const Fingerprint& f : grown->group_fingerprints) {
-    hasher.Bytes(std::as_bytes(std::span(f)));
-  }
-  grown->fingerprint = hasher.Finish();
+  grown->group_contents.push_back(content);
+  grown->content = ModelContent(grown->group_contents);
+  grown->fingerprint = FingerprintOf(grown->content);
   return grown;
 }
 

@@ -156,6 +156,7 @@ struct CopySelector {
   std::string model;
   std::string group;         // Empty: all of the model's.
   std::optional<TierAt> at;  // nullopt: device 0..n and host.
+  Peer asker;                // Whose "llama" is meant; see MeantBy.
 };
 
 struct CopyTotals {

@@ -2,12 +2,14 @@
 #ifndef HOIST_DAEMON_CORE_TENSOR_H_
 #define HOIST_DAEMON_CORE_TENSOR_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "daemon/base/sha256.h"
 #include "daemon/core/ids.h"
 #include "hoist/shared/dtype.h"
 
@@ -40,6 +42,15 @@ struct Group {
 };
 
 using Fingerprint = std::array<uint8_t, 16>;
+// What weights are: a SHA-256, so that nobody can make others that have it.
+using Content = Sha256Digest;
+
+// The content's first half.
+inline Fingerprint FingerprintOf(const Content& content) {
+  Fingerprint fingerprint;
+  std::copy_n(content.begin(), fingerprint.size(), fingerprint.begin());
+  return fingerprint;
+}
 
 // What a file was when the model was registered; compared before its bytes are
 // trusted again.

@@ -41,8 +41,8 @@ struct Transfer {
 };
 
 struct TransferResult {
-  SpillId spill;             // kSpill.
-  Fingerprint content = {};  // kReceive: XXH3-128 of the image.
+  SpillId spill;         // kSpill.
+  Content content = {};  // kReceive: the group's.
 };
 
 }  // namespace hoistd

@@ -93,7 +93,7 @@ absl::Status Engine::Restore() {
     const SpillMeta& meta = *record.meta;
     const absl::Status restored = node_.Restore(
         meta.model, meta.owner, meta.readers,
-        std::make_shared<Group>(meta.group), meta.group_fingerprint, record.id);
+        std::make_shared<Group>(meta.group), meta.group_content, record.id);
     if (!restored.ok()) AddNote(std::string(restored.message()));
   }
   return absl::OkStatus();

@@ -59,6 +59,9 @@ class Engine final : public EngineApi {
                Done<ModelPtr> done) override;
   void DescribeModel(SessionId session, std::string name,
                      Done<ModelPtr> done) override;
+  void FindContent(SessionId session, Content content,
+                   Done<ModelPtr> done) override;
+  void ForgetModel(SessionId session, ModelId model, DoneStatus done) override;
   void Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) override;
   void StageShared(SessionId session, StageArgs args,
                    Done<LeaseGrant> done) override;

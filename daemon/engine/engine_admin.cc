@@ -165,7 +165,7 @@ void Engine::Evict(CopySelector which, bool forget, Done<CopyTotals> done) {
       return done(absl::InvalidArgumentError(
           "a model is forgotten whole: name no group and no tier"));
     }
-    absl::StatusOr<ModelPtr> model = node_.FindAny(which.model);
+    absl::StatusOr<ModelPtr> model = node_.Find(which.asker, which.model);
     if (!model.ok()) return done(model.status());
     CopyTotals totals;
     totals.groups = static_cast<uint32_t>((*model)->spec->groups.size());

@@ -66,6 +66,12 @@ class EngineApi {
                        Done<ModelPtr> done) = 0;
   virtual void DescribeModel(SessionId session, std::string name,
                              Done<ModelPtr> done) = 0;
+  // By content, whatever it is called; see Node::FindContent.
+  virtual void FindContent(SessionId session, Content content,
+                           Done<ModelPtr> done) = 0;
+  // PermissionDenied: it is another user's.
+  virtual void ForgetModel(SessionId session, ModelId model,
+                           DoneStatus done) = 0;
   virtual void Stage(SessionId session, StageArgs args,
                      Done<LeaseGrant> done) = 0;
   // As Stage, but the image lies in an IPC slab (gRPC workers on CUDA).
@@ -89,9 +95,7 @@ class EngineApi {
                        Done<OpenedPlan> done) = 0;
   virtual void ClearPlan(SessionId session, PlanId plan, DoneStatus done) = 0;
 
-  // Admin's verbs; the caller has checked that the peer is an admin. Models
-  // are found by name among all owners': a name that several owners use is
-  // written "uid:name" (InvalidArgument says so).
+  // Admin's verbs; the caller has checked that the peer is an admin.
   virtual void Snapshot(Done<NodeSnapshot> done) = 0;
   // Brings all groups of a model up to `to`, evicting other models' idle copies
   // but none of its own. `progress` runs after each group.

@@ -92,6 +92,20 @@ void Engine::DescribeModel(SessionId session, std::string name,
            Effects&) mutable { done(node_.Find(session, name)); });
 }
 
+void Engine::FindContent(SessionId session, Content content,
+                         Done<ModelPtr> done) {
+  Post([this, session, content, done = std::move(done)](Effects&) mutable {
+    done(node_.FindContent(session, content));
+  });
+}
+
+void Engine::ForgetModel(SessionId session, ModelId model, DoneStatus done) {
+  Post(
+      [this, session, model, done = std::move(done)](Effects& effects) mutable {
+        done(node_.ForgetBy(session, model, Now(), effects));
+      });
+}
+
 void Engine::Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) {
   StageIn(/*shared=*/false, session, std::move(args), std::move(done));
 }

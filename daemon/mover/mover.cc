@@ -7,6 +7,7 @@
 
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/mover/content_hash.h"
 #include "daemon/mover/image_copy.h"
 #include "daemon/mover/read_plan.h"
 #include "daemon/mover/receive.h"
@@ -179,14 +180,36 @@ void Mover::ReadSpill(const Transfer& transfer) {
 
 void Mover::Receive(const Transfer& transfer) {
   receivers_.Post([this, transfer] {
-    const std::span<std::byte> to = transfer.host_offset.has_value()
-                                        ? HostOf(transfer)
-                                        : std::span<std::byte>();
-    absl::StatusOr<Fingerprint> content =
-        ReceiveImage(transfer.memfd->get(), transfer.group->image_bytes, to);
-    TransferResult result;
-    if (content.ok()) result.content = *content;
-    Report(transfer.id, content.status(), result);
+    const uint64_t bytes = transfer.group->image_bytes;
+    auto held = std::make_shared<hoist::Mapping>();
+    std::span<const std::byte> image;
+    absl::Status status;
+    if (transfer.host_offset.has_value()) {
+      const std::span<std::byte> to = HostOf(transfer);
+      status = ReceiveImage(transfer.memfd->get(), to);
+      image = to;
+    } else {
+      absl::StatusOr<hoist::Mapping> mapped =
+          MapImage(transfer.memfd->get(), bytes);
+      status = mapped.status();
+      if (mapped.ok()) *held = *std::move(mapped);
+      image = held->span();
+    }
+    if (!status.ok()) return Report(transfer.id, std::move(status));
+    auto hash = std::make_shared<ContentHash>(
+        transfer.group, image,
+        [this, id = transfer.id, held](const Content& content) {
+          TransferResult result;
+          result.content = content;
+          Report(id, absl::OkStatus(), result);
+        });
+    // Idle threads help; the one that copied does not wait for them.
+    const auto helpers =
+        std::min(static_cast<size_t>(CopyThreads()), hash->pieces());
+    for (size_t i = 1; i < helpers; ++i) {
+      receivers_.Post([hash] { hash->Help(); });
+    }
+    hash->Help(/*last=*/true);
   });
 }
 
@@ -198,7 +221,7 @@ void Mover::Spill(const Transfer& transfer) {
   meta->owner = transfer.owner;
   meta->readers = transfer.readers;
   meta->group_index = transfer.key.group;
-  meta->group_fingerprint = transfer.model->group_fingerprints[index];
+  meta->group_content = transfer.model->group_contents[index];
   meta->group = *transfer.group;
   parts_.store->Put(std::move(meta), HostOf(transfer),
                     [this, id = transfer.id](absl::StatusOr<SpillId> spill) {

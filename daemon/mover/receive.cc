@@ -6,15 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <vector>
 
-#include "daemon/base/hash.h"
 #include "daemon/base/status.h"
 
 namespace hoistd {
 namespace {
 
-constexpr uint64_t kPieceBytes = 1 << 20;  // Stays in the cache for the hash.
+constexpr size_t kPieceBytes = 1 << 20;
 
 absl::Status CheckSealed(int memfd, uint64_t bytes) {
   constexpr int kNeeded = F_SEAL_WRITE | F_SEAL_SHRINK;
@@ -35,25 +33,24 @@ absl::Status CheckSealed(int memfd, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<Fingerprint> ReceiveImage(int memfd, uint64_t bytes,
-                                         std::span<std::byte> to) {
-  HOIST_RETURN_IF_ERROR(CheckSealed(memfd, bytes));
-  std::vector<std::byte> buffer(to.empty() ? kPieceBytes : 0);
-  Hasher hasher;
-  uint64_t done = 0;
-  while (done < bytes) {
-    const uint64_t want = std::min(kPieceBytes, bytes - done);
-    const std::span<std::byte> piece =
-        to.empty() ? std::span<std::byte>(buffer).first(want)
-                   : to.subspan(done, want);
+absl::Status ReceiveImage(int memfd, std::span<std::byte> to) {
+  HOIST_RETURN_IF_ERROR(CheckSealed(memfd, to.size()));
+  size_t done = 0;
+  while (done < to.size()) {
+    const size_t want = std::min(kPieceBytes, to.size() - done);
     const ssize_t n =
-        pread(memfd, piece.data(), want, static_cast<off_t>(done));
+        pread(memfd, to.data() + done, want, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return ErrnoToStatus(n < 0 ? errno : EIO, "read the image");
-    hasher.Bytes(piece.first(static_cast<size_t>(n)));
-    done += static_cast<uint64_t>(n);
+    done += static_cast<size_t>(n);
   }
-  return hasher.Finish();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<hoist::Mapping> MapImage(int memfd, uint64_t bytes) {
+  HOIST_RETURN_IF_ERROR(CheckSealed(memfd, bytes));
+  return ToAbsl(
+      hoist::Mapping::OfFd(memfd, bytes, hoist::Mapping::Access::kRead));
 }
 
 }  // namespace hoistd

@@ -5,18 +5,20 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/tensor.h"
+#include "hoist/shared/mapping.h"
 
 namespace hoistd {
 
-// Copies a client's image of `bytes` bytes from its memfd to `to`, or only
-// hashes it where `to` is empty. Returns XXH3-128 of the bytes. Blocks.
+// Copies a client's image from its memfd to `to`, which is as long. Blocks.
 //
 // InvalidArgument: not a memfd sealed against writes and shrinking (the bytes
-// could change after they were hashed), or too short.
-absl::StatusOr<Fingerprint> ReceiveImage(int memfd, uint64_t bytes,
-                                         std::span<std::byte> to);
+// could change after they were looked at), or too short.
+absl::Status ReceiveImage(int memfd, std::span<std::byte> to);
+
+// The image where it is, for what is only to be looked at; errors as above.
+absl::StatusOr<hoist::Mapping> MapImage(int memfd, uint64_t bytes);
 
 }  // namespace hoistd
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
+#include "daemon/core/model_name.h"
 
 namespace hoistd {
 namespace {
@@ -89,26 +90,17 @@ absl::StatusOr<CopySelector> SelectorFromProto(const pb::CopySelector& selector,
 }
 
 absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
+                                               const Peer& asker,
                                                const std::string& name) {
-  std::vector<const ModelSnapshot*> named;
-  const ModelSnapshot* with_owner = nullptr;
-  for (const ModelSnapshot& model : snapshot.models) {
-    if (model.name == name) named.push_back(&model);
-    if (absl::StrCat(model.owner.number(), ":", model.name) == name) {
-      with_owner = &model;
+  for (const OwnedName& meant : MeantBy(asker.uid, name)) {
+    for (const ModelSnapshot& model : snapshot.models) {
+      if (model.owner == meant.owner && model.name == meant.name) return &model;
     }
   }
-  if (named.size() == 1) return named.front();
-  if (named.empty() && with_owner != nullptr) return with_owner;
-  if (named.empty()) {
-    return absl::NotFoundError(absl::StrCat(
-        "no model \"", name, "\"; `hoistctl models` lists what there is"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      named.size(), " owners have a model \"", name, "\"; say which: ",
-      absl::StrJoin(named, ", ", [](std::string* out, const auto* model) {
-        absl::StrAppend(out, model->owner.number(), ":", model->name);
-      })));
+  return absl::NotFoundError(
+      absl::StrCat("no model \"", name,
+                   "\" of yours or root's; `hoistctl models` lists "
+                   "what there is, and another user's is written UID:NAME"));
 }
 
 void StatusToProto(const NodeFacts& facts, absl::Time now,

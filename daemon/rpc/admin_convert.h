@@ -24,9 +24,9 @@ enum class TierNeeded { kYes, kNo };
 absl::StatusOr<CopySelector> SelectorFromProto(
     const hoist::v1::CopySelector& selector, TierNeeded tier_needed);
 
-// `name`, or "uid:name" where several owners have a model of that name.
-// NotFound; InvalidArgument: it is ambiguous, and how to say which.
+// The model that `name` means for `asker` (MeantBy). NotFound.
 absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
+                                               const Peer& asker,
                                                const std::string& name);
 
 void StatusToProto(const NodeFacts& facts, absl::Time now,

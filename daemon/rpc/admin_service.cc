@@ -19,23 +19,25 @@ using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 
 template <typename Response>
-using Fill = std::function<absl::Status(const NodeSnapshot&, Response*)>;
+using Fill =
+    std::function<absl::Status(const NodeSnapshot&, const Peer&, Response*)>;
 
 // Answers from a snapshot, which a work thread turns into the response.
 template <typename Response>
 Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env, Context* context,
                       Response* response, Fill<Response> fill) {
   auto call = UnaryCall<Response>::Start(response);
-  if (auto peer = env->AdminOf(*context); !peer.ok()) {
+  absl::StatusOr<Peer> peer = env->AdminOf(*context);
+  if (!peer.ok()) {
     call->Fail(peer.status());
     return call.get();
   }
   env->engine.Snapshot(
-      [env, call, fill](absl::StatusOr<NodeSnapshot> snapshot) {
+      [env, call, fill, peer = *peer](absl::StatusOr<NodeSnapshot> snapshot) {
         if (!snapshot.ok()) return call->Fail(snapshot.status());
-        env->queue.Post([call, fill, snapshot = *std::move(snapshot)] {
+        env->queue.Post([call, fill, peer, snapshot = *std::move(snapshot)] {
           Response out;
-          const absl::Status status = fill(snapshot, &out);
+          const absl::Status status = fill(snapshot, peer, &out);
           if (!status.ok()) return call->Fail(status);
           call->Reply(std::move(out));
         });
@@ -57,7 +59,8 @@ Reactor* OnCopies(
     const pb::CopySelector& copies, TierNeeded tier_needed, Response* response,
     std::function<void(EngineApi&, CopySelector, Done<CopyTotals>)> verb) {
   auto call = UnaryCall<Response>::Start(response);
-  if (auto peer = env->AdminOf(*context); !peer.ok()) {
+  absl::StatusOr<Peer> peer = env->AdminOf(*context);
+  if (!peer.ok()) {
     call->Fail(peer.status());
     return call.get();
   }
@@ -66,6 +69,7 @@ Reactor* OnCopies(
     call->Fail(which.status());
     return call.get();
   }
+  which->asker = *std::move(peer);
   verb(env->engine, *std::move(which),
        [call](absl::StatusOr<CopyTotals> totals) {
          if (!totals.ok()) return call->Fail(totals.status());
@@ -104,7 +108,7 @@ Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
   auto env = env_;
   return FromSnapshot<pb::NodeStatus>(
       env_, context, response,
-      [env](const NodeSnapshot& snapshot, pb::NodeStatus* out) {
+      [env](const NodeSnapshot& snapshot, const Peer&, pb::NodeStatus* out) {
         StatusToProto(env->engine.facts(), env->engine.Now(), snapshot, out);
         return absl::OkStatus();
       });
@@ -115,7 +119,8 @@ Reactor* AdminService::ListModels(Context* context,
                                   pb::ListModelsResponse* response) {
   return FromSnapshot<pb::ListModelsResponse>(
       env_, context, response,
-      [](const NodeSnapshot& snapshot, pb::ListModelsResponse* out) {
+      [](const NodeSnapshot& snapshot, const Peer&,
+         pb::ListModelsResponse* out) {
         for (const ModelSnapshot& model : snapshot.models) {
           SummaryToProto(model, out->add_models());
         }
@@ -128,10 +133,10 @@ Reactor* AdminService::ListGroups(Context* context,
                                   pb::ListGroupsResponse* response) {
   return FromSnapshot<pb::ListGroupsResponse>(
       env_, context, response,
-      [name = request->model()](const NodeSnapshot& snapshot,
+      [name = request->model()](const NodeSnapshot& snapshot, const Peer& peer,
                                 pb::ListGroupsResponse* out) {
         HOIST_ASSIGN_OR_RETURN(const ModelSnapshot* const model,
-                               FindModel(snapshot, name));
+                               FindModel(snapshot, peer, name));
         for (const GroupSnapshot& group : model->groups) {
           GroupStatusToProto(group, out->add_groups());
         }
@@ -144,7 +149,8 @@ Reactor* AdminService::ListSessions(Context* context,
                                     pb::ListSessionsResponse* response) {
   return FromSnapshot<pb::ListSessionsResponse>(
       env_, context, response,
-      [](const NodeSnapshot& snapshot, pb::ListSessionsResponse* out) {
+      [](const NodeSnapshot& snapshot, const Peer&,
+         pb::ListSessionsResponse* out) {
         for (const SessionSnapshot& session : snapshot.sessions) {
           SessionToProto(session, out->add_sessions());
         }
@@ -156,7 +162,8 @@ Reactor* AdminService::ListPlans(Context* context, const pb::ListPlansRequest*,
                                  pb::ListPlansResponse* response) {
   return FromSnapshot<pb::ListPlansResponse>(
       env_, context, response,
-      [](const NodeSnapshot& snapshot, pb::ListPlansResponse* out) {
+      [](const NodeSnapshot& snapshot, const Peer&,
+         pb::ListPlansResponse* out) {
         for (const PlanSnapshot& plan : snapshot.plans) {
           PlanStatusToProto(plan, out->add_plans());
         }

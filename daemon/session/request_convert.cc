@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -238,6 +239,19 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request) {
   return NameFromProto("name", request.name(), kMaxModelNameBytes);
+}
+
+absl::StatusOr<Content> FindContentFromProto(
+    const hoist::v1::FindContentRequest& request) {
+  Content content;
+  if (request.content().size() != content.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("content has ", request.content().size(),
+                     " bytes; it is a SHA-256, of ", content.size()));
+  }
+  std::copy(request.content().begin(), request.content().end(),
+            content.begin());
+  return content;
 }
 
 absl::StatusOr<OrderArgs> SetOrderFromProto(

@@ -59,6 +59,8 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request);
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request);
+absl::StatusOr<Content> FindContentFromProto(
+    const hoist::v1::FindContentRequest& request);
 absl::StatusOr<OrderArgs> SetOrderFromProto(
     const hoist::v1::SetOrderRequest& request);
 

@@ -155,6 +155,16 @@ absl::Status VerbRouter::RouteWithoutFds(
                             ModelTo(mailbox_, ticket));
       return absl::OkStatus();
     }
+    case Body::kFindContent: {
+      HOIST_ASSIGN_OR_RETURN(const Content content,
+                             FindContentFromProto(message.find_content()));
+      engine_.FindContent(session, content, ModelTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kForgetModel:
+      engine_.ForgetModel(session, ModelId(message.forget_model().model_id()),
+                          StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
     case Body::kSetOrder: {
       HOIST_ASSIGN_OR_RETURN(OrderArgs args,
                              SetOrderFromProto(message.set_order()));

@@ -14,7 +14,7 @@
 namespace hoistd {
 namespace {
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 
 // Names are TEXT for people who look with sqlite3; any bytes go through.
 constexpr char kCreate[] = R"(
@@ -22,7 +22,7 @@ BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS images(
   id INTEGER PRIMARY KEY, model TEXT NOT NULL, group_name TEXT NOT NULL,
   group_index INTEGER NOT NULL, owner INTEGER NOT NULL,
-  readers INTEGER NOT NULL, fingerprint BLOB NOT NULL,
+  readers INTEGER NOT NULL, content BLOB NOT NULL,
   image_bytes INTEGER NOT NULL, header_hash BLOB NOT NULL,
   quarantined TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS tensors(
@@ -30,16 +30,17 @@ CREATE TABLE IF NOT EXISTS tensors(
   seq INTEGER NOT NULL, name TEXT NOT NULL, dtype INTEGER NOT NULL,
   shape BLOB NOT NULL, strides BLOB NOT NULL, byte_offset INTEGER NOT NULL,
   bytes INTEGER NOT NULL, PRIMARY KEY(image, seq)) WITHOUT ROWID;
-PRAGMA user_version=1;
+PRAGMA user_version=2;
 COMMIT;
 )";
 
 // The disk may hold anything: a row is believed only where it makes sense.
-std::optional<Fingerprint> FingerprintFrom(std::span<const std::byte> blob) {
-  Fingerprint fingerprint;
-  if (blob.size() != fingerprint.size()) return std::nullopt;
-  std::memcpy(fingerprint.data(), blob.data(), blob.size());
-  return fingerprint;
+template <typename Digest>
+std::optional<Digest> DigestFrom(std::span<const std::byte> blob) {
+  Digest digest;
+  if (blob.size() != digest.size()) return std::nullopt;
+  std::memcpy(digest.data(), blob.data(), blob.size());
+  return digest;
 }
 
 std::optional<std::vector<int64_t>> NumbersFrom(
@@ -86,6 +87,11 @@ absl::Status Catalogue::SetUp() {
         absl::StrCat("the catalogue's schema is ", version,
                      ", and this hoistd knows ", kSchema, ": use a newer one"));
   }
+  if (version == "1") {
+    return absl::FailedPreconditionError(
+        "the catalogue's schema is 1, of a hoistd that knew no contents: empty "
+        "disk.spill_dir, or name another");
+  }
   HOIST_ASSIGN_OR_RETURN(const std::string found,
                          Ask(db_.get(), "PRAGMA quick_check(1)"));
   if (found != "ok") return absl::DataLossError(found);
@@ -96,7 +102,7 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
   std::vector<CatalogueRow> rows;
   SqliteQuery query(db_.get(),
                     "SELECT id, model, group_name, group_index, owner, readers,"
-                    " fingerprint, image_bytes, header_hash, quarantined"
+                    " content, image_bytes, header_hash, quarantined"
                     " FROM images ORDER BY id");
   constexpr int64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
   while (query.Step()) {
@@ -104,14 +110,14 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
     const int64_t index = query.IntAt(3);
     const int64_t owner = query.IntAt(4);
     const int64_t readers = query.IntAt(5);
-    const auto fingerprint = FingerprintFrom(query.BlobAt(6));
+    const auto content = DigestFrom<Content>(query.BlobAt(6));
     const int64_t bytes = query.IntAt(7);
-    const auto header_hash = FingerprintFrom(query.BlobAt(8));
+    const auto header_hash = DigestFrom<Fingerprint>(query.BlobAt(8));
     if (id.number() == 0 || query.IntAt(0) < 0) return BadRow(id, "id");
     if (index < 0 || index > kMaxU32) return BadRow(id, "group index");
     if (owner < 0 || owner > kMaxU32) return BadRow(id, "owner");
     if (readers < 0 || readers > 1) return BadRow(id, "right to read");
-    if (!fingerprint || !header_hash) return BadRow(id, "fingerprint");
+    if (!content || !header_hash) return BadRow(id, "digest");
     if (bytes < 0 || static_cast<uint64_t>(bytes) > hoist::kMaxImageBytes ||
         bytes % hoist::kImageAlignment != 0) {
       return BadRow(id, "size");
@@ -120,7 +126,7 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
         .model = query.TextAt(1),
         .owner = Uid(static_cast<uint32_t>(owner)),
         .readers = readers == 0 ? Readers::kOwner : Readers::kEveryone,
-        .group_fingerprint = *fingerprint,
+        .group_content = *content,
         .group_index = GroupIndex(static_cast<uint32_t>(index))};
     meta.group.name = query.TextAt(2);
     meta.group.image_bytes = static_cast<uint64_t>(bytes);
@@ -186,7 +192,7 @@ absl::Status Catalogue::AddRows(const CatalogueRow& row) {
           .Int(meta.group_index.number())
           .Int(meta.owner.number())
           .Int(meta.readers == Readers::kOwner ? 0 : 1)
-          .Blob(std::as_bytes(std::span(meta.group_fingerprint)))
+          .Blob(std::as_bytes(std::span(meta.group_content)))
           .Int(static_cast<int64_t>(meta.group.image_bytes))
           .Blob(std::as_bytes(std::span(row.header_hash)))
           .Text(row.quarantined)

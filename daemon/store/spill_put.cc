@@ -91,7 +91,7 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
   job->part = true;
   job->file = *std::move(file);
   job->header = {.image_bytes = job->image.size(),
-                 .group_fingerprint = job->meta->group_fingerprint};
+                 .group_fingerprint = FingerprintOf(job->meta->group_content)};
   job->header.blocks.resize(BlockCount(job->image.size()));
 
   const uint64_t tasks = (job->image.size() + kHashBytes - 1) / kHashBytes;

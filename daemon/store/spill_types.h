@@ -22,7 +22,7 @@ struct SpillMeta {
   std::string model;
   Uid owner;
   Readers readers = Readers::kOwner;
-  Fingerprint group_fingerprint = {};
+  Content group_content = {};
   GroupIndex group_index;
   Group group;  // Published: its `runs` are empty.
 };

@@ -136,8 +136,7 @@ class Life {
     return model;
   }
   std::string AdminName(const hoistd::Model& model) {
-    if (rig_.node().FindAny(model.spec->name).ok()) return model.spec->name;
-    return absl::StrCat(model.owner.number(), ":", model.spec->name);
+    return ToString(OwnedName{model.owner, model.spec->name});
   }
   GroupKey Group(uint32_t n) const {
     const ModelPtr model = ModelAt(n / 7);

@@ -105,6 +105,8 @@ class EngineRig {
 
   // --- The verbs, waited for ------------------------------------------------
 
+  // Who evicts here: an admin of that uid.
+  static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};
   SessionId Open(uint32_t uid = 1) {
     OpenSessionArgs args;
     args.client_name = "test";
@@ -191,7 +193,7 @@ class EngineRig {
   absl::StatusOr<CopyTotals> Evict(const std::string& model,
                                    bool forget = false) {
     Answer<absl::StatusOr<CopyTotals>> answer;
-    engine_->Evict({model, "", {}}, forget, answer.done());
+    engine_->Evict({model, "", {}, kAdmin}, forget, answer.done());
     return answer.Wait();
   }
   absl::StatusOr<LoadProgress> Load(ModelId model, TierAt to) {

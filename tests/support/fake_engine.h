@@ -122,6 +122,8 @@ class FakeEngine final : public EngineApi {
   VerbScript<RegisterModelArgs, Done<ModelPtr>> register_model;
   VerbScript<PublishArgs, Done<ModelPtr>> publish;
   VerbScript<std::string, Done<ModelPtr>> describe_model;
+  VerbScript<Content, Done<ModelPtr>> find_content;
+  VerbScript<ModelId, DoneStatus> forget_model;
   VerbScript<StageArgs, Done<LeaseGrant>> stage;
   VerbScript<StageArgs, Done<LeaseGrant>> stage_shared;
   VerbScript<ReadImageArgs, DoneStatus> read_image;
@@ -226,6 +228,13 @@ class FakeEngine final : public EngineApi {
   void Publish(SessionId session, PublishArgs args,
                Done<ModelPtr> done) override {
     Hand(publish, session, std::move(args), std::move(done));
+  }
+  void FindContent(SessionId session, Content content,
+                   Done<ModelPtr> done) override {
+    Hand(find_content, session, content, std::move(done));
+  }
+  void ForgetModel(SessionId session, ModelId model, DoneStatus done) override {
+    Hand(forget_model, session, model, std::move(done));
   }
   void DescribeModel(SessionId session, std::string name,
                      Done<ModelPtr> done) override {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
-#include "daemon/base/hash.h"
+#include "daemon/base/sha256.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
@@ -134,7 +134,7 @@ absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
                                               uint8_t content,
                                               std::optional<Readers> readers) {
   auto spec = std::make_shared<ModelSpec>();
-  Hasher hasher;
+  Sha256 hasher;
   hasher.String(name).Number(content);
   for (size_t g = 0; g < pages.size(); ++g) {
     spec->groups.push_back(MakeGroup(absl::StrCat("g", g), pages[g]));
@@ -142,7 +142,8 @@ absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
     hasher.Number(pages[g]);
   }
   spec->name = std::move(name);
-  spec->fingerprint = hasher.Finish();
+  spec->content = hasher.Finish();
+  spec->fingerprint = FingerprintOf(spec->content);
   return Do(
       [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
 }
@@ -246,15 +247,22 @@ absl::Status NodeRig::SetOrder(SessionId session, ModelId model,
 }
 
 CopyTotals NodeRig::Evict(const std::string& model, std::optional<TierAt> at) {
-  const auto copies = node_->Select({model, "", at}, /*existing_only=*/true);
+  const auto copies =
+      node_->Select({model, "", at, kAdmin}, /*existing_only=*/true);
   if (!copies.ok()) return {};
   return Do([&](Effects& e) { return node_->Evict(*copies, now, e); });
 }
 
 CopyTotals NodeRig::Unpin(const std::string& model) {
-  const auto copies = node_->Select({model, "", {}}, /*existing_only=*/true);
+  const auto copies =
+      node_->Select({model, "", {}, kAdmin}, /*existing_only=*/true);
   if (!copies.ok()) return {};
   return Do([&](Effects& e) { return node_->Unpin(*copies, now, e); });
+}
+
+absl::Status NodeRig::Forget(SessionId session, ModelId model) {
+  return Do(
+      [&](Effects& e) { return node_->ForgetBy(session, model, now, e); });
 }
 
 absl::Status NodeRig::Forget(ModelId model) {

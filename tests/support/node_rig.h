@@ -48,6 +48,8 @@ class NodeRig {
   explicit NodeRig(NodeRigOptions options = {});
 
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
+  // Who evicts and unpins here: an admin of that uid.
+  static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};
   void Close(SessionId session);
   // A model from files, its groups "g0", "g1", ... of so many pages.
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
@@ -96,6 +98,7 @@ class NodeRig {
   CopyTotals Evict(const std::string& model, std::optional<TierAt> at = {});
   CopyTotals Unpin(const std::string& model);
   absl::Status Forget(ModelId model);
+  absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages);
   // Time passes, and a tick comes.
   void Advance(absl::Duration by);

@@ -38,7 +38,7 @@ struct SpillImage {
     SpillMeta made = {.model = "a \"model\"",
                       .owner = Uid(1000),
                       .readers = Readers::kEveryone,
-                      .group_fingerprint = ImageFingerprint(image),
+                      .group_content = Sha256().Bytes(image).Finish(),
                       .group_index = GroupIndex(3)};
     made.group.name = "layers.3";
     made.group.image_bytes = image.size();

@@ -159,6 +159,9 @@ void FakeDaemon::Answer(Peer& peer, const pb::ClientMessage& message,
       *reply.mutable_model() = ModelMessage();
       break;
     }
+    case pb::ClientMessage::kFindContent:
+      *reply.mutable_model() = ModelMessage();
+      break;
     case pb::ClientMessage::kDescribeModel:
       *reply.mutable_model() = message.describe_model().name() == "deep"
                                    ? DeepModelMessage()

@@ -124,14 +124,18 @@ TEST(PublishedGroup, AHundredThousandTensorsAndNoMore) {
   EXPECT_THAT(CheckPublishedGroup(group), StatusIs(kBad));
 }
 
-TEST(PublishedFingerprint, DependsOnTheTableAndTheBytes) {
-  const Fingerprint content = {1, 2, 3};
-  const Fingerprint same = PublishedFingerprint(Good(), content);
-  EXPECT_EQ(PublishedFingerprint(Good(), content), same);
-  EXPECT_NE(PublishedFingerprint(Good(), Fingerprint{1, 2, 4}), same);
+Content ContentOf(const Group& group, const Content& bytes = {1, 2, 3}) {
+  const ContentPlan plan = PlanContent(group);
+  return GroupContent(group, plan,
+                      std::vector<Content>(plan.pieces.size(), bytes));
+}
+
+TEST(GroupContent, DependsOnTheTensorsAndTheirBytes) {
+  const Content same = ContentOf(Good());
+  EXPECT_EQ(ContentOf(Good()), same);
+  EXPECT_NE(ContentOf(Good(), Content{1, 2, 4}), same);
   const std::vector<std::function<void(Group&)>> changes = {
       [](Group& g) { g.name = "h"; },
-      [](Group& g) { g.image_bytes += 4096; },
       [](Group& g) { g.tensors.pop_back(); },
       [](Group& g) { g.tensors[0].name = "A"; },
       [](Group& g) { g.tensors[0].dtype = hoist::DType::kI32; },
@@ -139,16 +143,60 @@ TEST(PublishedFingerprint, DependsOnTheTableAndTheBytes) {
         g.tensors[0].shape = {3, 2};
       },
       [](Group& g) {
-        g.tensors[0].strides = {3, 1};
+        g.tensors[0].strides = {1, 2};
       },
-      [](Group& g) { g.tensors[0].offset = 512; },
       [](Group& g) { g.tensors[0].bytes = 25; },
       [](Group& g) { std::swap(g.tensors[0], g.tensors[1]); }};
   for (size_t i = 0; i < changes.size(); ++i) {
     Group group = Good();
     changes[i](group);
-    EXPECT_NE(PublishedFingerprint(group, content), same) << "change " << i;
+    EXPECT_NE(ContentOf(group), same) << "change " << i;
   }
+}
+
+TEST(GroupContent, WhereTheTensorsLieInTheImageDoesNotMatter) {
+  Group moved = Good();
+  moved.image_bytes += 4096;
+  for (Tensor& tensor : moved.tensors) tensor.offset += 512;
+  EXPECT_EQ(ContentOf(moved), ContentOf(Good()));
+  Group spelt = Good();
+  spelt.tensors[0].strides = {3, 1};  // Those of its shape, {2, 3}.
+  EXPECT_EQ(ContentOf(spelt), ContentOf(Good()));
+}
+
+TEST(GroupContent, TheSameBytesAreHashedOnceHoweverOftenTheyAreNamed) {
+  Group group;
+  group.name = "g";
+  group.image_bytes = 3 * kContentPieceBytes;
+  const auto bytes = static_cast<int64_t>(group.image_bytes);
+  for (int i = 0; i < 1000; ++i) {
+    group.tensors.push_back({absl::StrCat(i),
+                             hoist::DType::kU8,
+                             {bytes},
+                             {},
+                             0,
+                             group.image_bytes});
+  }
+  EXPECT_EQ(PlanContent(group).pieces.size(), 3u);
+}
+
+TEST(GroupContent, OverlapsCostNoMoreThanTheImage) {
+  Group group;
+  group.name = "g";
+  group.image_bytes = 3 * kContentPieceBytes;
+  const auto bytes = static_cast<int64_t>(kContentPieceBytes);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    group.tensors.push_back({absl::StrCat(i),
+                             hoist::DType::kU8,
+                             {bytes},
+                             {},
+                             i,
+                             kContentPieceBytes});
+  }
+  EXPECT_EQ(PlanContent(group).pieces.size(), 3u);
+  Group moved = group;
+  std::swap(moved.tensors[0].offset, moved.tensors[1].offset);
+  EXPECT_NE(ContentOf(moved), ContentOf(group));
 }
 
 std::shared_ptr<const Group> Named(const std::string& name) {
@@ -168,12 +216,12 @@ TEST(AppendGroup, GrowsACopyAndLeavesTheOldModel) {
   EXPECT_EQ(two->groups.size(), 2u);
   EXPECT_EQ(two->image_bytes, 2 * 8192u);
   EXPECT_EQ(two->tensors, 12u);
-  EXPECT_EQ(two->group_fingerprints.size(), 2u);
+  EXPECT_EQ(two->group_contents.size(), 2u);
   EXPECT_NE(one->fingerprint, two->fingerprint);
   EXPECT_EQ(FindGroup(*two, "b"), GroupIndex(1));
 }
 
-TEST(AppendGroup, TheFingerprintIsThatOfTheGroupsInOrder) {
+TEST(AppendGroup, TheContentIsThatOfTheGroupsInAnyOrder) {
   ModelSpec empty;
   empty.published = true;
   ASSERT_OK_AND_ASSIGN(const auto a, AppendGroup(empty, Named("a"), {1}));
@@ -181,8 +229,10 @@ TEST(AppendGroup, TheFingerprintIsThatOfTheGroupsInOrder) {
   ASSERT_OK_AND_ASSIGN(const auto b, AppendGroup(empty, Named("b"), {2}));
   ASSERT_OK_AND_ASSIGN(const auto ba, AppendGroup(*b, Named("a"), {1}));
   ASSERT_OK_AND_ASSIGN(const auto again, AppendGroup(*a, Named("b"), {2}));
-  EXPECT_EQ(ab->fingerprint, again->fingerprint);
-  EXPECT_NE(ab->fingerprint, ba->fingerprint);
+  EXPECT_EQ(ab->content, again->content);
+  EXPECT_EQ(ab->content, ba->content);
+  EXPECT_NE(ab->content, a->content);
+  EXPECT_EQ(ab->fingerprint, FingerprintOf(ab->content));
 }
 
 TEST(AppendGroup, TakesNoSecondGroupOfANameAndNoModelOfFiles) {

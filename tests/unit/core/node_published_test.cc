@@ -1,4 +1,5 @@
 // Published groups: the only copy of their bytes until they are spilled.
+#include "daemon/core/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -293,16 +294,18 @@ TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
   auto group = std::make_shared<Group>();
   group->name = "a";
   group->image_bytes = 2 * kPage;
-  Fingerprint fingerprint = {};
-  ASSERT_OK(rig.node().Restore("p", Uid(1), Readers::kOwner, group, fingerprint,
+  const Content content = {7};
+  ASSERT_OK(rig.node().Restore("p", Uid(1), Readers::kOwner, group, content,
                                SpillId(5)));
-  EXPECT_THAT(rig.node().Restore("p", Uid(1), Readers::kOwner, group,
-                                 fingerprint, SpillId(6)),
+  EXPECT_THAT(rig.node().Restore("p", Uid(1), Readers::kOwner, group, content,
+                                 SpillId(6)),
               StatusIs(absl::StatusCode::kAlreadyExists));
   const SessionId owner = rig.Open(1), other = rig.Open(2);
   EXPECT_FALSE(rig.node().Find(other, "p").ok());
   const auto model = rig.node().Find(owner, "p");
   ASSERT_OK(model);
+  // It is still known what its bytes are.
+  EXPECT_OK(rig.node().FindContent(owner, ModelContent({content})));
   EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
   rig.Store(SpillId(5), group);
   rig.StageNow(owner, Key((*model)->id, 0));

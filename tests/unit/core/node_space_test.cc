@@ -341,14 +341,17 @@ TEST(NodeSpace, SelectNamesTheTierWhereItMust) {
   const SessionId session = rig.Open();
   rig.AddModel(session, "m", {1, 1});
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(rig.node().Select({"m", "", {}}, false), StatusIs(kInvalid));
-  EXPECT_THAT(rig.node().Select({"m", "", OnDisk()}, false),
+  EXPECT_THAT(rig.node().Select({"m", "", {}, rig.kAdmin}, false),
               StatusIs(kInvalid));
-  EXPECT_THAT(rig.node().Select({"m", "nope", OnHost()}, false),
+  EXPECT_THAT(rig.node().Select({"m", "", OnDisk(), rig.kAdmin}, false),
+              StatusIs(kInvalid));
+  EXPECT_THAT(rig.node().Select({"m", "nope", OnHost(), rig.kAdmin}, false),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no group")));
-  EXPECT_THAT(*rig.node().Select({"m", "", OnHost()}, false), SizeIs(2));
-  EXPECT_THAT(*rig.node().Select({"m", "g1", OnHost()}, false), SizeIs(1));
-  EXPECT_THAT(*rig.node().Select({"m", "", {}}, true), IsEmpty());
+  EXPECT_THAT(*rig.node().Select({"m", "", OnHost(), rig.kAdmin}, false),
+              SizeIs(2));
+  EXPECT_THAT(*rig.node().Select({"m", "g1", OnHost(), rig.kAdmin}, false),
+              SizeIs(1));
+  EXPECT_THAT(*rig.node().Select({"m", "", {}, rig.kAdmin}, true), IsEmpty());
 }
 
 }  // namespace

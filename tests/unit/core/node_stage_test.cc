@@ -314,9 +314,10 @@ TEST(NodeStage, OtherUsersModelsAreNotThere) {
   const SessionId owner = rig.Open(1), other = rig.Open(2), root = rig.Open(0);
   const ModelId model = rig.AddModel(owner, "m", {2});
   EXPECT_OK(rig.node().Find(owner, "m"));
-  EXPECT_OK(rig.node().Find(root, "m"));
+  EXPECT_OK(rig.node().Find(root, "1:m"));
   constexpr auto kNotFound = absl::StatusCode::kNotFound;
   EXPECT_THAT(rig.node().Find(other, "m"), StatusIs(kNotFound));
+  EXPECT_THAT(rig.node().Find(other, "1:m"), StatusIs(kNotFound));
   EXPECT_THAT(rig.node().Find(other, model), StatusIs(kNotFound));
   rig.StageNow(owner, Key(model, 0));
   const RequestId request = rig.Stage(other, Key(model, 0));
@@ -326,9 +327,10 @@ TEST(NodeStage, OtherUsersModelsAreNotThere) {
   EXPECT_THAT(rig.SetOrder(other, model, {0}), StatusIs(kNotFound));
   // The name is free for the other's own.
   EXPECT_NE(rig.AddModel(other, "m", {1}), model);
-  EXPECT_THAT(rig.node().FindAny("m"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1:m")));
-  EXPECT_OK(rig.node().FindAny("2:m"));
+  // An admin is told whose there are, and takes none unasked.
+  EXPECT_THAT(rig.node().Find(root, "m"),
+              StatusIs(kNotFound, HasSubstr("1:m")));
+  EXPECT_OK(rig.node().Find(root, "2:m"));
 }
 
 TEST(NodeStage, TheSameWeightsAreAttachedToAndOthersRefused) {
@@ -337,8 +339,13 @@ TEST(NodeStage, TheSameWeightsAreAttachedToAndOthersRefused) {
   const ModelId model = rig.AddModel(a, "m", {2});
   EXPECT_EQ(rig.AddModel(b, "m", {2}), model);
   EXPECT_THAT(
-      rig.TryAddModel(b, "m", {2}, /*content=*/1),
+      rig.TryAddModel(a, "m", {2}, /*content=*/1),
       StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("other weights")));
+  // Another user's name is no obstacle, and no way to give them weights.
+  ASSERT_OK_AND_ASSIGN(const ModelPtr own,
+                       rig.TryAddModel(b, "m", {2}, /*content=*/1));
+  EXPECT_NE(own->id, model);
+  EXPECT_EQ((*rig.node().Find(b, "m"))->id, own->id);
 }
 
 TEST(NodeStage, UsersWhoMayNotReadEachOthersModelsShareNoSlab) {

@@ -160,11 +160,12 @@ TEST_F(EngineTest, LoadPinUnpinAndEvict) {
   EXPECT_EQ(loaded.done_bytes, model->spec->image_bytes);
   EXPECT_EQ(loaded.left_out_groups, 0u);
   Answer<absl::StatusOr<CopyTotals>> pin, unpin;
-  rig_.engine().Pin({"m", "", kDevice}, absl::Seconds(10), pin.done());
+  rig_.engine().Pin({"m", "", kDevice, rig_.kAdmin}, absl::Seconds(10),
+                    pin.done());
   EXPECT_EQ(pin.Wait()->groups, model->spec->groups.size());
   ASSERT_OK_AND_ASSIGN(const CopyTotals kept, rig_.Evict("m"));
   EXPECT_EQ(kept.kept, model->spec->groups.size());
-  rig_.engine().Unpin({"m", "", {}}, unpin.done());
+  rig_.engine().Unpin({"m", "", {}, rig_.kAdmin}, unpin.done());
   EXPECT_EQ(unpin.Wait()->groups, model->spec->groups.size());
   ASSERT_OK(rig_.Evict("m"));
   EXPECT_EQ(rig_.UsedOf(kDevice), 0u);

@@ -59,7 +59,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.notes(0), "a note");
 }
 
-TEST_F(AdminTest, ModelOfSeveralOwnersMustBeNamedWithOne) {
+TEST_F(AdminTest, AnothersModelMustBeNamedWithItsOwner) {
   engine_.snapshot.Answer([](auto call) {
     NodeSnapshot snapshot;
     for (uint32_t uid : {1000u, 1001u}) {
@@ -81,9 +81,9 @@ TEST_F(AdminTest, ModelOfSeveralOwnersMustBeNamedWithOne) {
     return admin_->ListGroups(&context, request, response);
   };
   v1::ListGroupsResponse response;
-  const grpc::Status ambiguous = list("m", &response);
-  EXPECT_EQ(ambiguous.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(ambiguous.error_message(), HasSubstr("1000:m, 1001:m"));
+  const grpc::Status nobodys = list("m", &response);
+  EXPECT_EQ(nobodys.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(nobodys.error_message(), HasSubstr("UID:NAME"));
   ASSERT_TRUE(list("1001:m", &response).ok());
   EXPECT_EQ(response.groups(0).name(), "of 1001");
   EXPECT_EQ(list("x", &response).error_code(), grpc::StatusCode::NOT_FOUND);

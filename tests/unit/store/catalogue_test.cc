@@ -22,7 +22,7 @@ class CatalogueTest : public ::testing::Test {
     SpillMeta meta = {.model = std::string("m\0/\xc3", 4),
                       .owner = Uid(4'000'000'000),
                       .readers = Readers::kEveryone,
-                      .group_fingerprint = {9, 8},
+                      .group_content = {9, 8},
                       .group_index = GroupIndex(7)};
     meta.group.name = "";
     meta.group.image_bytes = 8192;
@@ -70,7 +70,7 @@ TEST_F(CatalogueTest, ReopenedHasEveryFieldOfEveryRow) {
   EXPECT_EQ(meta.model, row.meta->model);
   EXPECT_EQ(meta.owner, row.meta->owner);
   EXPECT_EQ(meta.readers, row.meta->readers);
-  EXPECT_EQ(meta.group_fingerprint, row.meta->group_fingerprint);
+  EXPECT_EQ(meta.group_content, row.meta->group_content);
   EXPECT_EQ(meta.group_index, row.meta->group_index);
   EXPECT_EQ(meta.group.name, row.meta->group.name);
   EXPECT_EQ(meta.group.image_bytes, row.meta->group.image_bytes);
@@ -116,7 +116,7 @@ TEST_F(CatalogueTest, AFileThatIsNoDatabaseIsDataLoss) {
 
 TEST_F(CatalogueTest, ANewerSchemaIsRefused) {
   { ASSERT_OK(Catalogue::Open(path_)); }
-  Tamper("PRAGMA user_version=2");
+  Tamper("PRAGMA user_version=3");
   EXPECT_THAT(
       Catalogue::Open(path_),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer")));
@@ -126,7 +126,7 @@ TEST_F(CatalogueTest, RowsThatMakeNoSenseAreDataLoss) {
   for (const char* sql :
        {"UPDATE images SET owner=-1", "UPDATE images SET owner=1<<32",
         "UPDATE images SET group_index=-1", "UPDATE images SET readers=2",
-        "UPDATE images SET fingerprint=x'00'",
+        "UPDATE images SET content=x'00'",
         "UPDATE images SET header_hash=x'0011223344556677889900112233445566'",
         "UPDATE images SET image_bytes=-4096",
         "UPDATE images SET image_bytes=4097",

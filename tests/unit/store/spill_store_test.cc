@@ -88,7 +88,7 @@ TEST_F(SpillStoreTest, ReopenedServesTheSameImagesAndSaysWhatTheyAre) {
   const SpillMeta& meta = *records[0].meta;
   EXPECT_EQ(meta.model, image.meta->model);
   EXPECT_EQ(meta.owner, image.meta->owner);
-  EXPECT_EQ(meta.group_fingerprint, image.meta->group_fingerprint);
+  EXPECT_EQ(meta.group_content, image.meta->group_content);
   EXPECT_EQ(meta.group.tensors[0].name, image.meta->group.tensors[0].name);
   EXPECT_EQ(meta.group.tensors[0].strides,
             image.meta->group.tensors[0].strides);

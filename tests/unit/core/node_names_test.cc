@@ -1,0 +1,145 @@
+// Which model a name or a content means, for whom.
+#include "daemon/core/model_name.h"
+#include "daemon/core/published_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::hoistd::testing::IsOk;
+using ::hoistd::testing::NodeRig;
+using ::hoistd::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
+constexpr auto kExists = absl::StatusCode::kAlreadyExists;
+constexpr uint32_t kMine = 1, kTheirs = 2, kRoot = 0;
+
+TEST(MeantBy, OnesOwnThenRootsAndOthersOnlyIfNamed) {
+  EXPECT_THAT(MeantBy(Uid(7), "m"),
+              ElementsAre(OwnedName{Uid(7), "m"}, OwnedName{Uid(0), "m"}));
+  EXPECT_THAT(MeantBy(Uid(0), "m"), ElementsAre(OwnedName{Uid(0), "m"}));
+  EXPECT_THAT(MeantBy(Uid(7), "8:a:b"), ElementsAre(OwnedName{Uid(8), "a:b"}));
+  EXPECT_THAT(MeantBy(Uid(7), "a:b"),
+              ElementsAre(OwnedName{Uid(7), "a:b"}, OwnedName{Uid(0), "a:b"}));
+  EXPECT_THAT(MeantBy(Uid(7), "99999999999:m"), IsEmpty());
+}
+
+TEST(ModelName, CannotLookLikeAnotherUsers) {
+  EXPECT_THAT(ValidateModelName("1000:llama"),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_OK(ValidateModelName("llama:1000"));
+  EXPECT_OK(ValidateModelName(":llama"));
+}
+
+// What everyone may read is no model of everyone's.
+class NodeNames : public ::testing::Test {
+ protected:
+  ModelPtr Publish(SessionId session, const std::string& model,
+                   uint8_t content) {
+    const RequestId request = rig_.Publish(session, model, "g", 2, content);
+    rig_.Finish(TransferKind::kReceive);
+    const Answer* answer = rig_.AnswerTo(request);
+    EXPECT_OK(answer->status);
+    return answer->model;
+  }
+
+  NodeRig rig_{{.readers = Readers::kEveryone}};
+  const SessionId mine_ = rig_.Open(kMine), theirs_ = rig_.Open(kTheirs),
+                  root_ = rig_.Open(kRoot);
+};
+
+TEST_F(NodeNames, AnothersModelIsNeverMeantByItsName) {
+  Publish(theirs_, "m", 1);
+  EXPECT_THAT(rig_.node().Find(mine_, "m"), StatusIs(kNotFound));
+  EXPECT_OK(rig_.node().Find(mine_, "2:m"));
+  const ModelPtr roots = Publish(root_, "m", 2);
+  EXPECT_EQ((*rig_.node().Find(mine_, "m"))->id, roots->id);
+  const ModelPtr own = Publish(mine_, "m", 3);
+  EXPECT_EQ((*rig_.node().Find(mine_, "m"))->id, own->id);
+  EXPECT_EQ((*rig_.node().Find(theirs_, "0:m"))->id, roots->id);
+}
+
+TEST_F(NodeNames, OnlyItsOwnerAddsToAModel) {
+  const ModelPtr theirs = Publish(theirs_, "m", 1);
+  rig_.Published(mine_, "m", "more", 1);
+  EXPECT_EQ((*rig_.node().Find(theirs_, "m"))->spec->groups.size(), 1u);
+  EXPECT_NE((*rig_.node().Find(mine_, "m"))->id, theirs->id);
+}
+
+TEST_F(NodeNames, AContentIsSharedWhateverItIsCalled) {
+  const ModelPtr theirs = Publish(theirs_, "some name", 9);
+  const Content content = theirs->spec->content;
+  ASSERT_OK_AND_ASSIGN(const ModelPtr found,
+                       rig_.node().FindContent(mine_, content));
+  EXPECT_EQ(found->id, theirs->id);
+  EXPECT_EQ(found->owner, Uid(kTheirs));
+  // Root's goes before another user's, one's own before root's.
+  const ModelPtr roots = Publish(root_, "r", 9);
+  EXPECT_EQ((*rig_.node().FindContent(mine_, content))->id, roots->id);
+  const ModelPtr own = Publish(mine_, "o", 9);
+  EXPECT_EQ((*rig_.node().FindContent(mine_, content))->id, own->id);
+}
+
+TEST_F(NodeNames, AGrownModelHasAnotherContent) {
+  const ModelPtr before = Publish(mine_, "m", 9);
+  rig_.Published(mine_, "m", "more", 1);
+  const ModelPtr after = *rig_.node().Find(mine_, "m");
+  EXPECT_THAT(rig_.node().FindContent(mine_, before->spec->content),
+              StatusIs(kNotFound));
+  EXPECT_OK(rig_.node().FindContent(mine_, after->spec->content));
+  ASSERT_OK(rig_.Forget(mine_, after->id));
+  EXPECT_THAT(rig_.node().FindContent(mine_, after->spec->content),
+              StatusIs(kNotFound));
+}
+
+TEST(NodeContent, KnowingItIsNoRightToRead) {
+  NodeRig rig;  // Readers: the owner.
+  const SessionId mine = rig.Open(kMine), theirs = rig.Open(kTheirs);
+  rig.Published(theirs, "m", "g", 2);
+  const Content content = (*rig.node().Find(theirs, "m"))->spec->content;
+  EXPECT_OK(rig.node().FindContent(theirs, content));
+  EXPECT_THAT(rig.node().FindContent(mine, content), StatusIs(kNotFound));
+  // Not even by an admin, who would then depend on their model.
+  EXPECT_THAT(rig.node().FindContent(rig.Open(kRoot), content),
+              StatusIs(kNotFound));
+}
+
+TEST_F(NodeNames, FilesAreNoContentThatCouldBeAskedFor) {
+  const ModelId files = rig_.AddModel(theirs_, "m", {1});
+  EXPECT_THAT(
+      rig_.node().FindContent(mine_, (*rig_.node().SpecOf(files))->content),
+      StatusIs(kNotFound));
+  // Who opens the same files shares them, under a name of their own too.
+  EXPECT_EQ(rig_.AddModel(mine_, "m", {1}), files);
+}
+
+TEST_F(NodeNames, ReadersOfAModelStayWhatTheyAre) {
+  ASSERT_OK(rig_.TryAddModel(mine_, "m", {1}, 0, Readers::kOwner));
+  EXPECT_OK(rig_.TryAddModel(mine_, "m", {1}));
+  EXPECT_THAT(rig_.TryAddModel(mine_, "m", {1}, 0, Readers::kEveryone),
+              StatusIs(kExists, HasSubstr("you alone")));
+}
+
+TEST_F(NodeNames, ItsOwnerForgetsAModelAndNobodyElse) {
+  const ModelPtr model = Publish(mine_, "m", 1);
+  EXPECT_THAT(rig_.Forget(theirs_, model->id), StatusIs(kDenied));
+  const LeaseId lease = rig_.StageNow(theirs_, {model->id, GroupIndex(0)});
+  EXPECT_THAT(rig_.Forget(mine_, model->id),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  ASSERT_OK(rig_.Release(theirs_, lease));
+  EXPECT_OK(rig_.Forget(mine_, model->id));
+  EXPECT_THAT(rig_.node().Find(mine_, "m"), StatusIs(kNotFound));
+  EXPECT_THAT(rig_.Forget(mine_, model->id), StatusIs(kNotFound));
+  Publish(mine_, "m", 2);  // The name is free.
+  EXPECT_OK(rig_.Forget(root_, (*rig_.node().Find(mine_, "m"))->id));
+}
+
+}  // namespace
+}  // namespace hoistd
