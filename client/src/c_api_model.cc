@@ -224,6 +224,26 @@ int hoist_publish_group(hoist_session* session,
   });
 }
 
+int hoist_find_content(hoist_session* session, const uint8_t* content,
+                       hoist_model** model, hoist_error** error) {
+  return hoist::Guarded(error, [&]() -> hoist::Status {
+    if (session == nullptr) return hoist::Missing("session");
+    if (content == nullptr) return hoist::Missing("content");
+    if (model == nullptr) return hoist::Missing("model");
+    return hoist::Give(
+        session->session->FindContent({content, HOIST_CONTENT_BYTES}), model);
+  });
+}
+
+int hoist_forget_model(hoist_session* session, const hoist_model* model,
+                       hoist_error** error) {
+  return hoist::Guarded(error, [&]() -> hoist::Status {
+    if (session == nullptr) return hoist::Missing("session");
+    if (model == nullptr) return hoist::Missing("model");
+    return session->session->Forget(*model->table);
+  });
+}
+
 const char* hoist_dtype_name(int dtype) {
   const auto known = hoist::DTypeFromNumber(dtype);
   // NameOf's views are of literals, which end in NUL.
@@ -247,6 +267,14 @@ const char* hoist_model_name(const hoist_model* model) {
 
 const uint8_t* hoist_model_fingerprint(const hoist_model* model) {
   return model->table->facts().fingerprint.data();
+}
+
+uint32_t hoist_model_owner(const hoist_model* model) {
+  return model->table->facts().owner_uid;
+}
+
+int hoist_model_readers(const hoist_model* model) {
+  return model->table->facts().readers;
 }
 
 uint64_t hoist_model_image_bytes(const hoist_model* model) {

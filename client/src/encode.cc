@@ -203,6 +203,26 @@ std::string EncodeDescribe(uint64_t request_id, const std::string& name) {
   return Pack(message);
 }
 
+std::string EncodeFindContent(uint64_t request_id,
+                              std::span<const uint8_t> content) {
+  Hoist__V1__FindContentRequest body = HOIST__V1__FIND_CONTENT_REQUEST__INIT;
+  body.content.len = content.size();
+  body.content.data = const_cast<uint8_t*>(content.data());
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_FIND_CONTENT);
+  message.find_content = &body;
+  return Pack(message);
+}
+
+std::string EncodeForget(uint64_t request_id, uint64_t model_id) {
+  Hoist__V1__ForgetModelRequest body = HOIST__V1__FORGET_MODEL_REQUEST__INIT;
+  body.model_id = model_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_FORGET_MODEL);
+  message.forget_model = &body;
+  return Pack(message);
+}
+
 std::string EncodeStage(uint64_t request_id, const StageRequest& request) {
   Hoist__V1__StageRequest body = HOIST__V1__STAGE_REQUEST__INIT;
   body.model_id = request.model_id;

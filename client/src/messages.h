@@ -98,6 +98,9 @@ std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
 std::string EncodeRegister(uint64_t request_id, const RegisterRequest& request);
 std::string EncodePublish(uint64_t request_id, const PublishRequest& request);
 std::string EncodeDescribe(uint64_t request_id, const std::string& name);
+std::string EncodeFindContent(uint64_t request_id,
+                              std::span<const uint8_t> content);
+std::string EncodeForget(uint64_t request_id, uint64_t model_id);
 std::string EncodeStage(uint64_t request_id, const StageRequest& request);
 std::string EncodeReadImage(uint64_t request_id,
                             const ReadImageRequest& request);

@@ -54,6 +54,8 @@ class ModelTable {
     std::array<uint8_t, 16> fingerprint = {};
     uint64_t image_bytes = 0;
     bool published = false;
+    uint32_t owner_uid = 0;
+    int readers = 0;  // HOIST_READERS_*, the proto's numbers.
   };
 
   // Internal: a tensor lies outside its image or spans more than it says, or a

@@ -161,6 +161,16 @@ Result<ModelPtr> Session::Describe(const std::string& name) {
       [&name](uint64_t id) { return EncodeDescribe(id, name); });
 }
 
+Result<ModelPtr> Session::FindContent(std::span<const uint8_t> content) {
+  return CallForModel(
+      [content](uint64_t id) { return EncodeFindContent(id, content); });
+}
+
+Status Session::Forget(const ModelTable& model) {
+  return CallForNothing(
+      [&model](uint64_t id) { return EncodeForget(id, model.facts().id); });
+}
+
 Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
                                   uint32_t device,
                                   std::chrono::milliseconds deadline) {

@@ -52,6 +52,9 @@ class Session {
   Result<ModelPtr> Register(const RegisterRequest& request);
   Result<ModelPtr> Publish(const PublishRequest& request);
   Result<ModelPtr> Describe(const std::string& name);
+  // `content`: 32 bytes.
+  Result<ModelPtr> FindContent(std::span<const uint8_t> content);
+  Status Forget(const ModelTable& model);
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
                            uint32_t device, std::chrono::milliseconds deadline);
   // Into `memfd`, of the image's size and allocated, sealed against growing and

@@ -15,6 +15,7 @@
 #ifndef HOIST_HOIST_H_
 #define HOIST_HOIST_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +30,12 @@
 namespace hoist {
 inline namespace v0 {
 
+enum class Readers {
+  kDefault = HOIST_READERS_DEFAULT,
+  kOwner = HOIST_READERS_OWNER,
+  kEveryone = HOIST_READERS_EVERYONE,
+};
+
 // What a model is made of. Stays valid after its session; move-only.
 class Model {
  public:
@@ -36,6 +43,11 @@ class Model {
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
   std::string_view name() const { return hoist_model_name(handle_.get()); }
+  // The uid whose model it is.
+  uint32_t owner() const { return hoist_model_owner(handle_.get()); }
+  Readers readers() const {
+    return static_cast<Readers>(hoist_model_readers(handle_.get()));
+  }
   uint64_t image_bytes() const {
     return hoist_model_image_bytes(handle_.get());
   }
@@ -286,12 +298,6 @@ enum class Grouping {
   kWhole = HOIST_GROUPS_WHOLE,
 };
 
-enum class Readers {
-  kDefault = HOIST_READERS_DEFAULT,
-  kOwner = HOIST_READERS_OWNER,
-  kEveryone = HOIST_READERS_EVERYONE,
-};
-
 struct GroupSpec {
   std::string name;
   std::vector<std::string> tensors;  // In image order.
@@ -410,6 +416,21 @@ class Session {
   Result<Model> DescribeModel(const std::string& name) {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_describe_model(handle_.get(), name.c_str(), model, error);
+    });
+  }
+
+  // By content, whoever published it; see hoist_find_content.
+  Result<Model> FindContent(
+      const std::array<uint8_t, HOIST_CONTENT_BYTES>& content) {
+    return TakeModel([&](hoist_model** model, hoist_error** error) {
+      return hoist_find_content(handle_.get(), content.data(), model, error);
+    });
+  }
+
+  // Drops a model of this user's. FailedPrecondition: it is in use.
+  Status Forget(const Model& model) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_forget_model(handle_.get(), model.get(), error);
     });
   }
 

@@ -176,13 +176,33 @@ typedef struct hoist_register_options {
   size_t joined_count;
 } hoist_register_options;
 
-/* Attaches to the model if it is registered already from the same files. */
+/* Attaches to the model if it is registered already from the same files: the
+ * user's own of that name, or anybody's that everyone may read, whose name may
+ * be another. ALREADY_EXISTS: the user has other weights of that name. */
 HOIST_API int hoist_register_model(hoist_session* session,
                                    const hoist_register_options* options,
                                    hoist_model** model, hoist_error** error);
-/* A model that this or another session registered or published. */
+/* A model that was registered or published before. "llama" is this user's, or
+ * else root's; "1000:llama" is user 1000's, which they say who may read.
+ * Weights of such a name are what that user made them: use it if you trust
+ * them. */
 HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
                                    hoist_model** model, hoist_error** error);
+
+#define HOIST_CONTENT_BYTES 32
+/* A published model whose groups have these names, tensors and bytes, whoever
+ * published it, under whatever name: this user's, else root's, else one that
+ * everyone may read. hoistd has hashed the bytes that it holds itself, so
+ * nobody can offer others. `content`: HOIST_CONTENT_BYTES bytes, a SHA-256; of
+ * what is said in daemon/core/published_group.h. NOT_FOUND: there is none, or
+ * not for this user. */
+HOIST_API int hoist_find_content(hoist_session* session, const uint8_t* content,
+                                 hoist_model** model, hoist_error** error);
+/* Drops a model of this user's, in every tier; its name is free then.
+ * FAILED_PRECONDITION: it is in use. PERMISSION_DENIED: it is another user's.
+ */
+HOIST_API int hoist_forget_model(hoist_session* session,
+                                 const hoist_model* model, hoist_error** error);
 
 /* Numbers of safetensors' element types. */
 enum {
@@ -237,9 +257,9 @@ typedef struct hoist_publish_options {
 
 /* Adds one group to a published model, which is made if need be; `model`, if
  * not NULL, gets the model as it then is. Tensors with the same data and size
- * are stored once. The bytes are copied before this returns. The same group
- * again is attached to; ALREADY_EXISTS: it has other bytes. RESOURCE_EXHAUSTED:
- * no space on the host in time. */
+ * are stored once. The bytes are copied before this returns. Only its owner
+ * adds to a model. The same group again is attached to; ALREADY_EXISTS: it has
+ * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. */
 HOIST_API int hoist_publish_group(hoist_session* session,
                                   const hoist_publish_options* options,
                                   hoist_model** model, hoist_error** error);
@@ -249,6 +269,9 @@ HOIST_API uint64_t hoist_model_id(const hoist_model* model);
 HOIST_API const char* hoist_model_name(const hoist_model* model);
 /* 16 bytes: what the weights are. */
 HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
+/* The uid whose model it is, and who may read it (HOIST_READERS_*). */
+HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
+HOIST_API int hoist_model_readers(const hoist_model* model);
 HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
 HOIST_API int hoist_model_is_published(const hoist_model* model);
 HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);

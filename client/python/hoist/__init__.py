@@ -23,7 +23,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
 from ._host_image import HostImage
 from ._library import library_path, library_version
 from ._registration import Joined
-from ._session import Device, Lease, Session, connect
+from ._session import Device, Lease, Session, connect, forget
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
 from ._surroundings import require
@@ -36,7 +36,7 @@ __all__ = [
     "Model", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
     "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",
     "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
-    "UnknownError", "connect", "library_path", "library_version",
+    "UnknownError", "connect", "forget", "library_path", "library_version",
 ]
 __version__ = "0.1.0"
 

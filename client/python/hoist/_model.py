@@ -11,6 +11,9 @@ from ._errors import NotFound
 from ._library import GroupInfo, TensorRecord, ask, call, load, sized
 
 
+_READERS = {1: "owner", 2: "everyone"}  # HOIST_READERS_*
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
     """A tensor's place in its group's image; strides are in elements."""
@@ -56,6 +59,8 @@ class Model:
         self.id: int = ask("model_id", handle)
         self.name: str = ask("model_name", handle).decode()
         self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
+        self.owner: int = ask("model_owner", handle)  # A uid.
+        self.readers = _READERS.get(ask("model_readers", handle), "owner")
         self.image_bytes: int = ask("model_image_bytes", handle)
         self.published = bool(ask("model_is_published", handle))
         self.groups: list[Group] = []

@@ -32,6 +32,22 @@ class Device:
     pool_bytes: int
 
 
+def forget(model: Model | str, *, session: Session | None = None) -> None:
+    """Drops a model of this user's from hoistd, in every tier.
+
+    model: it, or its name; "Class-..." is what attach calls a module's weights
+        (`Model.name`, and `hoistctl models`).
+    session: None: one for this call, as connect() finds hoistd.
+
+    FailedPrecondition: somebody uses it. PermissionDenied: another user's.
+    NotFound: there is no such model.
+    """
+    if session is None:
+        with connect() as own:
+            return forget(model, session=own)
+    session.forget(session.model(model) if isinstance(model, str) else model)
+
+
 def _milliseconds(seconds: float) -> int:
     return max(0, round(seconds * 1000))
 
@@ -135,8 +151,31 @@ class Session:
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
-        """A model that was registered or published before."""
+        """A model that was registered or published before.
+
+        "llama" is this user's, or else root's; "1000:llama" is user 1000's,
+        whose weights are what that user made them.
+        """
         return self._model("describe_model", text(name))
+
+    def find_content(self, content: bytes) -> Model:
+        """A published model of this content, whoever published it: this
+        user's, else root's, else one that everyone may read. hoistd hashed its
+        bytes itself. NotFound: there is none.
+
+        content: 32 bytes, a SHA-256; daemon/core/published_group.h says of what.
+        """
+        if len(content) != 32:
+            raise InvalidArgument(
+                f"content has {len(content)} bytes; a SHA-256 has 32")
+        return self._model("find_content", c.create_string_buffer(content, 32))
+
+    def forget(self, model: Model) -> None:
+        """Drops a model of this user's in every tier; its name is free then.
+
+        FailedPrecondition: it is in use. PermissionDenied: another user's.
+        """
+        call("forget_model", self._handle, model._handle)
 
     def _model(self, verb: str, argument: Any) -> Model:
         handle = c.c_void_p()

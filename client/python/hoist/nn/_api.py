@@ -18,7 +18,7 @@ from ._budget import Budget, to_bytes
 from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
                        check_storage_type, modules_that_match)
 from ._grouping import Groups
-from ._hand_over import known_model, name_by_content
+from ._hand_over import content_of, known_model, same_model
 from ._hooks import attachment_of, attachments_in, find_attached
 from ._layout import choose_storage, lay_out
 from ._options import Idle, M, Names, Where, as_names
@@ -91,17 +91,24 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         raise FailedPrecondition(
             "the module's weights are on the meta device; give name=, the "
             "model that hoistd has them in, or use hoist.load for files")
-    if name is None:
-        name = name_by_content(root, specs)
+    original = None
+    source = None  # What the weights are, where it is known before hoistd says.
+    if on_meta:
+        assert name is not None
         original = known_model(wanted.session, name, specs, cast=False)
-    else:
-        original = (known_model(wanted.session, name, specs, cast=False)
-                    if on_meta else None)
-    if on_meta and original is None:
-        raise NotFound(f'hoistd has no model "{name}" with all of these groups')
+        if original is None:
+            raise NotFound(
+                f'hoistd has no model "{name}" with all of these groups')
+    elif name is None or storage_dtype is not None:
+        source = content_of(specs)
+    if name is None:
+        assert source is not None
+        name = f"{type(root).__name__}-{source.hex()[:16]}"
+        original = same_model(wanted.session, source)
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"attach {name}", total) as advance:
-        assemble(root, wanted, specs, excluded, original, name, advance)
+        assemble(root, wanted, specs, excluded, original, name, advance,
+                 source.hex() if source is not None else None)
     return module
 
 

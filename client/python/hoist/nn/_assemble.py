@@ -54,9 +54,14 @@ class Wanted:
 
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
              excluded: set[nn.Module], original: Model | None,
-             name: str, advance: Callable[[int], None]) -> Attachment:
+             name: str, advance: Callable[[int], None],
+             source: str | None = None) -> Attachment:
     """Hands the groups over, unless hoistd has them (`original`), and attaches
-    the module. If that fails, the module has its own weights again."""
+    the module. If that fails, the module has its own weights again.
+
+    name: where they are handed over to, and what is derived is named after.
+    source: what they are, in hexadecimal digits; None: as `original` says.
+    """
     _check_order(wanted, specs)
     attachment = Attachment(
         root, wanted.session, wanted.idle, wanted.exclude_kwargs)
@@ -66,7 +71,8 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
                           for stored in spec.stored}
     attachment.parts, shares = _spread(wanted, specs)
     try:
-        _make_live(attachment, wanted, specs, original, name, advance, shares)
+        _make_live(attachment, wanted, specs, original, name, source, advance,
+                   shares)
         # What hoistd allocates on a device may need what the module had there.
         give_back_free_memory(any(device.type == "cuda" for device in
                                   attachment.devices.values()))
@@ -145,14 +151,17 @@ def _needed_at_once(specs: list[GroupSpec]) -> list[list[int]]:
 
 
 def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
-               original: Model | None, name: str,
+               original: Model | None, name: str, source: str | None,
                advance: Callable[[int], None], shares: list[int]) -> None:
     """The groups in order, each let go by the module once hoistd has it."""
     session = wanted.session
     cast_to = None
     staged: Model | None = None
     if wanted.storage_dtype is not None:
-        cast_to = cast_name(name, specs, wanted.storage_dtype)
+        if original is not None:
+            source = original.fingerprint.hex()
+        assert source is not None
+        cast_to = cast_name(name, source, specs, wanted.storage_dtype)
         staged = known_model(session, cast_to, specs, cast=True)
 
     def hand_over(spec: GroupSpec) -> tuple[Group, Group]:
@@ -176,8 +185,11 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         for stored in spec.stored:
             stored.tensor = None
         advance(spec.nbytes)
-    attachment.original = session.model(name)
-    attachment.model = session.model(cast_to or name)
+    # As it is now that every group is in it.
+    attachment.original = original if original is not None else (
+        session.model(name))
+    attachment.model = attachment.original if cast_to is None else (
+        staged if staged is not None else session.model(cast_to))
 
 
 def _ahead(work: Callable[[GroupSpec], Any],
@@ -208,7 +220,7 @@ def _pin(attachment: Attachment, wanted: Wanted) -> None:
 def _plan(attachment: Attachment, wanted: Wanted) -> None:
     """A plan for each device, of what is not pinned."""
     # Groups' handles are of the model as it was when each was handed over.
-    model = wanted.session.model(attachment.model.name)
+    model = attachment.model
     order = ([group.spec.name for group in attachment.groups]
              if isinstance(wanted.order, str) else wanted.order)
     by_name = {group.spec.name: group for group in attachment.groups}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Callable, Mapping
 
 import torch
@@ -11,14 +10,15 @@ from .._host_image import HostImage
 from .._model import Model
 from ._assemble import Wanted
 from ._checkpoint import Computed
-from ._hand_over import cast_name, known_model, publish_cast
+from ._hand_over import (cast_name, derived_name, known_model,
+                         publish_cast)
 from ._layout import GroupSpec
 from ._matching import input_name, retype
 from ._progress import progress_bar
 
 
 def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
-            dtype: torch.dtype | None,
+            name: str, dtype: torch.dtype | None,
             computed: Mapping[str, tuple[Computed, str]]) -> Model:
     """The files' model, or a published one: with what is computed from the
     files' tensors, and with floating parameters as `dtype`. It is made a group
@@ -31,11 +31,14 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
             and weight.dtype.is_floating_point}
     if not computed and not any(spec.storage for spec in specs):
         return original
-    name = original.name
+    # By its own name: `original` may be another user's, who named it.
+    source = original.fingerprint.hex()
     if computed:
-        name += f"@{_computed_name(computed)}"
+        recipes = _recipes(computed)
+        name = derived_name(name, "computed", source, recipes)
+        source += repr(recipes)
     if dtype is not None and any(spec.storage for spec in specs):
-        name = cast_name(name, specs, dtype)
+        name = cast_name(name, source, specs, dtype)
     converted = known_model(wanted.session, name, specs, cast=True)
     if converted is None:
         total = sum(spec.nbytes for spec in specs)
@@ -54,11 +57,10 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
     return converted
 
 
-def _computed_name(computed: Mapping[str, tuple[Computed, str]]) -> str:
+def _recipes(computed: Mapping[str, tuple[Computed, str]]
+             ) -> list[tuple[str, object]]:
     """Another version or configuration may compute otherwise."""
-    digest = hashlib.sha256(repr(sorted(
-        (name, one.recipe) for name, (one, _) in computed.items())).encode())
-    return f"computed-{digest.hexdigest()[:16]}"
+    return sorted((name, one.recipe) for name, (one, _) in computed.items())
 
 
 def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]

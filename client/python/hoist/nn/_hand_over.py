@@ -20,21 +20,40 @@ from ._layout import GroupSpec
 
 _PIECE = 16 << 20  # Hashed at once, by one thread.
 
-def name_by_content(module: nn.Module, specs: Iterable[GroupSpec]) -> str:
-    """The module's class and a hash of its groups and bytes, so that the same
-    weights in the same groups have the same name in every worker."""
-    digest = hashlib.sha256()
+
+def content_of(specs: Iterable[GroupSpec]) -> bytes:
+    """What hoistd would find the groups to be if they were handed over: a
+    SHA-256 of their names, tensors and bytes, of which it makes its own
+    (daemon/core/published_group.h says of what)."""
     with concurrent.futures.ThreadPoolExecutor(
             min(16, os.cpu_count() or 1)) as pool:
-        for spec in specs:
-            digest.update(repr((spec.name, len(spec.stored))).encode())
-            for stored in spec.stored:
-                meta = stored.meta
-                digest.update(repr((stored.name, meta.dtype, meta.shape,
-                                    meta.stride())).encode())
-                for piece in pool.map(_sha256, _pieces(stored)):
-                    digest.update(piece)
-    return f"{type(module).__name__}-{digest.hexdigest()[:16]}"
+        groups = sorted(_group_content(spec, pool) for spec in specs)
+    return hashlib.sha256(_text("hoist model 2") + _number(len(groups))
+                          + b"".join(groups)).digest()
+
+
+def _group_content(spec: GroupSpec,
+                   pool: concurrent.futures.ThreadPoolExecutor) -> bytes:
+    digest = hashlib.sha256(_text("hoist group 2") + _text(spec.name)
+                            + _number(len(spec.stored)))
+    for stored in spec.stored:
+        meta = stored.meta
+        pieces = b"".join(pool.map(_sha256, _pieces(stored)))
+        digest.update(
+            _text(stored.name) + _text(_dtypes.from_torch(meta.dtype))
+            + _number(len(meta.shape))
+            + b"".join(map(_number, (*meta.shape, *meta.stride())))
+            + _number(stored.nbytes) + hashlib.sha256(pieces).digest())
+    return digest.digest()
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _number(len(data)) + data
 
 
 def _pieces(stored: Stored) -> Iterable[Any]:
@@ -74,7 +93,8 @@ def _on_cpu(stored: Stored) -> torch.Tensor:
 
 def known_model(session: _session.Session, name: str,
                 specs: list[GroupSpec], cast: bool) -> Model | None:
-    """The model of that name, if hoistd has it with all of these groups.
+    """The model of that name, this user's or root's, if hoistd has it with all
+    of these groups.
 
     FailedPrecondition: it has groups of these names with other tensors.
     """
@@ -86,6 +106,14 @@ def known_model(session: _session.Session, name: str,
         if spec.name in model:
             check_group(model[spec.name], spec, cast)
     return model if all(spec.name in model for spec in specs) else None
+
+
+def same_model(session: _session.Session, content: bytes) -> Model | None:
+    """A model that hoistd has found to be these weights, whosever it is."""
+    try:
+        return session.find_content(content)
+    except NotFound:
+        return None
 
 
 def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
@@ -158,11 +186,16 @@ def _publish(session: _session.Session, model: str, group: str,
             "them named by their content") from None
 
 
-def cast_name(name: str, specs: Iterable[GroupSpec],
+def cast_name(name: str, source: str, specs: Iterable[GroupSpec],
               storage: torch.dtype) -> str:
-    """Of the model that holds `name`'s weights as `storage`: it tells which of
-    them are cast."""
-    rule = hashlib.sha256(repr([(spec.name, sorted(spec.storage))
-                                for spec in specs]).encode())
-    return (f"{name}@{str(storage).removeprefix('torch.')}-"
-            f"{rule.hexdigest()[:8]}")
+    """Of the model that holds `source`'s weights as `storage`: it tells which
+    of them are cast. `source`: what they are, in hexadecimal digits."""
+    return derived_name(name, str(storage).removeprefix("torch."), source,
+                        [(spec.name, sorted(spec.storage)) for spec in specs])
+
+
+def derived_name(name: str, what: str, *depends_on: object) -> str:
+    """Of weights that are made from others: all that makes them what they are
+    is in it, as this user's workers find them by name."""
+    digest = hashlib.sha256(repr(depends_on).encode())
+    return f"{name}@{what}-{digest.hexdigest()[:32]}"

@@ -110,13 +110,13 @@ def load(  # type: ignore[misc]
                         f"{identity(files, repr((rule, joined)))}")
         original = wanted.session.register(found, name, groups=rule,
                                            joined=joined)
-    original = convert(wanted, specs, original, dtype, matched.computed)
+    original = convert(wanted, specs, original, name, dtype, matched.computed)
     if storage_dtype is not None:
         choose_storage(module, specs, storage_dtype, wanted.skip)
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"load {original.name}", total) as advance:
         attachment = assemble(module, wanted, specs, excluded, original,
-                              original.name, advance)
+                              name, advance)
     attachment.note_change()  # Buffers of the factory's go to the device.
     return made
 
