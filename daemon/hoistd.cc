@@ -3,6 +3,7 @@
 #include <grp.h>
 #include <spdlog/spdlog.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -150,6 +151,40 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
   return options;
 }
 
+// Of a pool, what one user may have where hoistd.toml does not say.
+uint64_t ButAnEighth(uint64_t pool) { return pool - pool / 8; }
+
+// Root and hoistd's own user run most nodes' workers, and as admins could take
+// all there is anyway: only what is set in hoistd.toml bounds their bytes.
+QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
+                      const std::vector<uint64_t>& device_pools) {
+  // What plans may hold in all: Node::HoldableBytes.
+  const uint64_t holdable = host_pool / 5 * 4;
+  const auto fill = [&](bool trusted) {
+    const auto bytes = [&](const std::optional<SizeOrPercent>& set,
+                           uint64_t whole, uint64_t shared) {
+      if (set.has_value()) return set->Of(whole);
+      return trusted ? QuotaLimits::kNone : ButAnEighth(shared);
+    };
+    QuotaLimits limits;
+    limits.sessions = config.sessions;
+    limits.plans = config.plans;
+    limits.models = config.models;
+    limits.held_bytes = bytes(config.held_bytes, host_pool, holdable);
+    limits.published_bytes =
+        bytes(config.published_bytes, host_pool, host_pool);
+    for (const uint64_t pool : device_pools) {
+      limits.device_bytes.push_back(bytes(config.device_bytes, pool, pool));
+    }
+    return limits;
+  };
+  QuotaOptions options;
+  options.each = fill(/*trusted=*/false);
+  options.trusted = {Uid(0), Uid(geteuid())};
+  options.of_trusted = fill(/*trusted=*/true);
+  return options;
+}
+
 std::optional<gid_t> GroupId(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const group* found = getgrnam(name.c_str());
@@ -228,6 +263,8 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
         {device->info(), pool, std::min(config.device.slab_bytes, pool)});
     served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
   }
+  parts.node.quota = QuotasOf(config.quota, parts.node.host_capacity_bytes,
+                              parts.node.device_capacity_bytes);
   parts.mover.host = host->span();
   parts.mover.io = io.get();
   parts.mover.store = store.get();

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "daemon/config/size.h"
 #include "daemon/core/tensor.h"
 
 namespace hoistd {
@@ -76,6 +77,19 @@ struct ModelsConfig {
   bool operator==(const ModelsConfig&) const = default;
 };
 
+// What one user (uid) may hold. nullopt, "auto": root and hoistd's own user may
+// have all there is, and every other leaves an eighth to the rest.
+struct QuotaConfig {
+  uint32_t sessions = 256;
+  uint32_t plans = 256;  // Those that wait for their ring included.
+  uint32_t models = 4096;
+  std::optional<SizeOrPercent> held_bytes;       // Of the host pool.
+  std::optional<SizeOrPercent> published_bytes;  // Of the host pool.
+  std::optional<SizeOrPercent> device_bytes;     // Of each device's pool.
+
+  bool operator==(const QuotaConfig&) const = default;
+};
+
 struct LogConfig {
   enum class Level { kDebug, kInfo, kWarning, kError };
   enum class Sink { kAuto, kJournal, kStderr };
@@ -92,6 +106,7 @@ struct Config {
   HostConfig host;
   DiskConfig disk;
   ModelsConfig models;
+  QuotaConfig quota;
   LogConfig log;
 
   bool operator==(const Config&) const = default;

@@ -69,6 +69,22 @@ bool SetSizeOrAuto(const toml::node& value, std::optional<uint64_t>* to) {
   return true;
 }
 
+bool SetQuota(const toml::node& value, std::optional<SizeOrPercent>* to) {
+  if (Text(value) == "auto") {
+    to->reset();
+    return true;
+  }
+  std::optional<SizeOrPercent> amount;
+  if (const auto text = Text(value)) {
+    amount = ParseSizeOrPercent(*text);
+  } else if (const auto bytes = Size(value)) {
+    amount = SizeOrPercent{.bytes = *bytes};
+  }
+  if (!amount.has_value() || *amount == SizeOrPercent()) return false;
+  *to = amount;
+  return true;
+}
+
 bool SetSlab(const toml::node& value, uint64_t* to) {
   constexpr uint64_t kGranularity = uint64_t{2} << 20;
   const std::optional<uint64_t> size = Size(value);
@@ -155,6 +171,11 @@ constexpr absl::string_view kSocketAllowed =
 constexpr absl::string_view kSizeOrAutoAllowed =
     "\"auto\", a size such as \"64GiB\" or \"512MiB\", or a number of bytes";
 
+constexpr absl::string_view kQuotaAllowed =
+    "\"auto\", a share such as \"50%\", a size such as \"64GiB\", or a number "
+    "of bytes";
+constexpr absl::string_view kCountAllowed = "a whole number, 1 to 1000000";
+
 const ConfigKey kKeys[] = {
     {"server.socket", kSocketAllowed,
      [](Node& v, Config& c) { return SetSocketPath(v, &c.server.socket); }},
@@ -233,6 +254,24 @@ const ConfigKey kKeys[] = {
            v, &c.models.readers,
            {{"owner", Readers::kOwner}, {"everyone", Readers::kEveryone}});
      }},
+    {"quota.sessions", kCountAllowed,
+     [](Node& v, Config& c) {
+       return SetCount<1, 1'000'000>(v, &c.quota.sessions);
+     }},
+    {"quota.plans", kCountAllowed,
+     [](Node& v, Config& c) {
+       return SetCount<1, 1'000'000>(v, &c.quota.plans);
+     }},
+    {"quota.models", kCountAllowed,
+     [](Node& v, Config& c) {
+       return SetCount<1, 1'000'000>(v, &c.quota.models);
+     }},
+    {"quota.held_bytes", kQuotaAllowed,
+     [](Node& v, Config& c) { return SetQuota(v, &c.quota.held_bytes); }},
+    {"quota.published_bytes", kQuotaAllowed,
+     [](Node& v, Config& c) { return SetQuota(v, &c.quota.published_bytes); }},
+    {"quota.device_bytes", kQuotaAllowed,
+     [](Node& v, Config& c) { return SetQuota(v, &c.quota.device_bytes); }},
     {"log.level", "\"debug\", \"info\", \"warning\" or \"error\"",
      [](Node& v, Config& c) {
        using L = LogConfig::Level;

@@ -48,6 +48,20 @@ std::optional<uint64_t> ParseSize(absl::string_view text) {
   return std::nullopt;
 }
 
+std::optional<SizeOrPercent> ParseSizeOrPercent(absl::string_view text) {
+  absl::string_view number = absl::StripAsciiWhitespace(text);
+  if (!absl::ConsumeSuffix(&number, "%")) {
+    const std::optional<uint64_t> bytes = ParseSize(text);
+    if (!bytes.has_value()) return std::nullopt;
+    return SizeOrPercent{.bytes = *bytes};
+  }
+  uint32_t percent = 0;
+  const bool digits = !number.empty() && absl::ascii_isdigit(number.front());
+  if (!digits || !absl::SimpleAtoi(number, &percent)) return std::nullopt;
+  if (percent < 1 || percent > 100) return std::nullopt;
+  return SizeOrPercent{.percent = percent};
+}
+
 std::optional<uint64_t> ParseRate(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   if (text == "0") return 0;

@@ -5,11 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/status.h"
 
 namespace hoistd {
 
 Node::Node(const NodeOptions& options, std::vector<Device*> devices)
-    : options_(options), devices_(std::move(devices)) {
+    : options_(options), devices_(std::move(devices)), quota_(options.quota) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
     const DeviceSpaceOptions space = {options_.device_capacity_bytes[i],
@@ -25,6 +26,8 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
         "hoistd is draining and takes no new sessions; try another node, or "
         "wait for `hoistctl drain --resume`");
   }
+  HOIST_RETURN_IF_ERROR(quota_.Check(args.peer.uid, Quota::kSessions, 1));
+  quota_.Add(args.peer.uid, Quota::kSessions, 1);
   const SessionId id(++last_id_);
   SessionEntry& session = sessions_[id];
   session.args = args;
@@ -62,6 +65,12 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   });
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
+  const Uid uid = found->second.args.peer.uid;
+  // Of stages that were waiting.
+  for (const auto& [ref, count] : found->second.claims) {
+    quota_.Unuse(uid, ref);
+  }
+  quota_.Remove(uid, Quota::kSessions, 1);
   sessions_.erase(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
@@ -105,7 +114,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
     const Incoming& incoming = incoming_.at(request);
     effects.answers.push_back(
         {incoming.request, absl::ResourceExhaustedError(absl::StrCat(
-                               "no space to receive the group in time: ",
+                               "no space to receive the group: ",
                                std::string(incoming.blocked.message())))});
     DropIncoming(incoming);
     incoming_.erase(request);

@@ -32,6 +32,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/model_name.h"
 #include "daemon/core/order_book.h"
+#include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
@@ -79,6 +80,7 @@ struct NodeOptions {
   std::vector<uint64_t> device_capacity_bytes;  // One a device.
   bool can_spill = false;
   Readers default_readers = Readers::kOwner;
+  QuotaOptions quota;
   // Rough rates, to weigh one copy against another; they need not be exact.
   double host_bytes_per_second = 50e9;
   double disk_bytes_per_second = 3e9;
@@ -86,7 +88,8 @@ struct NodeOptions {
 
 // Threads:  one at a time.
 // Owns:     the books, and the devices' slabs. Borrows `devices`.
-// Bounds:   sessions and requests are bounded by those who call.
+// Bounds:   what one user holds is bounded by `quota`; sessions in all, and
+//           requests, by those who call.
 // Restart:  not persistent; files are registered again, spilled models are
 //           restored from the store's list.
 class Node {
@@ -109,7 +112,7 @@ class Node {
 
   // --- Sessions -----------------------------------------------------------
 
-  // Unavailable: draining.
+  // Unavailable: draining. ResourceExhausted: the user has too many.
   absl::StatusOr<SessionId> OpenSession(const OpenSessionArgs& args,
                                         absl::Time now, Effects& effects);
   void CloseSession(SessionId session, absl::Time now, Effects& effects);
@@ -121,7 +124,7 @@ class Node {
   // A model read from files. The user's own of that name and the same weights
   // is attached to, and so is one of the same files that everyone may read,
   // whosever it is. AlreadyExists: the user has other weights of that name, or
-  // the same for other readers.
+  // the same for other readers. ResourceExhausted: they have too many.
   absl::StatusOr<ModelPtr> AddModel(SessionId session,
                                     std::shared_ptr<const ModelSpec> spec,
                                     std::optional<Readers> readers,
@@ -202,6 +205,10 @@ class Node {
   void PlanUsed(PlanId plan, GroupIndex group, absl::Time now);
   // Of the host, by all plans.
   uint64_t held_bytes() const;
+  // What this plan may hold of the host in all, now: beside what others hold,
+  // and within what its user may. A need that is urgent is held beyond that,
+  // since the plan could not go on.
+  uint64_t HoldableBytes(PlanId plan) const;
 
   // --- Admin --------------------------------------------------------------
 
@@ -220,6 +227,9 @@ class Node {
                         Effects& effects);
   void SetDraining(bool draining) { draining_ = draining; }
   NodeSnapshot Snapshot(absl::Time now) const;
+  const QuotaBook& quota() const { return quota_; }
+  // What `quota` must say, counted anew from all that is there.
+  std::map<Uid, Holdings> CountHoldings() const;
 
   // --- What happens -------------------------------------------------------
 
@@ -289,6 +299,7 @@ class Node {
   // A plan whose ring has no space yet.
   struct PendingPlan {
     SessionId session;
+    Uid uid;
     PlanGrant grant;  // But for the ring's place and the slabs.
     absl::Time deadline;
     bool no_wait = false;
@@ -297,6 +308,7 @@ class Node {
   };
   struct PlanEntry {
     SessionId session;
+    Uid uid;  // The session may be gone before the plan is.
     PlanGrant grant;
     OwnerId ring_owner;          // If it has a ring.
     std::set<GroupIndex> asked;  // For the host.
@@ -335,6 +347,25 @@ class Node {
   void EndPlansOf(SessionId session, Effects& effects);
   std::vector<SlabUse> NewSlabs(SessionEntry& session, DeviceIndex device,
                                 uint64_t offset, uint64_t bytes);
+
+  // node_quota.cc
+  absl::Status CheckDeviceQuota(SessionId session, const CopyRef& copy) const;
+  absl::Status FitsQuota(SessionId session, const SetPlanArgs& args,
+                         const PlanGrant& grant) const;
+  uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
+                     std::optional<ModelId> but) const;
+  std::set<CopyRef> UserCopies(Uid uid, DeviceIndex device,
+                               std::optional<PlanId> except) const;
+  uint64_t UserRingBytes(Uid uid, DeviceIndex device,
+                         std::optional<PlanId> except) const;
+  void ChargePlan(Uid uid, const PlanGrant& grant);
+  // Ended: its residents are nobody's promise any more.
+  void UnchargeResidents(Uid uid, const PlanGrant& grant);
+  // Gone.
+  void UnchargePlan(Uid uid, const PlanGrant& grant);
+  absl::Status MakeRoomToPublish(Incoming& incoming, absl::Time now,
+                                 Effects& effects);
+  bool Unsaved(const GroupEntry& group) const;
 
   // node_models.cc
   ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
@@ -435,6 +466,7 @@ class Node {
   ExtentMap host_;
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;
+  QuotaBook quota_;
 
   std::map<SessionId, SessionEntry> sessions_;
   absl::flat_hash_map<LeaseId, LeaseEntry> leases_;

@@ -42,6 +42,7 @@ absl::Status NoModel(absl::string_view name) {
 
 ModelPtr Node::MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
                          Readers readers) {
+  quota_.Add(owner, Quota::kModels, 1);
   auto model = std::make_shared<Model>();
   model->id = ModelId(++last_id_);
   model->owner = owner;
@@ -120,6 +121,7 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
       same != nullptr && same->owner != peer->uid) {
     return same;
   }
+  HOIST_RETURN_IF_ERROR(quota_.Check(peer->uid, Quota::kModels, 1));
   ModelEntry& entry = Enlist(MakeModel(
       std::move(spec), peer->uid, readers.value_or(options_.default_readers)));
   for (const auto& group : entry.model->spec->groups) {
@@ -264,6 +266,11 @@ void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
       FindGroup(*model->model->spec, incoming.group->name).has_value();
   if (!known) {
     if (incoming.tried_at == space_epoch_) return;
+    if (absl::Status s = MakeRoomToPublish(incoming, now, effects); !s.ok()) {
+      incoming.blocked = std::move(s);
+      incoming.tried_at = space_epoch_;
+      return;
+    }
     Need need;
     need.urgent = true;
     const absl::StatusOr<uint64_t> offset = AllocateHost(
@@ -274,6 +281,8 @@ void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
       return;
     }
     incoming.offset = *offset;
+    quota_.Add(incoming.owner, Quota::kPublishedBytes,
+               SpaceOf(*incoming.group));
   }
   Transfer& transfer =
       NewTransfer(TransferKind::kReceive, {}, /*urgent=*/true, effects);
@@ -286,6 +295,8 @@ void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
 
 void Node::DropIncoming(const Incoming& incoming) {
   if (!incoming.offset.has_value()) return;
+  quota_.Remove(incoming.owner, Quota::kPublishedBytes,
+                SpaceOf(*incoming.group));
   host_.Free(*incoming.offset);
   ++space_epoch_;
 }
@@ -337,6 +348,7 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
         "the group was forgotten while it was compared; publish again");
   }
   if (entry == nullptr) {
+    HOIST_RETURN_IF_ERROR(quota_.Check(incoming.owner, Quota::kModels, 1));
     auto spec = std::make_shared<ModelSpec>();
     spec->name = incoming.model;
     spec->published = true;
@@ -402,8 +414,14 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
           ToString(place.at), "; `hoistctl sessions` shows who holds leases"));
     }
   }
+  const Uid owner = entry->model->owner;
+  quota_.Remove(owner, Quota::kModels, 1);
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
     const GroupKey key = {id, GroupIndex(g)};
+    if (Unsaved(entry->groups[g])) {
+      quota_.Remove(owner, Quota::kPublishedBytes,
+                    SpaceOf(*entry->groups[g].group));
+    }
     FailNeeds(key, absl::NotFoundError(absl::StrCat(name, " was forgotten")),
               effects);
     for (auto& [place, copy] : entry->groups[g].copies) {

@@ -133,6 +133,7 @@ uint64_t Node::Promisable(SessionId session, const SetPlanArgs& args,
       RingBytes(args.device, std::nullopt, args.replaces) +
           BytesOf(PromisedCopies(args.device, session, args.replaces), but));
   const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
+  room = std::min(room, QuotaRoom(session, args, but));
   if (limit == 0) return room;
   return std::min(
       room,
@@ -256,6 +257,7 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
         HumanBytes(limit), " of a device, and ", HumanBytes(own_taken),
         " is taken by its leases and plans: connect with a larger budget"));
   }
+  HOIST_RETURN_IF_ERROR(FitsQuota(session, args, grant));
   const uint64_t capacity = spaces_[args.device.number()]->capacity();
   const std::set<CopyRef> promised =
       PromisedCopies(args.device, session, args.replaces);
@@ -271,6 +273,9 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
 
 absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
                                 const PlanGrant& grant) const {
+  if (!args.replaces.has_value()) {
+    HOIST_RETURN_IF_ERROR(quota_.Check(PeerOf(session)->uid, Quota::kPlans, 1));
+  }
   absl::Status fits = Fits(session, args, grant);
   if (fits.ok()) return fits;
   const uint64_t does = BudgetThatDoes(session, args);
@@ -331,9 +336,11 @@ void Node::SetPlan(RequestId request, SessionId session,
   }
   PendingPlan pending;
   pending.session = session;
+  pending.uid = PeerOf(session)->uid;
   pending.grant = *std::move(grant);
   pending.no_wait = args.deadline <= absl::ZeroDuration();
   pending.deadline = now + args.deadline;
+  ChargePlan(pending.uid, pending.grant);
   if (pending.grant.ring_bytes == 0) {
     PlanStands(request, std::move(pending), OwnerId(), effects);
     return;
@@ -386,6 +393,8 @@ void Node::ExpirePlans(absl::Time now, Effects& effects) {
         {it->first, absl::ResourceExhaustedError(absl::StrCat(
                         "no space for the plan's ring: ",
                         std::string(it->second.blocked.message())))});
+    UnchargeResidents(it->second.uid, it->second.grant);
+    UnchargePlan(it->second.uid, it->second.grant);
     it = pending_plans_.erase(it);
   }
 }
@@ -413,6 +422,7 @@ void Node::PlanStands(RequestId request, PendingPlan pending,
   effects.answers.push_back(std::move(answer));
   PlanEntry& entry = plans_[id];
   entry.session = pending.session;
+  entry.uid = pending.uid;
   entry.grant = std::move(grant);
   entry.ring_owner = ring_owner;
 }
@@ -440,6 +450,7 @@ absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
   }
   PlanEntry& plan = found->second;
   plan.ended = true;
+  UnchargeResidents(plan.uid, plan.grant);
   effects.ended.push_back({id, plan.grant.device});
   bool others = false;
   for (const auto& [other_id, other] : plans_) {
@@ -457,11 +468,16 @@ absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
 }
 
 void Node::EndPlansOf(SessionId session, Effects& effects) {
-  std::erase_if(pending_plans_,
-                [&](const auto& p) { return p.second.session == session; });
+  std::erase_if(pending_plans_, [&](const auto& p) {
+    if (p.second.session != session) return false;
+    UnchargeResidents(p.second.uid, p.second.grant);
+    UnchargePlan(p.second.uid, p.second.grant);
+    return true;
+  });
   for (auto& [id, plan] : plans_) {
     if (plan.session != session || plan.ended) continue;
     plan.ended = true;
+    UnchargeResidents(plan.uid, plan.grant);
     effects.ended.push_back({id, plan.grant.device});
   }
 }
@@ -474,6 +490,10 @@ void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
   for (auto& [age, need] : needs_) {
     std::erase_if(need.waiters, [&](const Waiter& w) { return w.hold == id; });
   }
+  for (const GroupIndex group : plan.asked) {
+    quota_.Unuse(plan.uid, {{plan.grant.model, group}, kHost});
+  }
+  UnchargePlan(plan.uid, plan.grant);
   if (plan.grant.ring_bytes > 0) {
     spaces_[plan.grant.device.number()]->Free(plan.grant.ring_offset);
     copies_.DropOwner(plan.ring_owner);
@@ -490,12 +510,18 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
   PlanEntry& plan = found->second;
   for (const GroupIndex group : groups) {
     const CopyRef ref = {{plan.grant.model, group}, kHost};
+    const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
     if (plan.held.contains(group)) continue;
+    if (!urgent && !plan.asked.contains(group) && !quota_.Uses(plan.uid, ref) &&
+        !quota_.Check(plan.uid, Quota::kHeldBytes, bytes).ok()) {
+      continue;  // It is asked for urgently if the plan cannot do without.
+    }
     if (!plan.asked.insert(group).second) {
       // It may have been in no hurry before.
       if (urgent && need_of_.contains(ref)) NeedFor(ref, true, effects);
       continue;
     }
+    quota_.Use(plan.uid, ref, bytes);
     BringArgs bring;
     bring.copy = ref;
     Waiter waiter;
@@ -523,7 +549,7 @@ void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
   HOIST_CHECK(found != plans_.end());  // FreePlan takes its waiters along.
   PlanEntry& plan = found->second;
   plan.asked.erase(ref.key.group);
-  if (plan.ended) return;
+  if (plan.ended) return quota_.Unuse(plan.uid, ref);
   ++copy.leases;
   copy.fresh = false;
   plan.held.insert(ref.key.group);
@@ -533,6 +559,7 @@ void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
 void Node::DropHold(PlanEntry& plan, GroupIndex group) {
   Copy& copy = copies_.At({{plan.grant.model, group}, kHost});
   HOIST_CHECK(copy.leases > 0 && plan.held.erase(group) == 1);
+  quota_.Unuse(plan.uid, {{plan.grant.model, group}, kHost});
   if (--copy.leases == 0) ++space_epoch_;
 }
 
@@ -550,23 +577,6 @@ void Node::PlanUsed(PlanId id, GroupIndex group, absl::Time now) {
   if (found == plans_.end()) return;
   orders_.Staged(found->second.session, {found->second.grant.model, group},
                  now);
-}
-
-uint64_t Node::held_bytes() const {
-  std::set<GroupKey> held;
-  for (const auto& [id, plan] : plans_) {
-    for (const GroupIndex group : plan.held) {
-      held.insert({plan.grant.model, group});
-    }
-    for (const GroupIndex group : plan.asked) {
-      held.insert({plan.grant.model, group});
-    }
-  }
-  uint64_t bytes = 0;
-  for (const GroupKey& key : held) {
-    bytes += SpaceOf(*copies_.FindGroup(key)->group);
-  }
-  return bytes;
 }
 
 }  // namespace hoistd

@@ -312,6 +312,8 @@ void Node::Spilled(const Transfer& transfer, const absl::Status& status,
     return;
   }
   spill_failed_ = absl::OkStatus();
+  const ModelPtr model = copies_.FindModel(transfer.key.model)->model;
+  quota_.Remove(model->owner, Quota::kPublishedBytes, SpaceOf(*transfer.group));
   copies_.FindGroup(transfer.key)->spilled = result.spill;
   Note(effects, "copy-present", {transfer.key, {OnDisk(), false}}, "spilled");
   if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {

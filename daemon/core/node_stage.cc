@@ -57,7 +57,8 @@ absl::Status Node::CheckBring(const BringArgs& args) {
                *copies_.FindModel(args.copy.key.model)->model)) {
     return absl::NotFoundError("no such model");
   }
-  return CheckBudget(args.session, args.copy);
+  HOIST_RETURN_IF_ERROR(CheckBudget(args.session, args.copy));
+  return CheckDeviceQuota(args.session, args.copy);
 }
 
 absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
@@ -98,7 +99,10 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
   if (args.lease) {
     SessionEntry& session = sessions_.at(args.session);
-    ++session.claims[args.copy];
+    if (++session.claims[args.copy] == 1) {
+      quota_.Use(session.args.peer.uid, args.copy,
+                 SpaceOf(*copies_.FindGroup(args.copy.key)->group));
+    }
     ++session.waiting;
   }
   Copy& copy = copies_.At(args.copy);
@@ -224,7 +228,9 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
                   Effects& effects) {
   if (waiter.hold.has_value()) {
     const auto plan = plans_.find(*waiter.hold);
-    if (plan != plans_.end()) plan->second.asked.erase(ref.key.group);
+    if (plan != plans_.end() && plan->second.asked.erase(ref.key.group) > 0) {
+      quota_.Unuse(plan->second.uid, ref);
+    }
     effects.held.push_back({*waiter.hold, ref.key.group, std::move(why)});
     return;
   }
@@ -244,7 +250,9 @@ void Node::DropClaim(SessionId id, const CopyRef& ref) {
   if (session == sessions_.end()) return;
   const auto claim = session->second.claims.find(ref);
   HOIST_CHECK(claim != session->second.claims.end());
-  if (--claim->second == 0) session->second.claims.erase(claim);
+  if (--claim->second > 0) return;
+  session->second.claims.erase(claim);
+  quota_.Unuse(session->second.args.peer.uid, ref);
 }
 
 void Node::ReleaseLease(LeaseId id, absl::Time now) {

@@ -68,16 +68,13 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
     opened.grant = std::move(grant);
     return done(std::move(opened));
   }
-  const uint64_t host = parts_.node.host_capacity_bytes / 5 * 4;
-  const uint64_t held = node_.held_bytes();
   Streamer& streamer = StreamerOf(grant.device);
   LaneSpec spec = SpecOf(grant, args);
   streamer.Open(std::move(spec), [this, session, grant = std::move(grant),
-                                  done = std::move(done),
-                                  host_bytes = host - std::min(host, held)](
+                                  done = std::move(done)](
                                      absl::StatusOr<LaneShare> share) mutable {
     Post([this, session, grant = std::move(grant), done = std::move(done),
-          host_bytes, share = std::move(share)](Effects& effects) mutable {
+          share = std::move(share)](Effects& effects) mutable {
       if (node_.FindPlan(grant.id) == nullptr) {
         return done(absl::CancelledError("the session was closed"));
       }
@@ -87,7 +84,8 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
       }
       const PlanId plan = grant.id;
       ReadAhead& ahead =
-          lanes_.emplace(plan, ReadAhead(grant, host_bytes)).first->second;
+          lanes_.emplace(plan, ReadAhead(grant, node_.HoldableBytes(plan)))
+              .first->second;
       node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
       OpenedPlan opened;
       opened.grant = std::move(grant);

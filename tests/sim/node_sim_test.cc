@@ -116,6 +116,16 @@ class Life {
     } else if (step[3] % 3 == 1) {
       options.backing = Backing::kIpc;
     }
+    if (step[0] % 2 == 0) {
+      QuotaLimits& each = options.quota.each;
+      each.sessions = 2;
+      each.plans = 1 + step[1] % 4;
+      each.models = 1 + step[2] % 4;
+      each.held_bytes = (1 + step[3] % 6) * kPage;
+      each.published_bytes = (2 + step[0] % 7) * kPage;
+      each.device_bytes = {(2 + step[1] % 7) * kPage};
+      if (step[3] % 2 == 0) options.quota.trusted = {Uid(0)};
+    }
     if (step[3] % 5 == 0) options.device_memory_pages = 2 + step[3] % 7;
     return options;
   }
@@ -189,7 +199,9 @@ void Life::Do(const Step& step) {
   switch (static_cast<Op>(op % kOps)) {
     case kOpen:
       if (sessions_.size() < 4) {
-        sessions_.push_back(rig_.Open(a % 3, b % 2 == 0 ? 0 : 3 + b % 5));
+        // Refused where the user has too many.
+        const auto opened = rig_.TryOpen(a % 3, b % 2 == 0 ? 0 : 3 + b % 5);
+        if (opened.ok()) sessions_.push_back(*opened);
       }
       return;
     case kClose:
@@ -294,8 +306,11 @@ void Life::Do(const Step& step) {
     case kHold:
     case kHold2:
       if (PlanAt(a) != PlanId()) {
-        rig_.Hold(PlanAt(a), {GroupOf(PlanAt(a), b), GroupOf(PlanAt(a), c)},
-                  c % 3 == 0);
+        // Twice in one call, one that is lost would be told of twice.
+        std::vector<uint32_t> groups = {GroupOf(PlanAt(a), b)};
+        const uint32_t other = GroupOf(PlanAt(a), c);
+        if (other != groups[0]) groups.push_back(other);
+        rig_.Hold(PlanAt(a), groups, c % 3 == 0);
       }
       return;
     case kUnhold:

@@ -25,6 +25,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.slab_bytes = options_.slab_pages * kPage;
   node.can_spill = options_.can_spill;
   node.default_readers = options_.readers;
+  node.quota = options_.quota;
   std::vector<Device*> devices;
   for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
     FakeDeviceOptions device;
@@ -91,15 +92,19 @@ void NodeRig::Take(Effects effects) {
 // ------------------------------------------------------------
 
 SessionId NodeRig::Open(uint32_t uid, uint64_t budget_pages) {
+  const auto id = TryOpen(uid, budget_pages);
+  EXPECT_OK(id);
+  return id.value_or(SessionId());
+}
+
+absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
+                                           uint64_t budget_pages) {
   OpenSessionArgs args;
   args.client_name = absl::StrCat("worker", uid);
   args.peer.uid = Uid(uid);
   args.peer.admin = uid == 0;
   args.device_budget_bytes = budget_pages * kPage;
-  const auto id =
-      Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
-  EXPECT_OK(id);
-  return id.value_or(SessionId());
+  return Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
 }
 
 void NodeRig::Close(SessionId session) {
@@ -505,6 +510,7 @@ void NodeRig::Check() {
     EXPECT_EQ(session.leases, leases[session.id]);
   }
   CheckPlans();
+  CheckQuotas();
 }
 
 }  // namespace hoistd::testing

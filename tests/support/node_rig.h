@@ -32,6 +32,7 @@ struct NodeRigOptions {
   Backing backing = Backing::kMemfd;
   bool ipc = false;
   uint64_t device_memory_pages = UINT64_MAX / kPage;
+  QuotaOptions quota;
 };
 
 // After each call the books are checked (gtest expectations):
@@ -40,7 +41,8 @@ struct NodeRigOptions {
 // - what a transfer reads has the right bytes, what it writes is its alone,
 // - each request is answered once,
 // - what lies in the ring of a plan that is not freed is nobody else's,
-// - what a plan holds on the host stays where it is, with the right bytes.
+// - what a plan holds on the host stays where it is, with the right bytes,
+// - what each user holds is what counting it anew says, and what one may.
 //
 // Threads: one at a time.
 class NodeRig {
@@ -50,6 +52,7 @@ class NodeRig {
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
   // Who evicts and unpins here: an admin of that uid.
   static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};
+  absl::StatusOr<SessionId> TryOpen(uint32_t uid, uint64_t budget_pages = 0);
   void Close(SessionId session);
   // A model from files, its groups "g0", "g1", ... of so many pages.
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
@@ -178,6 +181,7 @@ class NodeRig {
   void TakePlans(const Effects& effects);
   void Stands(SessionId session, const PlanGrant& grant);
   void CheckPlans() const;
+  void CheckQuotas() const;
   SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
                        uint64_t budget_pages, absl::Duration deadline,
                        std::optional<PlanId> replaces, uint32_t device) const;

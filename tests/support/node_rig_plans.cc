@@ -1,11 +1,37 @@
 // Plans in the rig: rings and holds are labelled memory too.
 #include <algorithm>
+#include <map>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing {
+namespace {
+
+std::string Shown(const std::map<Uid, Holdings>& users) {
+  std::string text;
+  for (const auto& [uid, holdings] : users) {
+    absl::StrAppend(&text, "uid ", uid.number(), ":");
+    for (const auto& [what, amount] : holdings.amounts) {
+      absl::StrAppend(&text, " ", static_cast<int>(what), "=", amount);
+    }
+    for (const auto& [device, bytes] : holdings.device_bytes) {
+      absl::StrAppend(&text, " device ", device.number(), "=", bytes);
+    }
+    for (const auto& [ref, use] : holdings.uses) {
+      absl::StrAppend(&text, " ", ref.key.model.number(), "/",
+                      ref.key.group.number(), " on ", ToString(ref.place.at),
+                      " x", use.count);
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+}  // namespace
 
 SetPlanArgs NodeRig::PlanArgs(ModelId model, const std::vector<uint32_t>& order,
                               uint64_t budget_pages, absl::Duration deadline,
@@ -160,6 +186,24 @@ void NodeRig::CheckPlans() const {
       const auto& image = (*spec)->groups[group.number()];
       ExpectAll(host_, offset, image->image_bytes, image.get(),
                 "a held host copy changed");
+    }
+  }
+}
+
+void NodeRig::CheckQuotas() const {
+  const QuotaBook& book = node_->quota();
+  const std::map<Uid, Holdings> counted = node_->CountHoldings();
+  EXPECT_TRUE(book.users() == counted)
+      << Shown(book.users()) << "counted anew:\n"
+      << Shown(counted);
+  for (const auto& [uid, holdings] : book.users()) {
+    // What plans hold may be more, by what is urgent.
+    for (const Quota what : {Quota::kSessions, Quota::kPlans, Quota::kModels,
+                             Quota::kPublishedBytes}) {
+      EXPECT_LE(holdings.Of(what), book.LimitOf(uid, what));
+    }
+    for (const auto& [device, bytes] : holdings.device_bytes) {
+      EXPECT_LE(bytes, book.DeviceLimitOf(uid, device));
     }
   }
 }

@@ -78,6 +78,13 @@ spill_capacity = "1TiB"
 [models]
 roots = ["/srv/models", "/mnt/more"]
 readers = "everyone"
+[quota]
+sessions = 1
+plans = 2
+models = 3
+held_bytes = "50%"
+published_bytes = "3GiB"
+device_bytes = 4096
 [log]
 level = "debug"
 sink = "stderr"
@@ -102,6 +109,13 @@ sink = "stderr"
   EXPECT_EQ(config.disk.spill_capacity_bytes, uint64_t{1} << 40);
   EXPECT_THAT(config.models.roots, ElementsAre("/srv/models", "/mnt/more"));
   EXPECT_EQ(config.models.readers, Readers::kEveryone);
+  EXPECT_EQ(config.quota.sessions, 1u);
+  EXPECT_EQ(config.quota.plans, 2u);
+  EXPECT_EQ(config.quota.models, 3u);
+  EXPECT_EQ(config.quota.held_bytes, SizeOrPercent{.percent = 50});
+  EXPECT_EQ(config.quota.published_bytes,
+            SizeOrPercent{.bytes = uint64_t{3} << 30});
+  EXPECT_EQ(config.quota.device_bytes, SizeOrPercent{.bytes = 4096});
   EXPECT_EQ(config.log.level, LogConfig::Level::kDebug);
   EXPECT_EQ(config.log.sink, LogConfig::Sink::kStderr);
 }
@@ -156,6 +170,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: models.roots: ", "absolute"},
         Refusal{"[log]\nlevel = \"loud\"\n",
                 "x.toml:2: log.level: ", "\"warning\""},
+        Refusal{"[quota]\nsessions = 0\n",
+                "x.toml:2: quota.sessions: ", "1 to 1000000"},
+        Refusal{"[quota]\ndevice_bytes = \"120%\"\n",
+                "x.toml:2: quota.device_bytes: ", "\"50%\""},
+        Refusal{"[quota]\nheld_bytes = 0\n",
+                "x.toml:2: quota.held_bytes: ", "\"auto\""},
         Refusal{"device = 3\n", "x.toml:1: device: ", "[device]"},
         Refusal{"[server]\nsocket = \"/a\"\ngrpc_socket = \"/a\"\n",
                 "x.toml:3: server.grpc_socket: ", "its own path"},

@@ -32,6 +32,21 @@ TEST(ParseSize, RefusesWhatWouldWrap) {
   EXPECT_EQ(ParseSize("18446744073709551615"), std::nullopt);
 }
 
+TEST(ParseSizeOrPercent, AShareIsOfTheWhole) {
+  EXPECT_EQ(ParseSizeOrPercent("1%")->Of(1000), 10u);
+  EXPECT_EQ(ParseSizeOrPercent(" 50 % ")->Of(7), 3u);
+  EXPECT_EQ(ParseSizeOrPercent("100%")->Of(uint64_t{1} << 50),
+            uint64_t{1} << 50);
+  EXPECT_EQ(ParseSizeOrPercent("4KiB")->Of(7), 4096u);
+}
+
+TEST(ParseSizeOrPercent, RefusesWhatIsNeither) {
+  for (const char* text : {"%", "0%", "101%", "-5%", "+5%", "1.5%", "50%%",
+                           "50 per cent", "5GiB%", ""}) {
+    EXPECT_EQ(ParseSizeOrPercent(text), std::nullopt) << text;
+  }
+}
+
 TEST(ParseRate, NeedsPerSecond) {
   EXPECT_THAT(ParseRate("0"), Optional(Eq(0u)));
   EXPECT_THAT(ParseRate("55GB/s"), Optional(Eq(55'000'000'000u)));

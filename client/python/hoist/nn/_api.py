@@ -108,7 +108,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"attach {name}", total) as advance:
         assemble(root, wanted, specs, excluded, original, name, advance,
-                 source.hex() if source is not None else None)
+                 source.hex()[:32] if source is not None else None)
     return module
 
 

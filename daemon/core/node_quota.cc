@@ -1,0 +1,242 @@
+// What users hold and may hold: where the totals are checked, and counted anew.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+namespace {
+
+const Place kHost = {OnHost(), false};
+
+CopyRef ResidentOf(const PlanGrant& grant, const PlannedGroup& group) {
+  return {{grant.model, group.group}, {OnDevice(grant.device), false}};
+}
+
+}  // namespace
+
+absl::Status Node::CheckDeviceQuota(SessionId session,
+                                    const CopyRef& copy) const {
+  const Uid uid = sessions_.at(session).args.peer.uid;
+  if (quota_.Uses(uid, copy)) return absl::OkStatus();
+  return quota_.CheckDevice(uid, copy.place.at.device,
+                            SpaceOf(*copies_.FindGroup(copy.key)->group));
+}
+
+// Copies that the user's sessions lease, wait for, or were promised; what only
+// `except` needs, which is about to go, is left out.
+std::set<CopyRef> Node::UserCopies(Uid uid, DeviceIndex device,
+                                   std::optional<PlanId> except) const {
+  std::set<CopyRef> copies;
+  for (const auto& [id, session] : sessions_) {
+    if (session.args.peer.uid == uid) {
+      copies.merge(OwnCopies(id, device, except));
+    }
+  }
+  for (const auto& [request, pending] : pending_plans_) {
+    if (pending.uid != uid || pending.grant.device != device) continue;
+    for (const PlannedGroup& group : pending.grant.groups) {
+      if (group.resident) copies.insert(ResidentOf(pending.grant, group));
+    }
+  }
+  return copies;
+}
+
+uint64_t Node::UserRingBytes(Uid uid, DeviceIndex device,
+                             std::optional<PlanId> except) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, plan] : plans_) {
+    if (plan.uid == uid && plan.grant.device == device && id != except) {
+      bytes += plan.grant.ring_bytes;
+    }
+  }
+  for (const auto& [request, pending] : pending_plans_) {
+    if (pending.uid == uid && pending.grant.device == device) {
+      bytes += pending.grant.ring_bytes;
+    }
+  }
+  return bytes;
+}
+
+// What the user's quota leaves to a plan; `but` as for Promisable.
+uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
+                         std::optional<ModelId> but) const {
+  const Uid uid = sessions_.at(session).args.peer.uid;
+  const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
+  if (limit == QuotaLimits::kNone) return limit;
+  const uint64_t taken =
+      UserRingBytes(uid, args.device, args.replaces) +
+      BytesOf(UserCopies(uid, args.device, args.replaces), but);
+  return limit - std::min(limit, taken);
+}
+
+absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
+                             const PlanGrant& grant) const {
+  const Uid uid = sessions_.at(session).args.peer.uid;
+  const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
+  if (limit == QuotaLimits::kNone) return absl::OkStatus();
+  const std::set<CopyRef> before = UserCopies(uid, args.device, args.replaces);
+  const uint64_t taken = UserRingBytes(uid, args.device, args.replaces) +
+                         BytesOf(before, std::nullopt);
+  uint64_t added = grant.ring_bytes;
+  for (const PlannedGroup& group : grant.groups) {
+    const CopyRef ref = {{args.model, group.group},
+                         {OnDevice(args.device), false}};
+    if (!group.resident || before.contains(ref)) continue;
+    added += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  if (taken + added <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the plan needs ", HumanBytes(added), " more; uid ", uid.number(),
+      " holds ", HumanBytes(taken), " of ", HumanBytes(limit), " of ",
+      ToString(OnDevice(args.device)),
+      ": release leases or clear plans, or raise quota.device_bytes in "
+      "hoistd.toml"));
+}
+
+void Node::ChargePlan(Uid uid, const PlanGrant& grant) {
+  quota_.Add(uid, Quota::kPlans, 1);
+  quota_.AddRing(uid, grant.device, grant.ring_bytes);
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) continue;
+    const CopyRef ref = ResidentOf(grant, group);
+    quota_.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+  }
+}
+
+void Node::UnchargeResidents(Uid uid, const PlanGrant& grant) {
+  for (const PlannedGroup& group : grant.groups) {
+    if (group.resident) quota_.Unuse(uid, ResidentOf(grant, group));
+  }
+}
+
+void Node::UnchargePlan(Uid uid, const PlanGrant& grant) {
+  quota_.Remove(uid, Quota::kPlans, 1);
+  quota_.RemoveRing(uid, grant.device, grant.ring_bytes);
+}
+
+uint64_t Node::HoldableBytes(PlanId id) const {
+  const PlanEntry& plan = plans_.at(id);
+  const auto left = [](uint64_t limit, uint64_t taken) {
+    return limit - std::min(limit, taken);
+  };
+  // A fifth is for what is on its way from and to other places.
+  const uint64_t all = left(options_.host_capacity_bytes / 5 * 4, held_bytes());
+  return std::min(all, left(quota_.LimitOf(plan.uid, Quota::kHeldBytes),
+                            quota_.Of(plan.uid).Of(Quota::kHeldBytes)));
+}
+
+uint64_t Node::held_bytes() const {
+  std::set<GroupKey> held;
+  for (const auto& [id, plan] : plans_) {
+    for (const GroupIndex group : plan.held) {
+      held.insert({plan.grant.model, group});
+    }
+    for (const GroupIndex group : plan.asked) {
+      held.insert({plan.grant.model, group});
+    }
+  }
+  uint64_t bytes = 0;
+  for (const GroupKey& key : held) {
+    bytes += SpaceOf(*copies_.FindGroup(key)->group);
+  }
+  return bytes;
+}
+
+// Whether the host has the only copy of a published group's bytes.
+bool Node::Unsaved(const GroupEntry& group) const {
+  const auto host = group.copies.find(kHost);
+  return !group.on_disk() && host != group.copies.end() &&
+         host->second.usable();
+}
+
+// Whether the publisher's quota has room for the image; where it has not, and
+// what the user published before can be spilled, that has begun. Where nothing
+// can ever make room it is refused now.
+absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
+                                     Effects& effects) {
+  const uint64_t bytes = SpaceOf(*incoming.group);
+  absl::Status status =
+      quota_.Check(incoming.owner, Quota::kPublishedBytes, bytes);
+  const uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
+  if (status.ok()) return status;
+  if (!options_.can_spill || bytes > limit) incoming.deadline = now;
+  if (!MaySpill(now) || bytes > limit) return status;
+  // Those that are worth least, until there is room.
+  uint64_t held = quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);
+  Need need;
+  need.urgent = true;
+  std::vector<std::pair<double, CopyRef>> idle;
+  for (const auto& [id, model] : copies_.models()) {
+    if (model->model->owner != incoming.owner) continue;
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      if (!Unsaved(model->groups[g])) continue;
+      const CopyRef ref = {{id, GroupIndex(g)}, kHost};
+      const Copy& copy = copies_.At(ref);
+      if (copy.state == Residency::kSpilling) {
+        held -= SpaceOf(*model->groups[g].group);
+      } else if (const auto value = ValueOf(copy.owner, need, now)) {
+        idle.emplace_back(*value, ref);
+      }
+    }
+  }
+  std::sort(idle.begin(), idle.end());
+  for (const auto& [value, ref] : idle) {
+    if (held + bytes <= limit) break;
+    held -= SpaceOf(*copies_.FindGroup(ref.key)->group);
+    StartSpill(ref, copies_.At(ref), effects);
+  }
+  return status;
+}
+
+std::map<Uid, Holdings> Node::CountHoldings() const {
+  QuotaBook counted;
+  for (const auto& [id, session] : sessions_) {
+    const Uid uid = session.args.peer.uid;
+    counted.Add(uid, Quota::kSessions, 1);
+    for (const auto& [ref, count] : session.claims) {
+      counted.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+    }
+  }
+  for (const auto& [id, model] : copies_.models()) {
+    const Uid uid = model->model->owner;
+    counted.Add(uid, Quota::kModels, 1);
+    for (const GroupEntry& group : model->groups) {
+      if (!Unsaved(group)) continue;
+      counted.Add(uid, Quota::kPublishedBytes, SpaceOf(*group.group));
+    }
+  }
+  for (const auto& [request, incoming] : incoming_) {
+    if (!incoming.offset.has_value()) continue;
+    counted.Add(incoming.owner, Quota::kPublishedBytes,
+                SpaceOf(*incoming.group));
+  }
+  const auto plan = [&](Uid uid, const PlanGrant& grant, bool ended) {
+    counted.Add(uid, Quota::kPlans, 1);
+    counted.AddRing(uid, grant.device, grant.ring_bytes);
+    for (const PlannedGroup& group : grant.groups) {
+      if (!group.resident || ended) continue;
+      const CopyRef ref = ResidentOf(grant, group);
+      counted.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+    }
+  };
+  for (const auto& [request, pending] : pending_plans_) {
+    plan(pending.uid, pending.grant, false);
+  }
+  for (const auto& [id, entry] : plans_) {
+    plan(entry.uid, entry.grant, entry.ended);
+    for (const auto* groups : {&entry.asked, &entry.held}) {
+      for (const GroupIndex group : *groups) {
+        const CopyRef ref = {{entry.grant.model, group}, kHost};
+        counted.Use(entry.uid, ref,
+                    SpaceOf(*copies_.FindGroup(ref.key)->group));
+      }
+    }
+  }
+  return counted.users();
+}
+
+}  // namespace hoistd

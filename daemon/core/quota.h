@@ -1,0 +1,99 @@
+// What one user (uid) holds of the node, and how much of it one user may hold.
+//
+// Running totals: whoever grants or takes back says so here, so that a check
+// costs the same however much is there. A copy that several of a user's
+// sessions and plans use counts once for that user; what several users use
+// counts in full for each, so that nobody's total changes by what others do.
+#ifndef HOIST_DAEMON_CORE_QUOTA_H_
+#define HOIST_DAEMON_CORE_QUOTA_H_
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/copy_table.h"
+#include "daemon/core/ids.h"
+
+namespace hoistd {
+
+struct QuotaLimits {
+  static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
+  uint64_t sessions = kNone;
+  uint64_t plans = kNone;
+  uint64_t models = kNone;
+  uint64_t held_bytes = kNone;
+  uint64_t published_bytes = kNone;
+  std::vector<uint64_t> device_bytes;  // One a device; kNone where it ends.
+};
+
+struct QuotaOptions {
+  QuotaLimits each;  // Of every user, but for
+  std::vector<Uid> trusted;
+  QuotaLimits of_trusted;
+};
+
+// What the keys of [quota] count, but for device_bytes.
+enum class Quota { kSessions, kPlans, kModels, kHeldBytes, kPublishedBytes };
+
+// What one user holds.
+struct Holdings {
+  struct Use {
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+
+    bool operator==(const Use&) const = default;
+  };
+  std::map<Quota, uint64_t> amounts;             // Those that are not 0.
+  std::map<DeviceIndex, uint64_t> device_bytes;  // Likewise.
+  std::map<CopyRef, Use> uses;  // Of copies on devices, and held on the host.
+
+  uint64_t Of(Quota what) const;
+  uint64_t On(DeviceIndex device) const;
+  bool operator==(const Holdings&) const = default;
+};
+
+// Threads:  one at a time.
+// Bounds:   one entry a user that holds something; in it one a copy in use.
+// Restart:  not persistent, as what it counts is not.
+class QuotaBook {
+ public:
+  explicit QuotaBook(QuotaOptions options = {});
+
+  // ResourceExhausted: with `more` the user would hold more than one may; the
+  // text names the user, both amounts, the key and what would do.
+  absl::Status Check(Uid uid, Quota what, uint64_t more) const;
+  absl::Status CheckDevice(Uid uid, DeviceIndex device, uint64_t more) const;
+
+  void Add(Uid uid, Quota what, uint64_t amount);
+  // The user holds so much of it.
+  void Remove(Uid uid, Quota what, uint64_t amount);
+  // Device memory that is no copy: a ring.
+  void AddRing(Uid uid, DeviceIndex device, uint64_t bytes);
+  void RemoveRing(Uid uid, DeviceIndex device, uint64_t bytes);
+  // One more, or one less, of the user's sessions and plans uses the copy. On
+  // the host that is a plan that holds it.
+  void Use(Uid uid, const CopyRef& copy, uint64_t bytes);
+  void Unuse(Uid uid, const CopyRef& copy);
+
+  bool Uses(Uid uid, const CopyRef& copy) const;
+  const Holdings& Of(Uid uid) const;
+  uint64_t LimitOf(Uid uid, Quota what) const;
+  uint64_t DeviceLimitOf(Uid uid, DeviceIndex device) const;
+  const std::map<Uid, Holdings>& users() const { return users_; }
+
+ private:
+  const QuotaLimits& LimitsOf(Uid uid) const;
+  // Forgets a user who holds nothing.
+  void Tidy(Uid uid);
+
+  const QuotaOptions options_;
+  const Holdings nothing_;
+  std::map<Uid, Holdings> users_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_QUOTA_H_
