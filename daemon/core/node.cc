@@ -113,9 +113,10 @@ void Node::Tick(absl::Time now, Effects& effects) {
   for (const uint64_t request : late) {
     const Incoming& incoming = incoming_.at(request);
     effects.answers.push_back(
-        {incoming.request, absl::ResourceExhaustedError(absl::StrCat(
-                               "no space to receive the group: ",
-                               std::string(incoming.blocked.message())))});
+        {incoming.request,
+         absl::ResourceExhaustedError(absl::StrCat(
+             "no space to receive the group: ",
+             TextFor(PeerOf(incoming.session), incoming.blocked)))});
     DropIncoming(incoming);
     incoming_.erase(request);
   }

@@ -220,7 +220,9 @@ class Node {
   CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
                    Effects& effects);
   // FailedPrecondition: leased or being copied; says by whom.
-  absl::Status Forget(ModelId model, absl::Time now, Effects& effects);
+  // nullptr: an admin asks, who is told of every session.
+  absl::Status Forget(ModelId model, absl::Time now, Effects& effects,
+                      const Peer* asker = nullptr);
   // The same by a session. PermissionDenied: it is neither its user's nor is
   // that an admin. NotFound: nor may it read it.
   absl::Status ForgetBy(SessionId session, ModelId model, absl::Time now,
@@ -244,6 +246,19 @@ class Node {
   absl::Time NextDeadline() const;
 
  private:
+  // Why there is no space yet. It names nobody, since users may wait together:
+  // TextFor says to each what it may know.
+  struct Blocked {
+    absl::Status why;
+    std::optional<TierAt> at;  // Where space is short, and
+    uint64_t bytes = 0;        // how much is needed.
+  };
+  // What of a tier is taken, as one who asks may know it.
+  struct Shares {
+    uint64_t leased = 0, held = 0, rings = 0, pinned = 0, moving = 0, idle = 0;
+    uint64_t unsaved = 0;  // Published and nowhere else.
+    uint64_t others = 0;   // By users whom the asker may not know.
+  };
   struct Waiter {
     RequestId request;
     SessionId session;
@@ -263,8 +278,8 @@ class Node {
     absl::Time give_up;  // For prefetches, which have no waiters.
     std::optional<ModelId> spare;
     uint64_t tried_at = 0;  // Value of space_epoch_ when space was refused.
-    absl::Status blocked;   // Why it has no space yet.
-    bool gated = false;     // The copy is there, and plans may need its place.
+    Blocked blocked;
+    bool gated = false;  // The copy is there, and plans may need its place.
   };
   struct LeaseEntry {
     SessionId session;
@@ -293,7 +308,7 @@ class Node {
     std::optional<uint64_t> offset;  // Of its space on the host.
     std::optional<TransferId> transfer;
     uint64_t tried_at = 0;
-    absl::Status blocked;
+    Blocked blocked;
   };
 
   // A plan whose ring has no space yet.
@@ -304,7 +319,7 @@ class Node {
     absl::Time deadline;
     bool no_wait = false;
     uint64_t tried_at = 0;
-    absl::Status blocked;
+    Blocked blocked;
   };
   struct PlanEntry {
     SessionId session;
@@ -436,7 +451,17 @@ class Node {
   bool Imported(DeviceIndex device, SlabId slab) const;
   uint64_t CapacityOf(TierAt at) const;
   Zone ZoneOf(const CopyRef& ref) const;
-  std::string Explain(TierAt at, uint64_t bytes) const;
+
+  // node_explain.cc
+  std::string TextFor(const Peer* asker, const Blocked& blocked) const;
+  std::string Explain(TierAt at, uint64_t bytes, const Peer* asker) const;
+  std::string LeasesText(TierAt at, const Peer* asker) const;
+  Shares SharesOf(TierAt at, const Peer* asker) const;
+  uint64_t* ShareOf(const CopyRef& ref, const Copy& copy, const Peer* asker,
+                    Shares& shares) const;
+  std::string DeviceTaken(DeviceIndex device, SessionId session,
+                          std::optional<PlanId> except) const;
+  absl::Status InUse(const ModelEntry& model, const Peer* asker) const;
 
   // node_transfers.cc
   Transfer& NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,

@@ -267,7 +267,7 @@ void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
   if (!known) {
     if (incoming.tried_at == space_epoch_) return;
     if (absl::Status s = MakeRoomToPublish(incoming, now, effects); !s.ok()) {
-      incoming.blocked = std::move(s);
+      incoming.blocked = {std::move(s), std::nullopt, 0};
       incoming.tried_at = space_epoch_;
       return;
     }
@@ -276,7 +276,7 @@ void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
     const absl::StatusOr<uint64_t> offset = AllocateHost(
         incoming.owner_id, SpaceOf(*incoming.group), need, now, effects);
     if (!offset.ok()) {
-      incoming.blocked = offset.status();
+      incoming.blocked = {offset.status(), OnHost(), SpaceOf(*incoming.group)};
       incoming.tried_at = space_epoch_;
       return;
     }
@@ -384,36 +384,15 @@ absl::Status Node::ForgetBy(SessionId session, ModelId id, absl::Time now,
         absl::StrCat(model->spec->name, " is user ", model->owner.number(),
                      "'s; only they or an admin can forget it"));
   }
-  return Forget(id, now, effects);
+  return Forget(id, now, effects, &peer);
 }
 
-absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects) {
+absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects,
+                          const Peer* asker) {
   ModelEntry* entry = copies_.FindModel(id);
   if (entry == nullptr) return absl::NotFoundError("no such model");
   const std::string name = entry->model->spec->name;
-  for (const auto& [request, pending] : pending_plans_) {
-    if (pending.grant.model != id) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is about to be streamed by session ",
-                     pending.session.number(), ", whose plan waits for space"));
-  }
-  for (const auto& [plan_id, plan] : plans_) {
-    if (plan.grant.model != id) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is streamed by session ", plan.session.number(),
-                     "; `hoistctl plans` shows who has plans"));
-  }
-  for (const GroupEntry& group : entry->groups) {
-    for (const auto& [place, copy] : group.copies) {
-      if (copy.leases == 0 && copy.readers == 0 && !copy.filling.has_value()) {
-        continue;
-      }
-      return absl::FailedPreconditionError(absl::StrCat(
-          name, "/", group.group->name, " is ",
-          copy.leases > 0 ? "leased" : "being copied", " on ",
-          ToString(place.at), "; `hoistctl sessions` shows who holds leases"));
-    }
-  }
+  HOIST_RETURN_IF_ERROR(InUse(*entry, asker));
   const Uid owner = entry->model->owner;
   quota_.Remove(owner, Quota::kModels, 1);
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {

@@ -89,8 +89,9 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       std::any_of(need.waiters.begin(), need.waiters.end(),
                   [](const Waiter& w) { return w.lease || w.pin; });
   if (keeps) {
-    need.blocked = CheckBesidePlans(need.copy);
-    need.gated = !need.blocked.ok();
+    need.blocked = {CheckBesidePlans(need.copy), need.copy.place.at,
+                    SpaceOf(*copies_.FindGroup(need.copy.key)->group)};
+    need.gated = !need.blocked.why.ok();
     if (need.gated) return false;
   }
   copy.fresh = need.waiters.empty();
@@ -184,7 +185,7 @@ absl::Status Node::WaitingFor(const Need& need) const {
       (copy != nullptr && copy->awaiting_host && host != nullptr &&
        (host->filling.has_value() || host->usable()));
   if (moving) return absl::OkStatus();
-  return need.blocked;
+  return need.blocked.why;
 }
 
 // Refuses those whose deadline is over; true: nobody waits any more.
@@ -193,11 +194,15 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
   // A load is in no hurry: what moves now may make room when it has arrived.
   const bool settled = host_.bytes() == options_.host_capacity_bytes &&
                        (need.urgent || transfers_.empty());
+  const auto text = [&](const Waiter& waiter) {
+    return TextFor(PeerOf(waiter.session), need.blocked);
+  };
   std::vector<Waiter> left;
   for (Waiter& waiter : need.waiters) {
     if (waiter.no_wait && !waiting.ok() && settled &&
         !absl::IsUnavailable(waiting)) {
-      Refuse(waiter, need.copy, waiting, effects);
+      Refuse(waiter, need.copy, absl::Status(waiting.code(), text(waiter)),
+             effects);
     } else if (waiter.deadline > now) {
       left.push_back(waiter);
     } else if (waiting.ok()) {
@@ -207,7 +212,7 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
                  " is still being copied; give it a longer deadline")),
              effects);
     } else {
-      Refuse(waiter, need.copy, absl::ResourceExhaustedError(waiting.message()),
+      Refuse(waiter, need.copy, absl::ResourceExhaustedError(text(waiter)),
              effects);
     }
   }

@@ -267,8 +267,7 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", HumanBytes(added(promised)), " more on ",
       ToString(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
-      HumanBytes(taken), " is leased, pinned or promised to residents and ",
-      HumanBytes(rings), " is in rings (`hoistctl plans` shows who has what)"));
+      DeviceTaken(args.device, session, args.replaces)));
 }
 
 absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
@@ -315,9 +314,8 @@ absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
     if (OnDevice(plan.grant.device) == at) taken += plan.grant.ring_bytes;
   }
   if (taken <= CapacityOf(at)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      Explain(at, SpaceOf(*copies_.FindGroup(ref.key)->group)),
-      "; the rest is promised to plans (`hoistctl plans` shows whose)"));
+  return absl::ResourceExhaustedError(
+      "the rest is promised to plans, as `hoistctl plans` shows");
 }
 
 absl::Status Node::CheckPlan(SessionId session, const SetPlanArgs& args) const {
@@ -373,7 +371,8 @@ void Node::AdvancePending(RequestId request, PendingPlan& pending,
       need.copy, owner, pending.grant.ring_bytes, need, now, effects);
   if (!offset.ok()) {
     copies_.DropOwner(owner);
-    pending.blocked = offset.status();
+    pending.blocked = {offset.status(), need.copy.place.at,
+                       pending.grant.ring_bytes};
     pending.tried_at = space_epoch_;
     return;
   }
@@ -390,9 +389,10 @@ void Node::ExpirePlans(absl::Time now, Effects& effects) {
       continue;
     }
     effects.answers.push_back(
-        {it->first, absl::ResourceExhaustedError(absl::StrCat(
-                        "no space for the plan's ring: ",
-                        std::string(it->second.blocked.message())))});
+        {it->first,
+         absl::ResourceExhaustedError(absl::StrCat(
+             "no space for the plan's ring: ",
+             TextFor(PeerOf(it->second.session), it->second.blocked)))});
     UnchargeResidents(it->second.uid, it->second.grant);
     UnchargePlan(it->second.uid, it->second.grant);
     it = pending_plans_.erase(it);

@@ -22,7 +22,7 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
   if (need.tried_at == space_epoch_) return false;  // Nothing has changed.
   const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
   if (absl::Status s = CheckBesidePlans(ref); !s.ok()) {
-    need.blocked = std::move(s);
+    need.blocked = {std::move(s), ref.place.at, bytes};
     need.tried_at = space_epoch_;
     return false;
   }
@@ -33,7 +33,7 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
           : AllocateHost(owner, bytes, need, now, effects);
   if (!offset.ok()) {
     copies_.DropOwner(owner);
-    need.blocked = offset.status();
+    need.blocked = {offset.status(), ref.place.at, bytes};
     need.tried_at = space_epoch_;
     return false;
   }
@@ -52,11 +52,10 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
   const auto hole = host_.CheapestHole(
       bytes, 0, [&](OwnerId other) { return ValueOf(other, need, now); });
   if (!hole.has_value()) {
-    return absl::ResourceExhaustedError(Explain(OnHost(), bytes));
+    return absl::ResourceExhaustedError("");
   }
   if (!EvictAll(hole->victims, effects)) {
-    return absl::UnavailableError(
-        absl::StrCat("waiting for spills to disk; ", Explain(OnHost(), bytes)));
+    return absl::UnavailableError("waiting for spills to disk");
   }
   const auto offset = host_.Allocate(bytes, owner);
   HOIST_CHECK(offset.has_value());
@@ -73,14 +72,11 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   const auto imported = [&](SlabId slab) { return Imported(device, slab); };
   absl::StatusOr<uint64_t> offset = space.Allocate(zone, bytes, owner);
   if (offset.ok()) return offset;
-  const absl::Status refused = offset.status();
   const auto hole = space.CheapestHole(
       zone, bytes, [&](OwnerId other) { return ValueOf(other, need, now); },
       imported);
   if (!hole.has_value()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Explain(ref.place.at, bytes), " (",
-                     std::string(refused.message()), ")"));
+    return absl::ResourceExhaustedError(offset.status().message());
   }
   EvictAll(hole->victims, effects);  // Device copies are always clean.
   offset = space.Allocate(zone, bytes, owner);
@@ -233,66 +229,6 @@ Zone Node::ZoneOf(const CopyRef& ref) const {
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()]->info().backing;
   return zone;
-}
-
-// Who holds the tier, and what would free it.
-std::string Node::Explain(TierAt at, uint64_t bytes) const {
-  uint64_t pinned = 0, moving = 0, idle = 0, unsaved = 0;
-  for (const auto& [id, model] : copies_.models()) {
-    for (const GroupEntry& group : model->groups) {
-      for (const auto& [place, copy] : group.copies) {
-        if (place.at != at || copy.state == Residency::kAbsent) continue;
-        const uint64_t space = SpaceOf(*group.group);
-        if (copy.leases > 0) continue;
-        if (copy.pinned) {
-          pinned += space;
-        } else if (!copy.usable() || copy.readers > 0) {
-          moving += space;
-        } else if (at.tier == Tier::kHost && !group.on_disk()) {
-          unsaved += space;
-        } else {
-          idle += space;
-        }
-      }
-    }
-  }
-  std::string text =
-      absl::StrCat("needs ", HumanBytes(bytes), " on ", ToString(at), "; of ",
-                   HumanBytes(CapacityOf(at)));
-  for (const auto& [id, session] : sessions_) {
-    uint64_t leased = 0;
-    for (const auto& [ref, count] : session.claims) {
-      const auto copy = copies_.FindGroup(ref.key)->copies.find(ref.place);
-      if (ref.place.at == at &&
-          copy != copies_.FindGroup(ref.key)->copies.end() &&
-          copy->second.leases > 0) {
-        leased += SpaceOf(*copies_.FindGroup(ref.key)->group);
-      }
-    }
-    if (leased == 0) continue;
-    absl::StrAppend(&text, ", ", HumanBytes(leased), " is leased by session ",
-                    id.number(), " (", session.args.client_name, ")");
-  }
-  const auto part = [&](uint64_t amount, absl::string_view what) {
-    if (amount > 0) absl::StrAppend(&text, ", ", HumanBytes(amount), what);
-  };
-  part(pinned, " is pinned");
-  part(moving, " is being copied");
-  part(idle, " is idle");
-  if (unsaved > 0) {
-    part(unsaved, " is published and nowhere else");
-    if (!options_.can_spill) {
-      absl::StrAppend(&text, " (set disk.spill_dir to let it spill)");
-    } else if (!spill_failed_.ok()) {
-      absl::StrAppend(&text, " (spilling failed: ",
-                      std::string(spill_failed_.message()), ")");
-    }
-  }
-  const uint64_t largest = at.tier == Tier::kDevice
-                               ? spaces_[at.device.number()]->largest_free()
-                               : host_.largest_free();
-  absl::StrAppend(&text, "; the largest free piece is ", HumanBytes(largest));
-  return text;
 }
 
 // --- Transfers that spill ---------------------------------------------------

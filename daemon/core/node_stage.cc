@@ -17,13 +17,26 @@ absl::Status NoSuchSession() {
   return absl::NotFoundError("the session is closed; connect again");
 }
 
+// The same words where there is none and where it is not the caller's to know.
+absl::Status NoSuchGroup() {
+  return absl::NotFoundError(
+      "no such model or group; it may have been forgotten: register again");
+}
+
 }  // namespace
 
 absl::Status Node::CheckBring(const BringArgs& args) {
   const GroupEntry* group = copies_.FindGroup(args.copy.key);
   if (group == nullptr) {
-    return absl::NotFoundError(
-        "no such model or group; it may have been forgotten: register again");
+    return NoSuchGroup();
+  }
+  if (args.lease) {
+    // Before anything is said about the model.
+    const Peer* peer = PeerOf(args.session);
+    if (peer == nullptr) return NoSuchSession();
+    if (!MayRead(*peer, *copies_.FindModel(args.copy.key.model)->model)) {
+      return NoSuchGroup();
+    }
   }
   const TierAt at = args.copy.place.at;
   if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {
@@ -51,12 +64,6 @@ absl::Status Node::CheckBring(const BringArgs& args) {
   if (at.tier == Tier::kDevice) HOIST_RETURN_IF_ERROR(fits(at, "device.pool"));
   if (!usable) HOIST_RETURN_IF_ERROR(fits(OnHost(), "host.pool"));
   if (!args.lease) return absl::OkStatus();
-  const auto session = sessions_.find(args.session);
-  if (session == sessions_.end()) return NoSuchSession();
-  if (!MayRead(session->second.args.peer,
-               *copies_.FindModel(args.copy.key.model)->model)) {
-    return absl::NotFoundError("no such model");
-  }
   HOIST_RETURN_IF_ERROR(CheckBudget(args.session, args.copy));
   return CheckDeviceQuota(args.session, args.copy);
 }

@@ -209,7 +209,7 @@ TEST(NodePublished, AFailedSpillKeepsTheCopyAndIsTriedAgainLater) {
   ASSERT_NE(rig.AnswerTo(now), nullptr);
   EXPECT_THAT(
       rig.AnswerTo(now)->status,
-      StatusIs(kExhausted, HasSubstr("spilling failed: the disk is full")));
+      StatusIs(kExhausted, HasSubstr("spilling failed; an admin is told")));
   EXPECT_TRUE(rig.waiting(later));
   EXPECT_THAT(rig.Moving(), IsEmpty());
   EXPECT_EQ(rig.node().NextDeadline(), rig.now + absl::Seconds(10));
