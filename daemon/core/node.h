@@ -30,6 +30,7 @@
 #include "daemon/core/device_space.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/keep_value.h"
 #include "daemon/core/model_name.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/quota.h"
@@ -400,6 +401,9 @@ class Node {
                                  Effects& effects);
   void AdvanceIncoming(Incoming& incoming, absl::Time now, Effects& effects);
   void DropIncoming(const Incoming& incoming);
+  // It is not in use.
+  void RemoveModel(ModelId model, const std::string& why, absl::Time now,
+                   Effects& effects);
 
   // node_stage.cc
   absl::Status CheckBring(const BringArgs& args);
@@ -440,9 +444,16 @@ class Node {
   absl::StatusOr<uint64_t> AllocateDevice(const CopyRef& ref, OwnerId owner,
                                           uint64_t bytes, const Need& need,
                                           absl::Time now, Effects& effects);
-  bool EvictAll(const std::vector<OwnerId>& victims, Effects& effects);
+  bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
+                Effects& effects);
+  std::optional<Hole> HostHole(uint64_t bytes, const Need& need,
+                               absl::Time now) const;
   void StartSpill(const CopyRef& ref, Copy& copy, Effects& effects);
   bool MaySpill(absl::Time now) const;
+  // No session of the model's owner is left.
+  bool Deserted(const Model& model) const;
+  std::set<ModelId> Expendable() const;
+  KeepFacts FactsOf(const CopyRef& ref, absl::Time now) const;
   void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event);
   void FreeSpace(const CopyRef& ref, Copy& copy);
   bool Clean(const CopyRef& ref) const;

@@ -391,8 +391,16 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects,
                           const Peer* asker) {
   ModelEntry* entry = copies_.FindModel(id);
   if (entry == nullptr) return absl::NotFoundError("no such model");
-  const std::string name = entry->model->spec->name;
   HOIST_RETURN_IF_ERROR(InUse(*entry, asker));
+  RemoveModel(id, "", now, effects);
+  Tick(now, effects);
+  return absl::OkStatus();
+}
+
+void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
+                       Effects& effects) {
+  ModelEntry* entry = copies_.FindModel(id);
+  const std::string name = entry->model->spec->name;
   const Uid owner = entry->model->owner;
   quota_.Remove(owner, Quota::kModels, 1);
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
@@ -423,9 +431,8 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects,
   NodeEvent event;
   event.kind = "model-forgotten";
   event.model = name;
+  event.detail = why;
   effects.events.push_back(std::move(event));
-  Tick(now, effects);
-  return absl::OkStatus();
 }
 
 }  // namespace hoistd

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
-#include "daemon/core/keep_value.h"
 #include "daemon/core/node.h"
 
 namespace hoistd {
@@ -13,6 +12,8 @@ namespace {
 
 const Place kHost = {OnHost(), false};
 constexpr absl::Duration kSpillRetry = absl::Seconds(10);
+// Of a deserted model's host copy beside any other: it goes first.
+constexpr double kDesertedWorth = 1e-9;
 
 }  // namespace
 
@@ -49,17 +50,68 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
                                             const Need& need, absl::Time now,
                                             Effects& effects) {
   if (const auto offset = host_.Allocate(bytes, owner)) return *offset;
-  const auto hole = host_.CheapestHole(
-      bytes, 0, [&](OwnerId other) { return ValueOf(other, need, now); });
-  if (!hole.has_value()) {
-    return absl::ResourceExhaustedError("");
-  }
-  if (!EvictAll(hole->victims, effects)) {
+  const std::optional<Hole> hole = HostHole(bytes, need, now);
+  if (!hole.has_value()) return absl::ResourceExhaustedError("");
+  if (!EvictAll(hole->victims, now, effects)) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   const auto offset = host_.Allocate(bytes, owner);
   HOIST_CHECK(offset.has_value());
   return *offset;
+}
+
+// What is to leave. Published groups that cannot be spilled stay, unless
+// otherwise somebody were refused for models whose owner is gone.
+std::optional<Hole> Node::HostHole(uint64_t bytes, const Need& need,
+                                   absl::Time now) const {
+  const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
+  std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
+  // A disk that fails may work again; one that is full stays so.
+  const bool cannot_spill =
+      !options_.can_spill ||
+      (!MaySpill(now) && absl::IsResourceExhausted(spill_failed_));
+  if (hole.has_value() || !need.urgent || !cannot_spill) return hole;
+  const std::set<ModelId> expendable = Expendable();
+  if (expendable.empty()) return hole;
+  return host_.CheapestHole(
+      bytes, 0, [&](OwnerId other) -> std::optional<double> {
+        const CopyRef* ref = copies_.RefOf(other);
+        if (ref == nullptr || !expendable.contains(ref->key.model)) {
+          return worth(other);
+        }
+        return KeepValue(FactsOf(*ref, now));
+      });
+}
+
+// Published models that nobody would miss now: their owner has no session, and
+// nothing of them is leased, held, pinned, planned, awaited or being copied.
+std::set<ModelId> Node::Expendable() const {
+  std::set<ModelId> models;
+  for (const auto& [id, entry] : copies_.models()) {
+    if (!Deserted(*entry->model)) continue;
+    const auto busy = [](const auto& place_and_copy) {
+      const Copy& copy = place_and_copy.second;
+      return copy.leases > 0 || copy.readers > 0 || copy.pinned ||
+             copy.state == Residency::kFilling;
+    };
+    const bool idle = std::all_of(
+        entry->groups.begin(), entry->groups.end(),
+        [&](const GroupEntry& group) {
+          return std::none_of(group.copies.begin(), group.copies.end(), busy);
+        });
+    if (idle) models.insert(id);
+  }
+  for (const auto& [copy, age] : need_of_) models.erase(copy.key.model);
+  for (const auto& [id, plan] : plans_) models.erase(plan.grant.model);
+  for (const auto& [request, pending] : pending_plans_) {
+    models.erase(pending.grant.model);
+  }
+  return models;
+}
+
+bool Node::Deserted(const Model& model) const {
+  return model.spec->published &&
+         quota_.Of(model.owner).Of(Quota::kSessions) == 0;
 }
 
 absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
@@ -78,7 +130,7 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   if (!hole.has_value()) {
     return absl::ResourceExhaustedError(offset.status().message());
   }
-  EvictAll(hole->victims, effects);  // Device copies are always clean.
+  EvictAll(hole->victims, now, effects);  // Device copies are always clean.
   offset = space.Allocate(zone, bytes, owner);
   if (offset.ok()) return offset;
   if (absl::Status s = space.ReleaseSlabs(zone, bytes, imported); !s.ok()) {
@@ -88,21 +140,31 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
 }
 
 // Makes the victims leave. False: some must be spilled first; that has begun.
-bool Node::EvictAll(const std::vector<OwnerId>& victims, Effects& effects) {
+bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
+                    Effects& effects) {
   bool all_clean = true;
   for (const OwnerId owner : victims) {
     const CopyRef ref = *copies_.RefOf(owner);
     Copy& copy = copies_.At(ref);
     if (copy.state == Residency::kSpilling) {
       all_clean = false;
-    } else if (!Clean(ref)) {
+    } else if (!Clean(ref) && MaySpill(now)) {
       StartSpill(ref, copy, effects);
       all_clean = false;
     }
   }
   if (!all_clean) return false;
   for (const OwnerId owner : victims) {
+    if (copies_.RefOf(owner) == nullptr) continue;  // It went with its model.
     const CopyRef ref = *copies_.RefOf(owner);
+    if (!Clean(ref)) {
+      // Without this group the model's others are of no use either.
+      RemoveModel(ref.key.model,
+                  "it made room: its owner has no session, and it could not be "
+                  "spilled",
+                  now, effects);
+      continue;
+    }
     Note(effects, "copy-dropped", ref, "evicted");
     ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions
                                           : counters_.host_evictions);
@@ -182,10 +244,7 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
     return std::nullopt;
   }
 
-  KeepFacts facts;
-  facts.bytes = SpaceOf(*group.group);
-  facts.since_use = now - copy.last_use;
-  facts.until_use = orders_.UntilUse(ref->key);
+  const KeepFacts facts = FactsOf(*ref, now);
   if (!need.urgent) {
     // A prefetch must not push out what is needed sooner, nor another one.
     if (copy.fresh) return std::nullopt;
@@ -195,15 +254,29 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
       return std::nullopt;
     }
   }
+  // Nor has anybody else said that it will be needed.
+  const bool first = ref->place == kHost && !facts.until_use.has_value() &&
+                     Deserted(*copies_.FindModel(ref->key.model)->model);
+  return KeepValue(facts) * (first ? kDesertedWorth : 1);
+}
+
+KeepFacts Node::FactsOf(const CopyRef& ref, absl::Time now) const {
+  const GroupEntry& group = *copies_.FindGroup(ref.key);
+  KeepFacts facts;
+  facts.bytes = SpaceOf(*group.group);
+  facts.since_use = now - group.copies.at(ref.place).last_use;
+  facts.until_use = orders_.UntilUse(ref.key);
   facts.restore_bytes_per_second = options_.disk_bytes_per_second;
-  if (ref->place.at.tier == Tier::kDevice) {
+  if (ref.place.at.tier == Tier::kDevice) {
     const auto host = group.copies.find(kHost);
     if (host != group.copies.end() && host->second.usable()) {
       facts.restore_bytes_per_second = options_.host_bytes_per_second;
     }
   }
-  if (!clean) facts.spill_bytes_per_second = options_.disk_bytes_per_second;
-  return KeepValue(facts);
+  if (!Clean(ref)) {
+    facts.spill_bytes_per_second = options_.disk_bytes_per_second;
+  }
+  return facts;
 }
 
 bool Node::Imported(DeviceIndex device, SlabId slab) const {

@@ -4,8 +4,8 @@ hoist_test(NAME core_parts_test KIND unit
   LIBS hoist_core)
 
 hoist_test(NAME core_node_test KIND unit
-  SOURCES node_explain_test.cc node_names_test.cc node_plan_test.cc
-    node_published_test.cc
+  SOURCES node_deserted_test.cc node_explain_test.cc node_names_test.cc
+    node_plan_test.cc node_published_test.cc
     node_quota_test.cc node_read_image_test.cc
     node_space_test.cc node_stage_test.cc
     ${PROJECT_SOURCE_DIR}/tests/support/node_rig.cc

@@ -1,0 +1,160 @@
+// Published models whose owner has no session left: the first to go.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::kPage;
+using testing::NodeRig;
+using testing::NodeRigOptions;
+using ::testing::SizeIs;
+using testing::StatusIs;
+
+constexpr auto kSpill = TransferKind::kSpill;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr uint32_t kAda = 1000, kBob = 1001;
+
+GroupKey Key(ModelId model, uint32_t group) {
+  return {model, GroupIndex(group)};
+}
+
+class NodeDeserted : public ::testing::Test {
+ protected:
+  // What Ada published and left.
+  GroupKey Left(const std::string& model, uint64_t pages) {
+    const SessionId ada = rig_.Open(kAda);
+    const GroupKey key = rig_.Published(ada, model, "a", pages);
+    rig_.now += absl::Seconds(1);
+    rig_.Close(ada);
+    return key;
+  }
+  absl::Status PublishedByBob(uint64_t pages) {
+    const RequestId request = rig_.Publish(bob_, "bobs", "a", pages);
+    rig_.FinishAll();
+    rig_.Advance(absl::Minutes(2));
+    return rig_.AnswerTo(request)->status;
+  }
+
+  NodeRig rig_{{.host_pages = 4, .readers = Readers::kEveryone}};
+  SessionId bob_ = rig_.Open(kBob);
+};
+
+TEST_F(NodeDeserted, AModelMakesWayForAnotherUsersPublication) {
+  const GroupKey key = Left("p", 3);
+  EXPECT_TRUE(rig_.Has(key, OnHost()));
+  EXPECT_OK(PublishedByBob(4));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+  EXPECT_EQ(rig_.node().quota().Of(Uid(kAda)), Holdings());
+  int told = 0;
+  for (const NodeEvent& event : rig_.events()) {
+    told += event.kind == "model-forgotten" && event.model == "p";
+  }
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(NodeDeserted, AModelMakesWayForAStage) {
+  const GroupKey key = Left("p", 3);
+  const ModelId model = rig_.AddModel(bob_, "m", {2});
+  rig_.StageNow(bob_, Key(model, 0));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+}
+
+TEST_F(NodeDeserted, TheOldestGoesAndNoMoreThanMust) {
+  const GroupKey old = Left("old", 2);
+  const GroupKey recent = Left("recent", 2);
+  EXPECT_OK(PublishedByBob(2));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(old.model));
+  EXPECT_TRUE(rig_.Has(recent, OnHost()));
+}
+
+TEST_F(NodeDeserted, WhatCanBeHadAgainGoesBeforeIt) {
+  const GroupKey key = Left("p", 2);
+  const ModelId files = rig_.AddModel(bob_, "m", {2});
+  ASSERT_OK(rig_.Release(bob_, rig_.StageNow(bob_, Key(files, 0))));
+  EXPECT_OK(PublishedByBob(2));
+  EXPECT_FALSE(rig_.Has(Key(files, 0), OnHost()));
+  EXPECT_TRUE(rig_.Has(key, OnHost()));
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+}
+
+TEST_F(NodeDeserted, AnOwnersLastSessionKeepsItsModels) {
+  const SessionId ada = rig_.Open(kAda);
+  const GroupKey key = rig_.Published(ada, "p", "a", 3);
+  rig_.Open(kAda);
+  rig_.Close(ada);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  EXPECT_TRUE(rig_.Has(key, OnHost()));
+}
+
+TEST_F(NodeDeserted, WhatIsLeasedPinnedOrHeldStays) {
+  const GroupKey leased = Left("leased", 3);
+  const LeaseId lease = rig_.StageNow(bob_, leased);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  ASSERT_OK(rig_.Release(bob_, lease));
+  rig_.Bring(leased, OnHost(), /*pin=*/true);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  EXPECT_EQ(rig_.Unpin(ToString(OwnedName{Uid(kAda), "leased"})).groups, 1u);
+  const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(bob_, leased.model, {0}, 3));
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+  ASSERT_OK(rig_.EndPlan(bob_, plan.id));
+  rig_.FreePlan(plan.id);
+  EXPECT_OK(PublishedByBob(4));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(leased.model));
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).used_bytes, 0u);
+}
+
+TEST_F(NodeDeserted, APrefetchPushesNoneOut) {
+  const GroupKey key = Left("p", 3);
+  const ModelId model = rig_.AddModel(bob_, "m", {2});
+  ASSERT_OK(rig_.Prefetch(bob_, model, {0}, OnHost()));
+  rig_.Advance(absl::Minutes(2));
+  EXPECT_TRUE(rig_.Has(key, OnHost()));
+}
+
+TEST_F(NodeDeserted, WithASpillStoreItIsSpilledBeforeAnythingElseLeaves) {
+  NodeRig rig({.host_pages = 4, .can_spill = true});
+  const SessionId ada = rig.Open(kAda), bob = rig.Open(kBob);
+  const GroupKey bobs = rig.Published(bob, "old", "a", 2);
+  rig.now += absl::Seconds(9);
+  const GroupKey left = rig.Published(ada, "new", "a", 2);
+  rig.Close(ada);
+  const ModelId model = rig.AddModel(bob, "m", {2});
+  const RequestId request = rig.Stage(bob, Key(model, 0));
+  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
+  EXPECT_EQ(rig.TransferOf(rig.Moving(kSpill)[0]).key, left);
+  rig.FinishAll();
+  rig.LeaseOf(request);
+  EXPECT_TRUE(rig.Has(bobs, OnHost()));
+  EXPECT_THAT(rig.forgotten(), IsEmpty());
+  const SessionId again = rig.Open(kAda);
+  rig.StageNow(again, left);
+}
+
+TEST_F(NodeDeserted, AFullDiskIsNoReasonToKeepItAndAFailingOneIs) {
+  for (const bool full : {false, true}) {
+    SCOPED_TRACE(full);
+    NodeRig rig({.host_pages = 4, .can_spill = true});
+    const SessionId ada = rig.Open(kAda), bob = rig.Open(kBob);
+    const GroupKey left = rig.Published(ada, "p", "a", 3);
+    rig.Close(ada);
+    const RequestId request =
+        rig.Publish(bob, "q", "a", 4, 0, absl::Seconds(5));
+    rig.Finish(kSpill, full ? absl::ResourceExhaustedError("full")
+                            : absl::InternalError("I/O error"));
+    EXPECT_EQ(rig.forgotten().size(), full ? 1u : 0u);
+    EXPECT_EQ(rig.Has(left, OnHost()), !full);
+    rig.FinishAll();
+    rig.Advance(absl::Seconds(5));
+    EXPECT_EQ(rig.AnswerTo(request)->status.ok(), full);
+  }
+}
+
+}  // namespace
+}  // namespace hoistd
