@@ -248,7 +248,9 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   EngineParts parts;
   parts.node.host_capacity_bytes = host->bytes();
   parts.node.slab_bytes = config.device.slab_bytes;
-  parts.node.can_spill = store != nullptr;
+  if (store != nullptr) {
+    parts.node.spill_capacity_bytes = store->usage().capacity_bytes;
+  }
   parts.node.default_readers = config.models.readers;
   std::vector<std::string> served;
   for (const auto& device : devices) {

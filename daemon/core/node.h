@@ -79,7 +79,7 @@ struct NodeOptions {
   uint64_t host_capacity_bytes = 0;  // When the pool is whole.
   uint64_t slab_bytes = 0;
   std::vector<uint64_t> device_capacity_bytes;  // One a device.
-  bool can_spill = false;
+  uint64_t spill_capacity_bytes = 0;            // 0: nothing is spilled.
   Readers default_readers = Readers::kOwner;
   QuotaOptions quota;
   // Rough rates, to weigh one copy against another; they need not be exact.
@@ -449,7 +449,8 @@ class Node {
   std::optional<Hole> HostHole(uint64_t bytes, const Need& need,
                                absl::Time now) const;
   void StartSpill(const CopyRef& ref, Copy& copy, Effects& effects);
-  bool MaySpill(absl::Time now) const;
+  bool CanSpill() const { return options_.spill_capacity_bytes > 0; }
+  bool MaySpill(absl::Time now) const;  // And none has failed just now.
   // No session of the model's owner is left.
   bool Deserted(const Model& model) const;
   std::set<ModelId> Expendable() const;

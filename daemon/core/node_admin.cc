@@ -80,8 +80,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     } else if (copy->state != Residency::kPresent || copy->readers > 0) {
       keeps = "being copied";
     } else if (unsaved && (ref.place != kHost || !MaySpill(now))) {
-      keeps = options_.can_spill ? "the only copy, and cannot be spilled now"
-                                 : "the only copy (no disk.spill_dir is set)";
+      keeps = CanSpill() ? "the only copy, and cannot be spilled now"
+                         : "the only copy (no disk.spill_dir is set)";
     }
     if (!keeps.empty()) {
       ++totals.kept;
@@ -112,7 +112,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     tier.used_bytes = space.used();
     tier.largest_free_bytes = space.largest_free();
     tier.allocated_bytes = space.allocated();
-  } else {
+  } else if (at.tier == Tier::kHost) {
     tier.used_bytes = host_.used();
     tier.largest_free_bytes = host_.largest_free();
     tier.allocated_bytes = host_.bytes();
@@ -184,8 +184,7 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
     snapshot.tiers.push_back(SnapshotTier(OnDevice(DeviceIndex(d))));
   }
   snapshot.tiers.push_back(SnapshotTier(OnHost()));
-  TierSnapshot disk;
-  disk.at = OnDisk();
+  TierSnapshot disk = SnapshotTier(OnDisk());  // What it holds comes below.
   for (const auto& [id, entry] : copies_.models()) {
     const Model& model = *entry->model;
     ModelSnapshot m;

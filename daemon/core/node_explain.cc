@@ -103,7 +103,7 @@ std::string Node::Explain(TierAt at, uint64_t bytes, const Peer* asker) const {
   AddPart(text, shares.moving, " is being copied");
   AddPart(text, shares.idle, " is idle");
   AddPart(text, shares.unsaved, " is published and nowhere else");
-  if (shares.unsaved > 0 && !options_.can_spill) {
+  if (shares.unsaved > 0 && !CanSpill()) {
     absl::StrAppend(&text, " (set disk.spill_dir to let it spill)");
   } else if (shares.unsaved > 0 && !spill_failed_.ok()) {
     // It may name what others spill.

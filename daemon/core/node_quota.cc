@@ -163,7 +163,7 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
       quota_.Check(incoming.owner, Quota::kPublishedBytes, bytes);
   const uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
   if (status.ok()) return status;
-  if (!options_.can_spill || bytes > limit) incoming.deadline = now;
+  if (!CanSpill() || bytes > limit) incoming.deadline = now;
   if (!MaySpill(now) || bytes > limit) return status;
   // Those that are worth least, until there is room.
   uint64_t held = quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);

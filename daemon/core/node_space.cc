@@ -68,7 +68,7 @@ std::optional<Hole> Node::HostHole(uint64_t bytes, const Need& need,
   std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
   // A disk that fails may work again; one that is full stays so.
   const bool cannot_spill =
-      !options_.can_spill ||
+      !CanSpill() ||
       (!MaySpill(now) && absl::IsResourceExhausted(spill_failed_));
   if (hole.has_value() || !need.urgent || !cannot_spill) return hole;
   const std::set<ModelId> expendable = Expendable();
@@ -185,7 +185,7 @@ void Node::StartSpill(const CopyRef& ref, Copy& copy, Effects& effects) {
 }
 
 bool Node::MaySpill(absl::Time now) const {
-  return options_.can_spill && (spill_failed_.ok() || now >= spill_retry_at_);
+  return CanSpill() && (spill_failed_.ok() || now >= spill_retry_at_);
 }
 
 void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
@@ -289,7 +289,8 @@ uint64_t Node::CapacityOf(TierAt at) const {
   if (at.tier == Tier::kDevice) {
     return spaces_[at.device.number()]->capacity();
   }
-  return options_.host_capacity_bytes;
+  return at.tier == Tier::kHost ? options_.host_capacity_bytes
+                                : options_.spill_capacity_bytes;
 }
 
 Zone Node::ZoneOf(const CopyRef& ref) const {

@@ -84,7 +84,7 @@ class EngineRig {
     parts.node.host_capacity_bytes = options_.host_bytes;
     parts.node.slab_bytes = EmulatedDevice::kGranularity;
     parts.node.device_capacity_bytes = {options_.device_bytes};
-    parts.node.can_spill = options_.spills;
+    parts.node.spill_capacity_bytes = options_.spills ? 1 << 30 : 0;
     parts.device_views.push_back({faulty_device->info(), options_.device_bytes,
                                   EmulatedDevice::kGranularity});
     parts.mover.host = host_.span();

@@ -23,7 +23,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   NodeOptions node;
   node.host_capacity_bytes = options_.host_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
-  node.can_spill = options_.can_spill;
+  node.spill_capacity_bytes = options_.can_spill ? kSpillPages * kPage : 0;
   node.default_readers = options_.readers;
   node.quota = options_.quota;
   std::vector<Device*> devices;

@@ -21,6 +21,7 @@
 namespace hoistd::testing {
 
 inline constexpr uint64_t kPage = 4096;
+inline constexpr uint64_t kSpillPages = 1000;  // Where it can spill.
 
 struct NodeRigOptions {
   uint64_t host_pages = 16;

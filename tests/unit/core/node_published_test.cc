@@ -170,6 +170,19 @@ TEST(NodePublished, IsSpilledBeforeItGoes) {
   EXPECT_EQ(rig.Snapshot().counters.spill_written_bytes, 2 * kPage);
 }
 
+TEST(NodePublished, TheDiskShowsWhatItCouldHold) {
+  for (const bool can_spill : {false, true}) {
+    NodeRig rig({.can_spill = can_spill});
+    rig.Published(rig.Open(), "p", "a", 2);
+    rig.Evict("p");
+    rig.FinishAll();
+    const TierSnapshot disk = rig.TierOf(OnDisk());
+    EXPECT_EQ(disk.capacity_bytes,
+              can_spill ? testing::kSpillPages * kPage : 0);
+    EXPECT_EQ(disk.used_bytes, can_spill ? 2 * kPage : 0);
+  }
+}
+
 TEST(NodePublished, EvictSpillsAndThenDrops) {
   NodeRig rig({.can_spill = true});
   const SessionId session = rig.Open();
