@@ -52,6 +52,14 @@ int PrintTotals(const char* verb, const Response& response,
   return kExitOk;
 }
 
+// "weight 3, priority 0, at most 10.0 GiB/s".
+std::string ShareText(const v1::Share& share) {
+  std::string text = "weight " + std::to_string(share.weight()) +
+                     ", priority " + std::to_string(share.priority()) + ", ";
+  if (share.max_bytes_per_second() == 0) return text + "no cap";
+  return text + "at most " + HumanBytes(share.max_bytes_per_second()) + "/s";
+}
+
 std::string TimeOf(uint64_t unix_ms) {
   const std::time_t seconds = static_cast<std::time_t>(unix_ms / 1000);
   std::tm local = {};
@@ -129,7 +137,9 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
   } else {
-    output.out << "plan " << request.plan_id() << " shares the link as asked\n";
+    output.out << "plan " << request.plan_id() << ": "
+               << ShareText(response.before()) << " -> "
+               << ShareText(response.after()) << '\n';
   }
   return kExitOk;
 }

@@ -181,26 +181,34 @@ class CommandLine {
         ->add_option_function<uint32_t>(
             "--weight",
             [this](uint32_t weight) {
-              parsed_.share.mutable_share()->set_weight(weight);
+              parsed_.share.mutable_change()->set_change_weight(true);
+              parsed_.share.mutable_change()->set_weight(weight);
             },
-            "bytes are shared in proportion (default: 1)")
+            "bytes are shared in proportion; a new plan has 1")
         ->check(CLI::Range(1, 1000));
     share
         ->add_option_function<int32_t>(
             "--priority",
             [this](int32_t priority) {
-              parsed_.share.mutable_share()->set_priority(priority);
+              parsed_.share.mutable_change()->set_change_priority(true);
+              parsed_.share.mutable_change()->set_priority(priority);
             },
-            "-10 to 10; higher goes first (default: 0)")
+            "-10 to 10; higher goes first; a new plan has 0")
         ->check(CLI::Range(-10, 10));
     share
         ->add_option_function<uint64_t>(
             "--max-rate",
             [this](uint64_t rate) {
-              parsed_.share.mutable_share()->set_max_bytes_per_second(rate);
+              v1::ShareChange* change = parsed_.share.mutable_change();
+              change->set_change_max_bytes_per_second(true);
+              change->set_max_bytes_per_second(rate);
             },
-            "bytes a second, such as 10GB (default: no cap)")
+            "bytes a second, such as 10GB; 0: no cap")
         ->transform(CLI::AsSizeValue(true));
+    share->callback([this] {
+      if (parsed_.share.has_change()) return;
+      throw CLI::RequiredError("--weight, --priority or --max-rate");
+    });
   }
 
   void AddRest() {
@@ -222,7 +230,9 @@ class CommandLine {
                      "owner or everyone (default: as hoistd.toml says)")
         ->check(CLI::IsMember({"owner", "everyone"}));
     CLI::App* share =
-        Add("share", "how a plan shares its device's link with others",
+        Add("share",
+            "change how a plan shares its device's link with others; what is "
+            "not named stays as it is",
             [this](Connection& daemon, const Output& output) {
               return Share(daemon, parsed_.share, output);
             });

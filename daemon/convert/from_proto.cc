@@ -271,18 +271,23 @@ absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share) {
   if (share.weight() > 0) options.weight = share.weight();
   options.priority = share.priority();
   options.max_bytes_per_second = share.max_bytes_per_second();
-  if (options.weight > ShareOptions::kMaxWeight) {
+  HOIST_RETURN_IF_ERROR(CheckShare(options));
+  return options;
+}
+
+absl::Status CheckShare(const ShareOptions& share) {
+  if (share.weight < 1 || share.weight > ShareOptions::kMaxWeight) {
     return absl::InvalidArgumentError(
-        absl::StrCat("weight is ", share.weight(), "; 1 to ",
+        absl::StrCat("weight is ", share.weight, "; 1 to ",
                      ShareOptions::kMaxWeight, " are allowed"));
   }
-  if (options.priority > ShareOptions::kMaxPriority ||
-      options.priority < -ShareOptions::kMaxPriority) {
+  if (share.priority > ShareOptions::kMaxPriority ||
+      share.priority < -ShareOptions::kMaxPriority) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "priority is ", share.priority(), "; ", -ShareOptions::kMaxPriority,
+        "priority is ", share.priority, "; ", -ShareOptions::kMaxPriority,
         " to ", ShareOptions::kMaxPriority, " are allowed"));
   }
-  return options;
+  return absl::OkStatus();
 }
 
 absl::Duration DeadlineFromProto(uint64_t deadline_ms) {

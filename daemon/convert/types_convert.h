@@ -66,6 +66,8 @@ absl::StatusOr<Group> GroupFromProto(const pb::Group& group);
 // Milliseconds from now, at most kMaxDeadline.
 absl::Duration DeadlineFromProto(uint64_t deadline_ms);
 absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share);
+// What a client may say of a share, in whichever message.
+absl::Status CheckShare(const ShareOptions& share);
 // Group numbers of Prefetch, SetOrder and SetPlan.
 template <typename Repeated>
 std::vector<GroupIndex> GroupIndicesFromProto(const Repeated& groups) {

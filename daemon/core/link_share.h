@@ -23,6 +23,27 @@ struct ShareOptions {
   static constexpr int32_t kMaxPriority = 10;  // And -10 at the least.
 };
 
+// What is to be different from now on; the rest stays as it is.
+struct ShareChange {
+  std::optional<uint32_t> weight;
+  std::optional<int32_t> priority;
+  std::optional<uint64_t> max_bytes_per_second;
+
+  ShareOptions AppliedTo(ShareOptions share) const {
+    share.weight = weight.value_or(share.weight);
+    share.priority = priority.value_or(share.priority);
+    share.max_bytes_per_second =
+        max_bytes_per_second.value_or(share.max_bytes_per_second);
+    return share;
+  }
+};
+
+// What a change did.
+struct ShareChanged {
+  ShareOptions before;
+  ShareOptions after;
+};
+
 // Start-time fair queueing (Goyal, Vin, Cheng; SIGCOMM 1996) in one level for
 // each priority, with a token bucket for each cap. A plan that had nothing to
 // copy for a while does not save up a claim, nor does one that its cap held

@@ -75,7 +75,8 @@ class Engine final : public EngineApi {
   void SetPlan(SessionId session, SetPlanArgs args,
                Done<OpenedPlan> done) override;
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
-  void SetShare(PlanId plan, ShareOptions share, DoneStatus done) override;
+  void SetShare(PlanId plan, ShareChange change,
+                Done<ShareChanged> done) override;
   void Snapshot(Done<NodeSnapshot> done) override;
   void Load(ModelId model, TierAt to,
             absl::AnyInvocable<void(const LoadProgress&)> progress,
@@ -141,6 +142,7 @@ class Engine final : public EngineApi {
   Node node_;
   std::unique_ptr<Mover> mover_;
   std::map<PlanId, ReadAhead> lanes_;
+  std::map<PlanId, ShareOptions> shares_;  // Of the lanes, as last told them.
   // What is to be done once a plan has been freed.
   std::map<PlanId, absl::AnyInvocable<void(Effects&)>> after_plan_;
   std::map<RequestId, Pending> pending_;

@@ -108,7 +108,8 @@ class EngineApi {
   virtual void Evict(CopySelector which, bool forget,
                      Done<CopyTotals> done) = 0;
   // How a plan shares its link. NotFound: no such plan, or it streams nothing.
-  virtual void SetShare(PlanId plan, ShareOptions share, DoneStatus done) = 0;
+  virtual void SetShare(PlanId plan, ShareChange change,
+                        Done<ShareChanged> done) = 0;
   // From now on sessions and stages are refused; false takes that back.
   virtual void SetDraining(bool draining, DoneStatus done) = 0;
   // `on_event` runs on the engine's thread until Unsubscribe has called back.

@@ -70,10 +70,13 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
   }
   Streamer& streamer = StreamerOf(grant.device);
   LaneSpec spec = SpecOf(grant, args);
-  streamer.Open(std::move(spec), [this, session, grant = std::move(grant),
+  const ShareOptions options = args.share;
+  streamer.Open(std::move(spec), [this, session, options,
+                                  grant = std::move(grant),
                                   done = std::move(done)](
                                      absl::StatusOr<LaneShare> share) mutable {
-    Post([this, session, grant = std::move(grant), done = std::move(done),
+    Post([this, session, options, grant = std::move(grant),
+          done = std::move(done),
           share = std::move(share)](Effects& effects) mutable {
       if (node_.FindPlan(grant.id) == nullptr) {
         return done(absl::CancelledError("the session was closed"));
@@ -86,6 +89,7 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
       ReadAhead& ahead =
           lanes_.emplace(plan, ReadAhead(grant, node_.HoldableBytes(plan)))
               .first->second;
+      shares_[plan] = options;
       node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
       OpenedPlan opened;
       opened.grant = std::move(grant);
@@ -114,6 +118,7 @@ void Engine::ClearPlan(SessionId session, PlanId plan, DoneStatus done) {
 void Engine::PlanEnded(const EndedPlan& ended) {
   const PlanId plan = ended.plan;
   lanes_.erase(plan);
+  shares_.erase(plan);
   ++moving_;  // The engine's end waits for it as for any transfer.
   StreamerOf(ended.device).Close(plan, [this, plan] {
     Post([this, plan](Effects& effects) {
@@ -176,16 +181,20 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
   node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
 }
 
-void Engine::SetShare(PlanId plan, ShareOptions share, DoneStatus done) {
-  Post([this, plan, share, done = std::move(done)](Effects&) mutable {
-    const PlanGrant* grant = node_.FindPlan(plan);
-    if (grant == nullptr || grant->lane_order.empty()) {
+void Engine::SetShare(PlanId plan, ShareChange change,
+                      Done<ShareChanged> done) {
+  Post([this, plan, change, done = std::move(done)](Effects&) mutable {
+    const auto found = shares_.find(plan);
+    if (found == shares_.end()) {
       return done(absl::NotFoundError(
           absl::StrCat("no plan ", plan.number(),
                        " that streams; `hoistctl plans` lists them")));
     }
-    StreamerOf(grant->device).SetShare(plan, share);
-    done(absl::OkStatus());
+    ShareChanged changed;
+    changed.before = found->second;
+    found->second = changed.after = change.AppliedTo(changed.before);
+    StreamerOf(lanes_.at(plan).device()).SetShare(plan, changed.after);
+    done(changed);
   });
 }
 

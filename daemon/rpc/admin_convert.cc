@@ -89,6 +89,22 @@ absl::StatusOr<CopySelector> SelectorFromProto(const pb::CopySelector& selector,
   return which;
 }
 
+absl::StatusOr<ShareChange> ShareChangeFromProto(const pb::ShareChange& in) {
+  ShareChange change;
+  if (in.change_weight()) change.weight = in.weight();
+  if (in.change_priority()) change.priority = in.priority();
+  if (in.change_max_bytes_per_second()) {
+    change.max_bytes_per_second = in.max_bytes_per_second();
+  }
+  if (!in.change_weight() && !in.change_priority() &&
+      !in.change_max_bytes_per_second()) {
+    return absl::InvalidArgumentError(
+        "nothing is to change: set weight, priority or max_bytes_per_second");
+  }
+  HOIST_RETURN_IF_ERROR(CheckShare(change.AppliedTo(ShareOptions())));
+  return change;
+}
+
 absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
                                                const Peer& asker,
                                                const std::string& name) {

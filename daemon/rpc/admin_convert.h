@@ -24,6 +24,10 @@ enum class TierNeeded { kYes, kNo };
 absl::StatusOr<CopySelector> SelectorFromProto(
     const hoist::v1::CopySelector& selector, TierNeeded tier_needed);
 
+// InvalidArgument: nothing is to change, or to what no share may be.
+absl::StatusOr<ShareChange> ShareChangeFromProto(
+    const hoist::v1::ShareChange& change);
+
 // The model that `name` means for `asker` (MeantBy). NotFound.
 absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
                                                const Peer& asker,

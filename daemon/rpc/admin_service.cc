@@ -179,15 +179,19 @@ Reactor* AdminService::SetShare(Context* context,
     call->Fail(peer.status());
     return call.get();
   }
-  absl::StatusOr<ShareOptions> share = ShareFromProto(request->share());
-  if (!share.ok()) {
-    call->Fail(share.status());
+  absl::StatusOr<ShareChange> change = ShareChangeFromProto(request->change());
+  if (!change.ok()) {
+    call->Fail(change.status());
     return call.get();
   }
-  env_->engine.SetShare(PlanId(request->plan_id()), *share,
-                        [call](absl::Status status) {
-                          if (!status.ok()) return call->Fail(status);
-                          call->Reply(pb::SetShareResponse());
+  env_->engine.SetShare(PlanId(request->plan_id()), *change,
+                        [call](absl::StatusOr<ShareChanged> changed) {
+                          if (!changed.ok())
+                            return call->Fail(changed.status());
+                          pb::SetShareResponse out;
+                          ShareToProto(changed->before, out.mutable_before());
+                          ShareToProto(changed->after, out.mutable_after());
+                          call->Reply(std::move(out));
                         });
   return call.get();
 }

@@ -35,7 +35,7 @@ struct OrderAsked {
 };
 struct ShareAsked {
   PlanId plan;
-  ShareOptions share;
+  ShareChange change;
 };
 struct LoadAsked {
   ModelId model;
@@ -132,7 +132,7 @@ class FakeEngine final : public EngineApi {
   VerbScript<OrderAsked, DoneStatus> set_order;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
   VerbScript<PlanId, DoneStatus> clear_plan;
-  VerbScript<ShareAsked, DoneStatus> set_share;
+  VerbScript<ShareAsked, Done<ShareChanged>> set_share;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
   VerbScript<LoadAsked, Done<LoadProgress>> load;
   VerbScript<PinAsked, Done<CopyTotals>> pin;
@@ -273,8 +273,9 @@ class FakeEngine final : public EngineApi {
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
     Hand(clear_plan, session, plan, std::move(done));
   }
-  void SetShare(PlanId plan, ShareOptions share, DoneStatus done) override {
-    Hand(set_share, SessionId(), ShareAsked{plan, share}, std::move(done));
+  void SetShare(PlanId plan, ShareChange change,
+                Done<ShareChanged> done) override {
+    Hand(set_share, SessionId(), ShareAsked{plan, change}, std::move(done));
   }
   void Snapshot(Done<NodeSnapshot> done) override {
     Hand(snapshot, SessionId(), std::monostate(), std::move(done));

@@ -287,31 +287,47 @@ TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
   EXPECT_THAT(json.out, HasSubstr("\"weight\": 3"));
 }
 
-TEST_F(CtlTest, ShareReachesTheEngineOrIsRefusedForItsNumbers) {
+TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   PlanId plan;
-  ShareOptions share;
+  ShareChange change;
   int calls = 0;
   engine_.set_share.Answer([&](auto call) {
     ++calls;
     plan = call.args.plan;
-    share = call.args.share;
-    call.done(plan == PlanId(7) ? absl::OkStatus()
-                                : absl::NotFoundError("no plan 8"));
+    change = call.args.change;
+    if (plan != PlanId(7)) return call.done(absl::NotFoundError("no plan 8"));
+    ShareChanged changed;
+    changed.before.max_bytes_per_second = 1 << 20;
+    changed.after = change.AppliedTo(changed.before);
+    call.done(changed);
   });
   const Ran ran = Ctl({"share", "7", "--weight", "3", "--priority", "-2",
                        "--max-rate", "10GB"});
   EXPECT_EQ(ran.exit, 0) << ran.err;
   EXPECT_EQ(plan, PlanId(7));
-  EXPECT_EQ(share.weight, 3u);
-  EXPECT_EQ(share.priority, -2);
-  EXPECT_EQ(share.max_bytes_per_second, 10'000'000'000u);
-  EXPECT_EQ(Ctl({"share", "8"}).exit, 1);
-  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(change.weight, 3u);
+  EXPECT_EQ(change.priority, -2);
+  EXPECT_EQ(change.max_bytes_per_second, 10'000'000'000u);
+  const Ran one = Ctl({"share", "7", "--priority", "5"});
+  EXPECT_EQ(change.weight, std::nullopt);
+  EXPECT_EQ(change.priority, 5);
+  EXPECT_EQ(change.max_bytes_per_second, std::nullopt);
+  EXPECT_THAT(one.out,
+              HasSubstr("weight 1, priority 0, at most 1.0 MiB/s -> weight 1, "
+                        "priority 5, at most 1.0 MiB/s"));
+  EXPECT_THAT(Ctl({"share", "7", "--max-rate", "0"}).out,
+              HasSubstr("-> weight 1, priority 0, no cap"));
+  EXPECT_EQ(Ctl({"share", "8", "--weight", "2"}).exit, 1);
+  EXPECT_EQ(calls, 4);
+  const Ran nothing = Ctl({"share", "7"});
+  EXPECT_EQ(nothing.exit, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("--weight, --priority or --max-rate"));
   EXPECT_EQ(Ctl({"share"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--weight", "0"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--priority", "11"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--max-rate", "fast"}).exit, 2);
-  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(calls, 4);
+  EXPECT_THAT(Ctl({"share", "--help"}).out, HasSubstr("stays as it is"));
 }
 
 TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {

@@ -301,6 +301,10 @@ TEST_F(PlanLife, OperatorsSeeAndChangeWhoGetsWhat) {
   EXPECT_EQ(plans[0]["model"], "pattern-1");
   EXPECT_EQ(plans[0]["share"]["weight"], 5);
   EXPECT_EQ(plans[0]["share"]["priority"], 2);
+  const nlohmann::json changed = Ctl("share " + id + " --priority -1");
+  EXPECT_EQ(changed["before"]["priority"], 2);
+  EXPECT_EQ(changed["after"]["priority"], -1);
+  EXPECT_EQ(changed["after"]["weight"], 5);
   EXPECT_EQ(Number(plans[0], "resident_bytes"), plan->info().resident_bytes);
   EXPECT_GE(Number(plans[0], "copied_bytes"), plan->info().streamed_bytes);
   ExpectPasses(*plan, 2);

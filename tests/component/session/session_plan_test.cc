@@ -186,6 +186,36 @@ TEST_F(SessionPlan, StreamedGroupsComeIntoTheirSlotsOverTheLane) {
   ExpectStands(*client, plan.id());
 }
 
+TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
+  const auto client = Connect();
+  ClientMessage wish = SetPlan(2);
+  wish.mutable_set_plan()->mutable_share()->set_weight(7);
+  wish.mutable_set_plan()->mutable_share()->set_max_bytes_per_second(1 << 30);
+  const auto answer = client->Call(wish);
+  ASSERT_EQ(answer.message.code(), 0) << answer.message.message();
+  const PlanId plan(answer.message.plan().id());
+  const auto change = [&](PlanId of, const ShareChange& what) {
+    Answer<absl::StatusOr<ShareChanged>> changed;
+    rig_.engine().SetShare(of, what, changed.done());
+    return changed.Wait();
+  };
+  ASSERT_OK(change(plan, {.priority = 5}).status());
+  ASSERT_OK_AND_ASSIGN(const ShareChanged changed, change(plan, {.weight = 3}));
+  EXPECT_EQ(changed.before.weight, 7u);
+  EXPECT_EQ(changed.before.priority, 5);
+  EXPECT_EQ(changed.after.weight, 3u);
+  EXPECT_EQ(changed.after.priority, 5);
+  EXPECT_EQ(changed.after.max_bytes_per_second, 1u << 30);
+  // The streamer hears of it on its own thread.
+  EXPECT_TRUE(EngineRig::Until([&] {
+    const ShareOptions share = rig_.Snapshot().plans.at(0).share;
+    return share.weight == 3 && share.priority == 5 &&
+           share.max_bytes_per_second == 1u << 30;
+  }));
+  EXPECT_THAT(change(PlanId(99), {.weight = 3}),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST_F(SessionPlan, APlanThatFitsWholeHasNoLane) {
   const auto client = Connect();
   const auto answer = client->Call(SetPlan(kGroups));

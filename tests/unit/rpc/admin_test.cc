@@ -248,51 +248,73 @@ TEST_F(AdminTest, ListPlansFailsAsTheEngineDoes) {
 
 class SetShareTest : public AdminTest {
  protected:
-  grpc::Status SetShare(const v1::SetShareRequest& request) {
+  grpc::Status SetShare(const v1::SetShareRequest& request,
+                        v1::SetShareResponse* response = nullptr) {
     grpc::ClientContext context;
-    v1::SetShareResponse response;
-    return admin_->SetShare(&context, request, &response);
+    v1::SetShareResponse unused;
+    return admin_->SetShare(&context, request,
+                            response == nullptr ? &unused : response);
   }
 };
 
-TEST_F(SetShareTest, HandsPlanAndShareToTheEngine) {
+TEST_F(SetShareTest, HandsOverWhatIsNamedAndTellsWhatItDid) {
   std::vector<ShareAsked> asked;
   engine_.set_share.Answer([&asked](auto call) {
     asked.push_back(call.args);
-    call.done(absl::OkStatus());
+    ShareChanged changed;
+    changed.before.weight = 5;
+    changed.after.weight = 6;
+    call.done(changed);
   });
   v1::SetShareRequest request;
   request.set_plan_id(31);
-  request.mutable_share()->set_weight(1000);
-  request.mutable_share()->set_priority(-10);
-  request.mutable_share()->set_max_bytes_per_second(uint64_t{1} << 40);
-  ASSERT_TRUE(SetShare(request).ok());
-  // A share that says nothing is the usual one, whatever was set before.
-  request.clear_share();
+  v1::ShareChange& all = *request.mutable_change();
+  all.set_change_weight(true);
+  all.set_weight(1000);
+  all.set_change_priority(true);
+  all.set_priority(-10);
+  all.set_change_max_bytes_per_second(true);
+  all.set_max_bytes_per_second(0);
+  v1::SetShareResponse response;
+  ASSERT_TRUE(SetShare(request, &response).ok());
+  EXPECT_EQ(response.before().weight(), 5u);
+  EXPECT_EQ(response.after().weight(), 6u);
+  // A value without its flag says nothing.
+  all.set_change_weight(false);
+  all.set_change_max_bytes_per_second(false);
   ASSERT_TRUE(SetShare(request).ok());
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0].plan, PlanId(31));
-  EXPECT_EQ(asked[0].share.weight, 1000u);
-  EXPECT_EQ(asked[0].share.priority, -10);
-  EXPECT_EQ(asked[0].share.max_bytes_per_second, uint64_t{1} << 40);
-  EXPECT_EQ(asked[1].share.weight, 1u);
-  EXPECT_EQ(asked[1].share.priority, 0);
-  EXPECT_EQ(asked[1].share.max_bytes_per_second, 0u);
+  EXPECT_EQ(asked[0].change.weight, 1000u);
+  EXPECT_EQ(asked[0].change.priority, -10);
+  EXPECT_EQ(asked[0].change.max_bytes_per_second, 0u);
+  EXPECT_EQ(asked[1].change.weight, std::nullopt);
+  EXPECT_EQ(asked[1].change.priority, -10);
+  EXPECT_EQ(asked[1].change.max_bytes_per_second, std::nullopt);
 }
 
 TEST_F(SetShareTest, ABadShareIsRefusedBeforeTheEngine) {
   v1::SetShareRequest request;
-  request.mutable_share()->set_weight(1001);
-  const grpc::Status heavy = SetShare(request);
-  EXPECT_EQ(heavy.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(heavy.error_message(), HasSubstr("1001"));
+  request.mutable_change()->set_change_weight(true);
+  for (const uint32_t weight : {0u, 1001u}) {
+    request.mutable_change()->set_weight(weight);
+    const grpc::Status status = SetShare(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("weight is " + std::to_string(weight)));
+  }
+  request.clear_change();
+  request.mutable_change()->set_change_priority(true);
   for (const int32_t priority : {11, -11}) {
-    request.clear_share();
-    request.mutable_share()->set_priority(priority);
+    request.mutable_change()->set_priority(priority);
     const grpc::Status status = SetShare(request);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr(std::to_string(priority)));
   }
+  request.clear_change();
+  const grpc::Status nothing = SetShare(request);
+  EXPECT_EQ(nothing.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(nothing.error_message(), HasSubstr("nothing is to change"));
   EXPECT_EQ(engine_.set_share.calls(), 0u);
 }
 
@@ -301,6 +323,7 @@ TEST_F(SetShareTest, APlanThatIsNotThereIsSaidSo) {
       [](auto call) { call.done(absl::NotFoundError("no plan 31")); });
   v1::SetShareRequest request;
   request.set_plan_id(31);
+  request.mutable_change()->set_change_priority(true);
   const grpc::Status status = SetShare(request);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(status.error_message(), "no plan 31");
@@ -558,7 +581,8 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   unary(&Stub::ListPlans, v1::ListPlansRequest(), v1::ListPlansResponse());
   // Who is no admin does not learn what a share may be either.
   v1::SetShareRequest bad_share;
-  bad_share.mutable_share()->set_weight(1001);
+  bad_share.mutable_change()->set_change_weight(true);
+  bad_share.mutable_change()->set_weight(1001);
   unary(&Stub::SetShare, bad_share, v1::SetShareResponse());
   unary(&Stub::SetShare, v1::SetShareRequest(), v1::SetShareResponse());
   unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
