@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/rpc/admin_convert.h"
@@ -52,33 +53,48 @@ void SetKept(const CopyTotals& totals, pb::EvictResponse* out) {
 template <typename Response>
 void SetKept(const CopyTotals&, Response*) {}
 
+// As the caller says it; the engine has not looked yet.
+std::string TextOf(const pb::CopySelector& copies) {
+  std::string text = copies.model();
+  if (!copies.group().empty()) absl::StrAppend(&text, "/", copies.group());
+  if (copies.tier() == pb::TIER_HOST) absl::StrAppend(&text, " on host");
+  if (copies.tier() == pb::TIER_DEVICE) {
+    absl::StrAppend(&text, " on device ", copies.device());
+  }
+  return text;
+}
+
 // Pin, Unpin and Evict differ in the engine's verb alone.
 template <typename Response>
 Reactor* OnCopies(
     const std::shared_ptr<CallEnv>& env, Context* context,
-    const pb::CopySelector& copies, TierNeeded tier_needed, Response* response,
+    const std::string& act_name, const pb::CopySelector& copies,
+    TierNeeded tier_needed, Response* response,
     std::function<void(EngineApi&, CopySelector, Done<CopyTotals>)> verb) {
   auto call = UnaryCall<Response>::Start(response);
-  absl::StatusOr<Peer> peer = env->AdminOf(*context);
-  if (!peer.ok()) {
-    call->Fail(peer.status());
+  absl::StatusOr<AdminAct> act =
+      env->AdminActOf(*context, act_name, TextOf(copies));
+  if (!act.ok()) {
+    call->Fail(act.status());
     return call.get();
   }
+  const Peer peer = act->who();
+  Done<CopyTotals> done = Audited<CopyTotals>(
+      *std::move(act), [call](absl::StatusOr<CopyTotals> totals) {
+        if (!totals.ok()) return call->Fail(totals.status());
+        Response out;
+        out.set_groups(totals->groups);
+        out.set_bytes(totals->bytes);
+        SetKept(*totals, &out);
+        call->Reply(std::move(out));
+      });
   absl::StatusOr<CopySelector> which = SelectorFromProto(copies, tier_needed);
   if (!which.ok()) {
-    call->Fail(which.status());
-    return call.get();
+    done(which.status());
+  } else {
+    which->asker = peer;
+    verb(env->engine, *std::move(which), std::move(done));
   }
-  which->asker = *std::move(peer);
-  verb(env->engine, *std::move(which),
-       [call](absl::StatusOr<CopyTotals> totals) {
-         if (!totals.ok()) return call->Fail(totals.status());
-         Response out;
-         out.set_groups(totals->groups);
-         out.set_bytes(totals->bytes);
-         SetKept(*totals, &out);
-         call->Reply(std::move(out));
-       });
   return call.get();
 }
 
@@ -175,24 +191,26 @@ Reactor* AdminService::SetShare(Context* context,
                                 const pb::SetShareRequest* request,
                                 pb::SetShareResponse* response) {
   auto call = UnaryCall<pb::SetShareResponse>::Start(response);
-  if (auto peer = env_->AdminOf(*context); !peer.ok()) {
-    call->Fail(peer.status());
+  absl::StatusOr<AdminAct> act = env_->AdminActOf(
+      *context, "share", absl::StrCat("plan ", request->plan_id()));
+  if (!act.ok()) {
+    call->Fail(act.status());
     return call.get();
   }
+  Done<ShareChanged> done = Audited<ShareChanged>(
+      *std::move(act), [call](absl::StatusOr<ShareChanged> changed) {
+        if (!changed.ok()) return call->Fail(changed.status());
+        pb::SetShareResponse out;
+        ShareToProto(changed->before, out.mutable_before());
+        ShareToProto(changed->after, out.mutable_after());
+        call->Reply(std::move(out));
+      });
   absl::StatusOr<ShareChange> change = ShareChangeFromProto(request->change());
   if (!change.ok()) {
-    call->Fail(change.status());
-    return call.get();
+    done(change.status());
+  } else {
+    env_->engine.SetShare(PlanId(request->plan_id()), *change, std::move(done));
   }
-  env_->engine.SetShare(PlanId(request->plan_id()), *change,
-                        [call](absl::StatusOr<ShareChanged> changed) {
-                          if (!changed.ok())
-                            return call->Fail(changed.status());
-                          pb::SetShareResponse out;
-                          ShareToProto(changed->before, out.mutable_before());
-                          ShareToProto(changed->after, out.mutable_after());
-                          call->Reply(std::move(out));
-                        });
   return call.get();
 }
 
@@ -201,7 +219,7 @@ Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,
   const absl::Duration deadline =
       std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
   return OnCopies<pb::PinResponse>(
-      env_, context, request->copies(), TierNeeded::kYes, response,
+      env_, context, "pin", request->copies(), TierNeeded::kYes, response,
       [deadline](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
         engine.Pin(std::move(which), deadline, std::move(done));
       });
@@ -210,7 +228,7 @@ Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,
 Reactor* AdminService::Unpin(Context* context, const pb::UnpinRequest* request,
                              pb::UnpinResponse* response) {
   return OnCopies<pb::UnpinResponse>(
-      env_, context, request->copies(), TierNeeded::kYes, response,
+      env_, context, "unpin", request->copies(), TierNeeded::kYes, response,
       [](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
         engine.Unpin(std::move(which), std::move(done));
       });
@@ -219,7 +237,8 @@ Reactor* AdminService::Unpin(Context* context, const pb::UnpinRequest* request,
 Reactor* AdminService::Evict(Context* context, const pb::EvictRequest* request,
                              pb::EvictResponse* response) {
   return OnCopies<pb::EvictResponse>(
-      env_, context, request->copies(), TierNeeded::kNo, response,
+      env_, context, request->forget() ? "forget" : "evict", request->copies(),
+      TierNeeded::kNo, response,
       [forget = request->forget()](EngineApi& engine, CopySelector which,
                                    Done<CopyTotals> done) {
         engine.Evict(std::move(which), forget, std::move(done));
@@ -228,7 +247,9 @@ Reactor* AdminService::Evict(Context* context, const pb::EvictRequest* request,
 
 grpc::ServerWriteReactor<pb::LoadProgress>* AdminService::Load(
     Context* context, const pb::LoadRequest* request) {
-  return LoadCall::Start(env_, env_->AdminOf(*context), WishFromProto(*request))
+  return LoadCall::Start(env_,
+                         env_->AdminActOf(*context, "load", request->path()),
+                         WishFromProto(*request))
       .get();
 }
 
@@ -238,7 +259,12 @@ grpc::ServerWriteReactor<pb::DrainProgress>* AdminService::Drain(
   wish.deadline =
       std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
   wish.resume = request->resume();
-  return DrainCall::Start(env_, env_->AdminOf(*context).status(), wish).get();
+  return DrainCall::Start(
+             env_,
+             env_->AdminActOf(*context, wish.resume ? "resume" : "drain",
+                              "the node"),
+             wish)
+      .get();
 }
 
 grpc::ServerWriteReactor<pb::Event>* AdminService::Watch(

@@ -18,7 +18,23 @@ absl::StatusOr<Peer> CallEnv::PeerOf(
 absl::StatusOr<Peer> CallEnv::AdminOf(
     const grpc::ServerContextBase& call) const {
   HOIST_ASSIGN_OR_RETURN(Peer peer, PeerOf(call));
-  if (peer.admin) return peer;
+  HOIST_RETURN_IF_ERROR(CheckAdmin(peer));
+  return peer;
+}
+
+absl::StatusOr<AdminAct> CallEnv::AdminActOf(
+    const grpc::ServerContextBase& call, std::string act,
+    std::string on) const {
+  HOIST_ASSIGN_OR_RETURN(Peer peer, PeerOf(call));
+  const absl::Status allowed = CheckAdmin(peer);
+  AdminAct made(std::move(peer), std::move(act), std::move(on));
+  if (allowed.ok()) return made;
+  made.Ended(allowed);
+  return allowed;
+}
+
+absl::Status CallEnv::CheckAdmin(const Peer& peer) const {
+  if (peer.admin) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       "Admin is for root, hoistd's own user",
       admin_group.empty()

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/rpc/audit.h"
 #include "daemon/rpc/work_queue.h"
 #include "grpcpp/server_context.h"
 
@@ -36,6 +37,13 @@ struct CallEnv {
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;
   // PermissionDenied says who may.
   absl::StatusOr<Peer> AdminOf(const grpc::ServerContextBase& call) const;
+  // Of an admin who is about to change something; a refusal is in the log. The
+  // caller says how the act ended.
+  absl::StatusOr<AdminAct> AdminActOf(const grpc::ServerContextBase& call,
+                                      std::string act, std::string on) const;
+
+ private:
+  absl::Status CheckAdmin(const Peer& peer) const;
 };
 
 // What is left until the call's deadline, at most kMaxDeadline; may be < 0.

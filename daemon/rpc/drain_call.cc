@@ -36,18 +36,20 @@ DrainCall::DrainCall(std::shared_ptr<CallEnv> env, DrainWish wish)
     : env_(std::move(env)), wish_(wish), until_(absl::Now() + wish.deadline) {}
 
 std::shared_ptr<DrainCall> DrainCall::Start(std::shared_ptr<CallEnv> env,
-                                            const absl::Status& allowed,
+                                            absl::StatusOr<AdminAct> act,
                                             DrainWish wish) {
   std::shared_ptr<DrainCall> self(new DrainCall(std::move(env), wish));
   self->Own(self);
-  if (!allowed.ok()) {
-    self->End(allowed);
+  if (!act.ok()) {
+    self->End(act.status());
     return self;
   }
-  self->env_->engine.SetDraining(!wish.resume, [self](absl::Status status) {
-    if (!status.ok()) return self->End(status);
-    Look(self);
-  });
+  self->env_->engine.SetDraining(
+      !wish.resume, [self, act = *std::move(act)](absl::Status status) {
+        act.Ended(status);
+        if (!status.ok()) return self->End(status);
+        Look(self);
+      });
   return self;
 }
 

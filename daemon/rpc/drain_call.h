@@ -24,7 +24,7 @@ struct DrainWish {
 class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
  public:
   static std::shared_ptr<DrainCall> Start(std::shared_ptr<CallEnv> env,
-                                          const absl::Status& allowed,
+                                          absl::StatusOr<AdminAct> act,
                                           DrainWish wish);
 
  private:

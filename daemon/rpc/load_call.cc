@@ -8,28 +8,36 @@
 namespace hoistd {
 
 std::shared_ptr<LoadCall> LoadCall::Start(std::shared_ptr<CallEnv> env,
-                                          absl::StatusOr<Peer> peer,
+                                          absl::StatusOr<AdminAct> act,
                                           absl::StatusOr<LoadWish> wish) {
   WorkQueue& queue = env->queue;
-  std::shared_ptr<LoadCall> self(new LoadCall(std::move(env)));
+  const absl::Status allowed = act.status();
+  std::optional<AdminAct> allowed_act;
+  if (act.ok()) allowed_act = *std::move(act);
+  std::shared_ptr<LoadCall> self(
+      new LoadCall(std::move(env), std::move(allowed_act)));
   self->Own(self);
-  if (!peer.ok()) {
-    self->End(peer.status());
+  if (!allowed.ok()) {
+    self->End(allowed);
   } else if (!wish.ok()) {
-    self->End(wish.status());
+    self->Fail(wish.status());
   } else {
-    queue.Post(
-        [self, peer = *std::move(peer), wish = *std::move(wish)]() mutable {
-          Open(std::move(self), std::move(peer), std::move(wish));
-        });
+    queue.Post([self, wish = *std::move(wish)]() mutable {
+      Open(std::move(self), std::move(wish));
+    });
   }
   return self;
 }
 
-void LoadCall::Open(std::shared_ptr<LoadCall> self, Peer peer, LoadWish wish) {
+void LoadCall::Fail(const absl::Status& why) {
+  act_->Ended(why);
+  End(why);
+}
+
+void LoadCall::Open(std::shared_ptr<LoadCall> self, LoadWish wish) {
   absl::StatusOr<ModelFiles> files =
       OpenModelPath(self->env_->model_roots, wish.path);
-  if (!files.ok()) return self->End(files.status());
+  if (!files.ok()) return self->Fail(files.status());
   RegisterModelArgs args;
   args.name = wish.name.empty() ? files->name : wish.name;
   args.shards = std::move(files->shards);
@@ -37,24 +45,25 @@ void LoadCall::Open(std::shared_ptr<LoadCall> self, Peer peer, LoadWish wish) {
   args.joined = std::move(wish.joined);
   args.grouping = std::move(wish.grouping);
   args.readers = wish.readers;
-  Register(std::move(self), std::move(peer), wish.to, std::move(args));
+  Register(std::move(self), wish.to, std::move(args));
 }
 
-void LoadCall::Register(std::shared_ptr<LoadCall> self, Peer peer, TierAt to,
+void LoadCall::Register(std::shared_ptr<LoadCall> self, TierAt to,
                         RegisterModelArgs args) {
   EngineApi& engine = self->env_->engine;
+  const Peer& peer = self->act_->who();
   OpenCallSession(
-      engine, std::move(peer), "Admin.Load",
+      engine, peer, "Admin.Load",
       [&engine, self = std::move(self), to,
        args = std::move(args)](absl::StatusOr<CallSession> session) mutable {
-        if (!session.ok()) return self->End(session.status());
+        if (!session.ok()) return self->Fail(session.status());
         const SessionId id = session->id();
         engine.RegisterModel(
             id, std::move(args),
             [self = std::move(self), to, session = *std::move(session)](
                 absl::StatusOr<ModelPtr> model) mutable {
               session.Close();
-              if (!model.ok()) return self->End(model.status());
+              if (!model.ok()) return self->Fail(model.status());
               BringUp(std::move(self), to, *std::move(model));
             });
       });
@@ -67,6 +76,7 @@ void LoadCall::BringUp(std::shared_ptr<LoadCall> self, TierAt to,
   engine.Load(
       id, to, [self](const LoadProgress& progress) { self->Report(progress); },
       [self, model = std::move(model)](absl::StatusOr<LoadProgress> done) {
+        self->act_->Ended(done);
         if (!done.ok()) return self->End(done.status());
         self->env_->queue.Post([self, model, last = *done] {
           pb::LoadProgress message;

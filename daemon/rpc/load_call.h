@@ -28,18 +28,21 @@ class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
  public:
   // A wish that is an error refuses the call.
   static std::shared_ptr<LoadCall> Start(std::shared_ptr<CallEnv> env,
-                                         absl::StatusOr<Peer> peer,
+                                         absl::StatusOr<AdminAct> act,
                                          absl::StatusOr<LoadWish> wish);
 
  private:
-  explicit LoadCall(std::shared_ptr<CallEnv> env) : env_(std::move(env)) {}
+  LoadCall(std::shared_ptr<CallEnv> env, std::optional<AdminAct> act)
+      : env_(std::move(env)), act_(std::move(act)) {}
 
   // On a work thread, then the engine's.
-  static void Open(std::shared_ptr<LoadCall> self, Peer peer, LoadWish wish);
-  static void Register(std::shared_ptr<LoadCall> self, Peer peer, TierAt to,
+  static void Open(std::shared_ptr<LoadCall> self, LoadWish wish);
+  static void Register(std::shared_ptr<LoadCall> self, TierAt to,
                        RegisterModelArgs args);
   static void BringUp(std::shared_ptr<LoadCall> self, TierAt to,
                       ModelPtr model);
+  // Ends the act, and the call if its caller is still there.
+  void Fail(const absl::Status& why);
   void Report(const LoadProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
 
   bool Next(hoist::v1::LoadProgress* message) override
@@ -47,6 +50,7 @@ class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
   void OnGone() override {}
 
   const std::shared_ptr<CallEnv> env_;
+  const std::optional<AdminAct> act_;  // nullopt: refused.
   std::optional<hoist::v1::LoadProgress> latest_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,0 +1,55 @@
+#include "daemon/rpc/audit.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace hoistd {
+namespace {
+
+// Of what a client says: a line stays a line.
+constexpr size_t kMostBytes = 512;
+
+std::string Quoted(absl::string_view text) {
+  std::string cut(text.substr(0, kMostBytes));
+  if (cut.size() < text.size()) cut += "...";
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(cut), "\"");
+}
+
+}  // namespace
+
+std::string AuditText(const CopyTotals& totals) {
+  std::string text =
+      absl::StrCat("groups=", totals.groups, " bytes=", totals.bytes);
+  if (totals.kept > 0) absl::StrAppend(&text, " kept=", totals.kept);
+  return text;
+}
+
+std::string AuditText(const LoadProgress& progress) {
+  return absl::StrCat("groups=", progress.done_groups,
+                      " bytes=", progress.done_bytes,
+                      " left_out_groups=", progress.left_out_groups);
+}
+
+std::string AuditText(const ShareChanged& changed) {
+  const ShareOptions& before = changed.before;
+  const ShareOptions& after = changed.after;
+  return absl::StrCat("weight=", before.weight, "->", after.weight,
+                      " priority=", before.priority, "->", after.priority,
+                      " max_bytes_per_second=", before.max_bytes_per_second,
+                      "->", after.max_bytes_per_second);
+}
+
+void AdminAct::Ended(const absl::Status& result,
+                     const std::string& changed) const {
+  std::string line = absl::StrCat(
+      "audit: act=", act_, " uid=", who_.uid.number(), " pid=", who_.pid,
+      " on=", Quoted(on_), " result=", absl::StatusCodeToString(result.code()));
+  if (!changed.empty()) absl::StrAppend(&line, " ", changed);
+  if (!result.ok()) {
+    absl::StrAppend(&line, " why=", Quoted(result.message()));
+  }
+  spdlog::info("{}", line);
+}
+
+}  // namespace hoistd
