@@ -107,6 +107,9 @@ int ShowStatus(Connection& daemon, const Output& output) {
   for (const std::string& note : status.notes()) {
     output.out << "note: " << Shown(note) << '\n';
   }
+  if (status.dropped_notes() > 0) {
+    output.out << status.dropped_notes() << " older notes are gone\n";
+  }
   return kExitOk;
 }
 

@@ -99,11 +99,6 @@ absl::Status Engine::Restore() {
   return absl::OkStatus();
 }
 
-void Engine::AddNote(std::string note) {
-  absl::MutexLock lock(&notes_mu_);
-  notes_.push_back(std::move(note));
-}
-
 NodeFacts Engine::facts() const {
   NodeFacts facts;
   facts.version = parts_.version;
@@ -111,8 +106,6 @@ NodeFacts Engine::facts() const {
   facts.devices = parts_.device_views;
   facts.io = parts_.mover.io->info();
   facts.direct_io = parts_.files.mode != ReadMode::kBuffered;
-  absl::MutexLock lock(&notes_mu_);
-  facts.notes = notes_;
   return facts;
 }
 

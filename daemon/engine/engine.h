@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -16,6 +17,7 @@
 #include "daemon/base/worker.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/engine/note_ring.h"
 #include "daemon/engine/read_ahead.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
@@ -49,7 +51,7 @@ class Engine final : public EngineApi {
   // More of the host pool may be used.
   void GrowHost(uint64_t ready_bytes);
   // Something that `status` should show.
-  void AddNote(std::string note);
+  void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
   void OpenSession(OpenSessionArgs args, Done<SessionId> done) override;
   void CloseSession(SessionId session) override;
@@ -89,7 +91,8 @@ class Engine final : public EngineApi {
   void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
                  Done<uint64_t> done) override;
   void Unsubscribe(uint64_t subscription, DoneStatus done) override;
-  NodeFacts facts() const override ABSL_LOCKS_EXCLUDED(notes_mu_);
+  NodeFacts facts() const override;
+  NodeNotes notes() const override { return notes_.All(); }
   absl::Time Now() const override { return parts_.clock->Now(); }
 
  private:
@@ -134,8 +137,7 @@ class Engine final : public EngineApi {
                 Effects& effects);
 
   const EngineParts parts_;
-  mutable absl::Mutex notes_mu_;
-  std::vector<std::string> notes_ ABSL_GUARDED_BY(notes_mu_);
+  NoteRing notes_;
   const absl::Time started_;
 
   // The engine thread's alone.

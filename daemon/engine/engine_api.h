@@ -43,7 +43,12 @@ struct NodeFacts {
   std::vector<DeviceView> devices;
   IoInfo io;
   bool direct_io = false;
+};
+
+// What an operator should know.
+struct NodeNotes {
   std::vector<std::string> notes;
+  uint64_t dropped = 0;  // That newer ones have pushed out.
 };
 
 // Threads:  thread-safe; every call returns at once. Callbacks run on the
@@ -118,6 +123,7 @@ class EngineApi {
   virtual void Unsubscribe(uint64_t subscription, DoneStatus done) = 0;
 
   virtual NodeFacts facts() const = 0;
+  virtual NodeNotes notes() const = 0;
   virtual absl::Time Now() const = 0;
 };
 

@@ -119,8 +119,9 @@ absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
                    "what there is, and another user's is written UID:NAME"));
 }
 
-void StatusToProto(const NodeFacts& facts, absl::Time now,
-                   const NodeSnapshot& snapshot, pb::NodeStatus* out) {
+void StatusToProto(const NodeFacts& facts, const NodeNotes& notes,
+                   absl::Time now, const NodeSnapshot& snapshot,
+                   pb::NodeStatus* out) {
   out->set_version(facts.version);
   out->set_pid(static_cast<uint32_t>(getpid()));
   out->set_uptime_ms(WholeMilliseconds(now - facts.started));
@@ -145,7 +146,8 @@ void StatusToProto(const NodeFacts& facts, absl::Time now,
   out->set_sessions(static_cast<uint32_t>(snapshot.sessions.size()));
   out->set_models(static_cast<uint32_t>(snapshot.models.size()));
   out->set_leases(leases);
-  for (const std::string& note : facts.notes) out->add_notes(note);
+  for (const std::string& note : notes.notes) out->add_notes(note);
+  out->set_dropped_notes(notes.dropped);
 }
 
 void SummaryToProto(const ModelSnapshot& model, pb::ModelSummary* out) {

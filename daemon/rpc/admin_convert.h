@@ -33,8 +33,9 @@ absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
                                                const Peer& asker,
                                                const std::string& name);
 
-void StatusToProto(const NodeFacts& facts, absl::Time now,
-                   const NodeSnapshot& snapshot, hoist::v1::NodeStatus* out);
+void StatusToProto(const NodeFacts& facts, const NodeNotes& notes,
+                   absl::Time now, const NodeSnapshot& snapshot,
+                   hoist::v1::NodeStatus* out);
 void SummaryToProto(const ModelSnapshot& model, hoist::v1::ModelSummary* out);
 void GroupStatusToProto(const GroupSnapshot& group,
                         hoist::v1::GroupStatus* out);

@@ -125,7 +125,8 @@ Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
   return FromSnapshot<pb::NodeStatus>(
       env_, context, response,
       [env](const NodeSnapshot& snapshot, const Peer&, pb::NodeStatus* out) {
-        StatusToProto(env->engine.facts(), env->engine.Now(), snapshot, out);
+        StatusToProto(env->engine.facts(), env->engine.notes(),
+                      env->engine.Now(), snapshot, out);
         return absl::OkStatus();
       });
 }

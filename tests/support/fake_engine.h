@@ -330,6 +330,7 @@ class FakeEngine final : public EngineApi {
   }
 
   NodeFacts facts() const override { return facts_; }
+  NodeNotes notes() const override { return {{"a note"}, 2}; }
   absl::Time Now() const override { return absl::UnixEpoch(); }
 
  private:

@@ -224,12 +224,31 @@ TEST_F(EngineTest, WatchersAreToldUntilTheyUnsubscribe) {
 }
 
 TEST_F(EngineTest, FactsSayWhatRuns) {
-  rig_.engine().AddNote("look here");
   const NodeFacts facts = rig_.engine().facts();
   EXPECT_EQ(facts.version, "test");
   EXPECT_EQ(facts.io.engine, "threads");
   EXPECT_THAT(facts.devices, SizeIs(1));
-  EXPECT_THAT(facts.notes, ::testing::ElementsAre("look here"));
+}
+
+TEST(NoteRing, KeepsThoseOfTheStartAndTheNewest) {
+  NoteRing ring({"of the start"});
+  EXPECT_EQ(ring.All().dropped, 0u);
+  for (int i = 0; i < 300; ++i) ring.Add(absl::StrCat("plan ", i, " ended"));
+  const NodeNotes all = ring.All();
+  ASSERT_THAT(all.notes, SizeIs(1 + NoteRing::kMost));
+  EXPECT_EQ(all.notes.front(), "of the start");
+  EXPECT_EQ(all.notes[1],
+            absl::StrCat("plan ", 300 - NoteRing::kMost, " ended"));
+  EXPECT_EQ(all.notes.back(), "plan 299 ended");
+  EXPECT_EQ(all.dropped, 300 - NoteRing::kMost);
+}
+
+TEST_F(EngineTest, NotesAreBoundedAndNoPartOfTheFacts) {
+  for (int i = 0; i < 300; ++i) rig_.engine().AddNote("look here");
+  const NodeNotes notes = rig_.engine().notes();
+  EXPECT_THAT(notes.notes, SizeIs(NoteRing::kMost));
+  EXPECT_EQ(notes.notes.back(), "look here");
+  EXPECT_EQ(notes.dropped, 300 - NoteRing::kMost);
 }
 
 // Whatever is under way, each caller is told once, and nothing hangs.

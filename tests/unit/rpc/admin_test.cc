@@ -57,6 +57,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.counters().stages(), 9u);
   EXPECT_EQ(status.io().engine(), "threads");
   EXPECT_EQ(status.notes(0), "a note");
+  EXPECT_EQ(status.dropped_notes(), 2u);
 }
 
 TEST_F(AdminTest, AnothersModelMustBeNamedWithItsOwner) {

@@ -49,7 +49,6 @@ inline NodeFacts FactsWith(DeviceKind kind) {
   device.pool_bytes = 1 << 20;
   facts.devices.push_back(device);
   facts.io.engine = "threads";
-  facts.notes.push_back("a note");
   return facts;
 }
 
