@@ -27,8 +27,9 @@ namespace hoistd {
 struct Peer {
   Uid uid;
   int32_t pid = 0;
-  bool admin = false;  // Root, hoistd's own uid, or in the group hoist-admin.
-  std::string via;     // "socket", "grpc".
+  // Root, hoistd's own uid, or in the group hoist-admin; not from a container.
+  bool admin = false;
+  std::string via;  // "socket", "grpc".
 };
 
 struct OpenSessionArgs {

@@ -1,15 +1,23 @@
 #include "daemon/session/peer_process.h"
 
 #include <grp.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "daemon/base/status.h"
 
 // Linux 6.5; Debian 12's headers are older than the kernels it runs on.
@@ -53,6 +61,82 @@ absl::StatusOr<hoist::UniqueFd> PidfdOf(int socket, pid_t pid) {
   return opened;
 }
 
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// In how many pid namespaces the process has a number, from that of our /proc
+// down; 0: not to be had.
+size_t PidNamespacesOf(const std::string& proc) {
+  std::ifstream file(proc + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "NSpid:")) continue;
+    const std::vector<std::string> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    return words.size() - 1;
+  }
+  return 0;
+}
+
+// The namespace's own inode tells exactly, but to look at it takes the right to
+// trace the process. What everybody may read tells almost as well: only a user
+// namespace that root made with every uid in it looks like ours.
+bool SharesNamespace(const char* kind, const std::string& proc) {
+  const std::string ns = absl::StrCat("/ns/", kind);
+  struct stat ours, theirs;
+  if (stat(absl::StrCat("/proc/self", ns).c_str(), &ours) != 0) return false;
+  if (stat((proc + ns).c_str(), &theirs) == 0) {
+    return ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+  }
+  if (errno != EACCES && errno != EPERM) return false;
+  if (absl::string_view(kind) == "pid") {
+    const size_t depth = PidNamespacesOf(proc);
+    return depth > 0 && depth == PidNamespacesOf("/proc/self");
+  }
+  const std::string map = Contents(proc + "/uid_map");
+  return !map.empty() && map == Contents("/proc/self/uid_map");
+}
+
+bool SharesOurNamespaces(pid_t pid, int pidfd) {
+  if (pid <= 0) return false;  // It is in no pid namespace that we see.
+  const std::string proc = absl::StrCat("/proc/", pid);
+  if (!SharesNamespace("user", proc) || !SharesNamespace("pid", proc)) {
+    return false;
+  }
+  // If it lives, what was looked at was not another process with its number.
+  pollfd alive = {pidfd, POLLIN, 0};
+  return pidfd < 0 || poll(&alive, 1, 0) == 0;
+}
+
+// In what the kernel calls the initial user namespace every uid has a number.
+bool MapsEveryUid(const std::string& uid_map) {
+  uint64_t count = 0;
+  for (const absl::string_view line : absl::StrSplit(uid_map, '\n')) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t length = 0;
+    if (words.size() == 3 && absl::SimpleAtoi(words[2], &length)) {
+      count += length;
+    }
+  }
+  return count >= UINT32_MAX;
+}
+
+// Who has no number here is shown as the overflow uid.
+absl::Status CheckMapped(uid_t uid) {
+  uint32_t overflow = 65534;
+  static_cast<void>(
+      absl::SimpleAtoi(Contents("/proc/sys/kernel/overflowuid"), &overflow));
+  if (uid != overflow || MapsEveryUid(Contents("/proc/self/uid_map"))) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      "your uid has no number in hoistd's user namespace, which shows all such "
+      "users as uid ",
+      overflow, "; run hoistd outside, or map your uid into its container"));
+}
+
 }  // namespace
 
 absl::StatusOr<PeerProcess> PeerOf(int socket,
@@ -62,14 +146,17 @@ absl::StatusOr<PeerProcess> PeerOf(int socket,
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
     return ErrnoToStatus(errno, "ask who connected");
   }
+  HOIST_RETURN_IF_ERROR(CheckMapped(credentials.uid));
   PeerProcess process;
   process.peer.uid = Uid(credentials.uid);
   process.peer.pid = credentials.pid;
   process.peer.via = "socket";
-  process.peer.admin =
+  HOIST_ASSIGN_OR_RETURN(process.pidfd, PidfdOf(socket, credentials.pid));
+  const bool entitled =
       credentials.uid == 0 || credentials.uid == geteuid() ||
       (admin_group.has_value() && InGroup(socket, credentials, *admin_group));
-  HOIST_ASSIGN_OR_RETURN(process.pidfd, PidfdOf(socket, credentials.pid));
+  process.peer.admin =
+      entitled && SharesOurNamespaces(credentials.pid, process.pidfd.get());
   return process;
 }
 

@@ -21,7 +21,11 @@ struct PeerProcess {
 };
 
 // The process that connected `socket`. Admin: root, our own uid, or a member of
-// `admin_group`. Unavailable: that process is dead already.
+// `admin_group`, if the process lives in our user and pid namespaces: root of
+// a container is not root here. Where that cannot be seen, it is no admin.
+//
+// Unavailable: that process is dead already. PermissionDenied: its uid has no
+// number in our user namespace, where all such look like one user.
 absl::StatusOr<PeerProcess> PeerOf(int socket,
                                    std::optional<gid_t> admin_group);
 
