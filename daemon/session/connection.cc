@@ -26,10 +26,12 @@ Connection::Connection(ConnectionId id, hoist::UniqueFd socket,
       process_(std::move(process)),
       limits_(limits) {}
 
-absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive() {
+absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
+    uint64_t max_body) {
   bool would_block = false;
   hoist::Result<std::optional<hoist::Packet>> packet =
-      hoist::ReceivePacket(socket_.get(), &would_block);
+      hoist::ReceivePacket(socket_.get(), &would_block,
+                           {.max_body = max_body, .leave_sealed = true});
   if (!packet.ok()) return ToAbsl(packet.status());
   // An empty packet cannot be told from the end; neither is a message.
   if (!packet->has_value() && !would_block) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -39,13 +40,25 @@ class Connection {
 
   // nullopt: nothing to read now. Cancelled: the client closed it.
   // InvalidArgument, FailedPrecondition: garbage, another protocol version.
-  absl::StatusOr<std::optional<hoist::Packet>> Receive();
+  // So is a body of more than `max_body` bytes, which is not looked at. One in
+  // a memfd stays there.
+  absl::StatusOr<std::optional<hoist::Packet>> Receive(uint64_t max_body);
 
   // Sends in order, as much as fits; the rest waits for Flush.
   // ResourceExhausted: the client does not read.
   absl::Status Send(Outbound message);
   absl::Status Flush();
   bool wants_write() const { return !queue_.empty(); }
+
+  // While a large request is taken in, nothing more is read from it.
+  // `request` goes with the connection, if that ends before it has its turn.
+  void BeginTakingIn(std::shared_ptr<void> request) {
+    taking_in_ = std::move(request);
+  }
+  void EndTakingIn() { taking_in_.reset(); }
+  bool held_back() const { return taking_in_ != nullptr; }
+  // What epoll was told last; the loop's to use.
+  uint32_t watched_events = 0;
 
   // Sends `last` if there is room and hangs up, so that a client which is still
   // sending gets to read it.
@@ -76,6 +89,7 @@ class Connection {
   const ConnectionLimits limits_;
   Phase phase_ = Phase::kNew;
   SessionId session_;
+  std::shared_ptr<void> taking_in_;
   size_t in_flight_ = 0;
   size_t in_flight_fds_ = 0;
   std::deque<Outbound> queue_;

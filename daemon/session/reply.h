@@ -30,7 +30,8 @@ inline constexpr size_t kMaxSlabFdsPerLease = hoist::kMaxFdsPerMessage - 1;
 struct Ticket {
   ConnectionId connection;
   uint64_t request_id = 0;
-  size_t fds = 0;  // That came with the request, and may still be held.
+  size_t fds = 0;        // That came with the request, and may still be held.
+  bool admitted = true;  // It counts as in flight until it is answered.
 };
 
 // A lease with slab descriptors of its own: the engine's are valid only while
@@ -62,6 +63,9 @@ struct Reply {
   // The session cannot go on after it: client and engine would no longer agree
   // on which slabs the client has.
   bool fatal = false;
+  // A large request was taken in: what follows it may be read.
+  bool read_on = false;
+  bool answers = true;  // False: only what `read_on` says.
 };
 
 // One packet to a client.

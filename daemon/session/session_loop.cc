@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/session/large_request.h"
 #include "daemon/session/peer_process.h"
 #include "hoist/v1/session.pb.h"
 #include "spdlog/spdlog.h"
@@ -20,7 +21,6 @@ constexpr uint64_t kMailboxKey = 1;
 uint64_t SocketKey(ConnectionId id) { return id.number() * 2; }
 uint64_t PidfdKey(ConnectionId id) { return id.number() * 2 + 1; }
 
-constexpr uint32_t kReadEvents = EPOLLIN | EPOLLRDHUP;
 constexpr uint32_t kGoneEvents = EPOLLHUP | EPOLLRDHUP | EPOLLERR;
 
 // Packets of one client in a row, before others have their turn.
@@ -28,6 +28,9 @@ constexpr int kPacketsPerTurn = 16;
 // Connections beyond `max_sessions` that may say what they want and be refused
 // properly; those beyond are refused before they speak.
 constexpr size_t kWaitingRoom = 64;
+// For requests that come in a memfd, of which each may take some 0.4 s and,
+// parsed, hundreds of MiB.
+constexpr int kWorkers = 2;
 // While descriptors are short, accepting is tried again this often.
 constexpr int kAcceptRetryMs = 100;
 
@@ -39,6 +42,14 @@ absl::Status TooManySessions(size_t limit) {
 
 bool IsGarbage(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+}
+
+// Gone is looked for always, or one who is held back would never leave.
+uint32_t EventsOf(const Connection& connection) {
+  uint32_t events = EPOLLRDHUP;
+  if (!connection.held_back()) events |= EPOLLIN;
+  if (connection.wants_write()) events |= EPOLLOUT;
+  return events;
 }
 
 std::string Describe(const Connection& connection) {
@@ -74,7 +85,8 @@ SessionLoop::SessionLoop(SessionServerOptions options, EngineApi& engine,
       mailbox_(std::move(mailbox)),
       acceptor_(std::move(acceptor)),
       poller_(std::move(poller)),
-      router_(engine, mailbox_) {}
+      router_(engine, mailbox_),
+      workers_(kWorkers) {}
 
 absl::Status SessionLoop::Start() {
   HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
@@ -97,6 +109,7 @@ void SessionLoop::Run() {
       accepting_ = true;
     }
   }
+  workers_.Stop();
   CloseAll();
 }
 
@@ -166,11 +179,21 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
   connections_.emplace(id, std::move(connection));
 }
 
-absl::Status SessionLoop::Watch(const Connection& connection) {
-  HOIST_RETURN_IF_ERROR(poller_.Add(connection.socket(), kReadEvents,
+absl::Status SessionLoop::Watch(Connection& connection) {
+  connection.watched_events = EventsOf(connection);
+  HOIST_RETURN_IF_ERROR(poller_.Add(connection.socket(),
+                                    connection.watched_events,
                                     SocketKey(connection.id())));
   if (connection.pidfd() < 0) return absl::OkStatus();
   return poller_.Add(connection.pidfd(), EPOLLIN, PidfdKey(connection.id()));
+}
+
+absl::Status SessionLoop::Rearm(Connection& connection) {
+  const uint32_t events = EventsOf(connection);
+  if (events == connection.watched_events) return absl::OkStatus();
+  connection.watched_events = events;
+  return poller_.Change(connection.socket(), events,
+                        SocketKey(connection.id()));
 }
 
 absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
@@ -181,18 +204,16 @@ absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
   }
   if ((events & EPOLLOUT) != 0) {
     HOIST_RETURN_IF_ERROR(connection.Flush());
-    if (!connection.wants_write()) {
-      HOIST_RETURN_IF_ERROR(poller_.Change(connection.socket(), kReadEvents,
-                                           SocketKey(connection.id())));
-    }
+    HOIST_RETURN_IF_ERROR(Rearm(connection));
   }
   if ((events & EPOLLIN) != 0) return ReceiveSome(connection);
   return absl::OkStatus();
 }
 
 absl::Status SessionLoop::ReceiveSome(Connection& connection) {
-  for (int i = 0; i < kPacketsPerTurn; ++i) {
-    absl::StatusOr<std::optional<hoist::Packet>> packet = connection.Receive();
+  for (int i = 0; i < kPacketsPerTurn && !connection.held_back(); ++i) {
+    absl::StatusOr<std::optional<hoist::Packet>> packet =
+        connection.Receive(options_.max_request_bytes);
     if (!packet.ok()) {
       if (IsGarbage(packet.status())) {
         connection.HangUp(EncodeError(0, packet.status()));
@@ -207,17 +228,13 @@ absl::Status SessionLoop::ReceiveSome(Connection& connection) {
 
 absl::Status SessionLoop::OnPacket(Connection& connection,
                                    hoist::Packet packet) {
-  absl::Status garbage;
-  hoist::v1::ClientMessage message;
-  if (packet.body.size() > options_.max_request_bytes) {
-    garbage = absl::InvalidArgumentError(
-        absl::StrCat("the request has ", packet.body.size(), " bytes; at most ",
-                     options_.max_request_bytes, " are allowed"));
-  } else if (!message.ParseFromString(packet.body)) {
-    garbage =
-        absl::InvalidArgumentError("the body is not a hoist.v1.ClientMessage");
+  if (packet.sealed.has_value()) {
+    return OnLargePacket(connection, std::move(packet));
   }
-  if (!garbage.ok()) {
+  hoist::v1::ClientMessage message;
+  if (!message.ParseFromString(packet.body)) {
+    const absl::Status garbage =
+        absl::InvalidArgumentError("the body is not a hoist.v1.ClientMessage");
     connection.HangUp(EncodeError(0, garbage));
     return garbage;
   }
@@ -230,6 +247,32 @@ absl::Status SessionLoop::OnPacket(Connection& connection,
       Dispatch(connection, ticket, message, std::move(packet.fds));
   if (status.ok()) return absl::OkStatus();
   return Send(connection, EncodeError(ticket.request_id, status));
+}
+
+// Read, parsed and handed on by a worker, while nothing more is read from this
+// client: so requests keep their order, and one a connection waits at most.
+absl::Status SessionLoop::OnLargePacket(Connection& connection,
+                                        hoist::Packet packet) {
+  if (connection.phase() != Connection::Phase::kOpen) {
+    const absl::Status early = absl::FailedPreconditionError(
+        "OpenSession and its reply come before any request in a memfd");
+    connection.HangUp(EncodeError(0, early));
+    return early;
+  }
+  auto request = std::make_shared<LargeRequest>();
+  request->ticket = {connection.id(), 0, packet.fds.size()};
+  request->session = connection.session();
+  request->admitted = connection.Admit(packet.fds.size());
+  request->ticket.admitted = request->admitted.ok();
+  request->body = *std::move(packet.sealed);
+  request->fds = std::move(packet.fds);
+  connection.BeginTakingIn(request);
+  std::weak_ptr<LargeRequest> waits = request;
+  workers_.Post(connection.peer().uid, [this, waits = std::move(waits)] {
+    const std::shared_ptr<LargeRequest> still = waits.lock();
+    if (still != nullptr) ServeLarge(std::move(*still), router_, *mailbox_);
+  });
+  return Rearm(connection);
 }
 
 absl::Status SessionLoop::Dispatch(Connection& connection, const Ticket& ticket,
@@ -277,11 +320,8 @@ absl::Status SessionLoop::DispatchOpen(
 }
 
 absl::Status SessionLoop::Send(Connection& connection, Outbound message) {
-  const bool waited = connection.wants_write();
   HOIST_RETURN_IF_ERROR(connection.Send(std::move(message)));
-  if (waited || !connection.wants_write()) return absl::OkStatus();
-  return poller_.Change(connection.socket(), kReadEvents | EPOLLOUT,
-                        SocketKey(connection.id()));
+  return Rearm(connection);
 }
 
 void SessionLoop::DeliverReplies() {
@@ -297,7 +337,12 @@ void SessionLoop::Deliver(Reply reply) {
     return;
   }
   Connection& connection = *found->second;
-  connection.Finish(reply.ticket);
+  if (reply.read_on) {
+    connection.EndTakingIn();
+    if (absl::Status s = Rearm(connection); !s.ok()) return Close(id, s);
+  }
+  if (!reply.answers) return;
+  if (reply.ticket.admitted) connection.Finish(reply.ticket);
   if (reply.fatal) {
     const absl::Status why = reply.status;
     connection.HangUp(EncodeReply(std::move(reply)));

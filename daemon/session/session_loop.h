@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/session/acceptor.h"
 #include "daemon/session/connection.h"
+#include "daemon/session/fair_workers.h"
 #include "daemon/session/mailbox.h"
 #include "daemon/session/poller.h"
 #include "daemon/session/session_server.h"
@@ -41,12 +42,15 @@ class SessionLoop {
 
   void AcceptAll();
   void Welcome(hoist::UniqueFd socket);
-  absl::Status Watch(const Connection& connection);
+  absl::Status Watch(Connection& connection);
+  // Tells epoll what is waited for of it now.
+  absl::Status Rearm(Connection& connection);
 
   // An error is why the connection must end.
   absl::Status Serve(Connection& connection, uint32_t events);
   absl::Status ReceiveSome(Connection& connection);
   absl::Status OnPacket(Connection& connection, hoist::Packet packet);
+  absl::Status OnLargePacket(Connection& connection, hoist::Packet packet);
   // OK: the engine will answer. Else the client is told, and may go on.
   absl::Status Dispatch(Connection& connection, const Ticket& ticket,
                         const hoist::v1::ClientMessage& message,
@@ -69,7 +73,8 @@ class SessionLoop {
 
   Acceptor acceptor_;
   Poller poller_;
-  VerbRouter router_;
+  VerbRouter router_;  // The workers' too.
+  FairWorkers workers_;
   bool accepting_ = true;
   uint64_t next_id_ = 1;
   size_t sessions_ = 0;  // Opening or open.

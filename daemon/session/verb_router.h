@@ -15,8 +15,8 @@ namespace hoistd {
 
 // Turns requests into calls of the engine, whose answers come to the mailbox.
 //
-// Threads:  the session thread's; the callbacks it leaves with the engine run
-//           on the engine's thread.
+// Threads:  thread-safe; the callbacks it leaves with the engine run on the
+//           engine's thread.
 // Owns:     nothing. The mailbox is shared with callbacks still in the engine,
 //           which may outlive the server.
 class VerbRouter {

@@ -28,8 +28,8 @@ Status WriteAll(int fd, std::string_view bytes) {
   return Status();
 }
 
-// Reads a message body from a memfd that the peer can no longer change.
-Result<std::string> ReadSealed(int fd, uint64_t bytes) {
+// The peer can no longer change the memfd, which is as long as it says.
+Status CheckSealed(int fd, uint64_t bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
     return Status(Code::kInvalidArgument,
@@ -41,16 +41,7 @@ Result<std::string> ReadSealed(int fd, uint64_t bytes) {
     return Status(Code::kInvalidArgument,
                   "the message's memfd is not as long as its header says");
   }
-  std::string body(bytes, '\0');
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t n =
-        pread(fd, body.data() + done, bytes - done, static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return ErrnoStatus(n < 0 ? errno : EIO, "read message memfd");
-    done += static_cast<size_t>(n);
-  }
-  return body;
+  return Status();
 }
 
 // Takes every descriptor out of the control data, so that none can leak.
@@ -70,7 +61,8 @@ std::vector<UniqueFd> TakeFds(const msghdr& message) {
 }
 
 Result<Packet> Decode(const FrameHeader& header, std::string_view inline_body,
-                      std::vector<UniqueFd> fds) {
+                      std::vector<UniqueFd> fds,
+                      const ReceiveOptions& options) {
   if (header.magic != kFrameMagic) {
     return Status(Code::kInvalidArgument, "not a hoist message");
   }
@@ -83,15 +75,29 @@ Result<Packet> Decode(const FrameHeader& header, std::string_view inline_body,
   if (header.body_bytes > kMaxBody || (header.flags & ~kBodyInMemfd) != 0) {
     return Status(Code::kInvalidArgument, "malformed message header");
   }
+  if (header.body_bytes > options.max_body) {
+    return Status(Code::kInvalidArgument,
+                  "the message has " + std::to_string(header.body_bytes) +
+                      " bytes; at most " + std::to_string(options.max_body) +
+                      " are allowed");
+  }
   Packet packet;
   if ((header.flags & kBodyInMemfd) != 0) {
     if (fds.empty() || !inline_body.empty()) {
       return Status(Code::kInvalidArgument, "the message's memfd is missing");
     }
-    Result<std::string> body = ReadSealed(fds.back().get(), header.body_bytes);
-    if (!body.ok()) return body.status();
-    packet.body = std::move(body).value();
+    if (Status s = CheckSealed(fds.back().get(), header.body_bytes); !s.ok()) {
+      return s;
+    }
+    SealedBody sealed = {std::move(fds.back()), header.body_bytes};
     fds.pop_back();
+    if (options.leave_sealed) {
+      packet.sealed = std::move(sealed);
+    } else {
+      Result<std::string> body = ReadSealedBody(sealed);
+      if (!body.ok()) return body.status();
+      packet.body = std::move(body).value();
+    }
   } else {
     if (inline_body.size() != header.body_bytes) {
       return Status(Code::kInvalidArgument, "malformed message length");
@@ -103,6 +109,20 @@ Result<Packet> Decode(const FrameHeader& header, std::string_view inline_body,
 }
 
 }  // namespace
+
+Result<std::string> ReadSealedBody(const SealedBody& sealed) {
+  const uint64_t bytes = sealed.bytes;
+  std::string body(bytes, '\0');
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = pread(sealed.memfd.get(), body.data() + done,
+                            bytes - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return ErrnoStatus(n < 0 ? errno : EIO, "read message memfd");
+    done += static_cast<size_t>(n);
+  }
+  return body;
+}
 
 Result<UniqueFd> CreateMemfd(const char* name, uint64_t size) {
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -168,7 +188,8 @@ Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
   }
 }
 
-Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block) {
+Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block,
+                                            const ReceiveOptions& options) {
   if (would_block != nullptr) *would_block = false;
   FrameHeader header;
   std::string buffer(kMaxInlineBody, '\0');
@@ -197,8 +218,9 @@ Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block) {
     return Status(Code::kInvalidArgument, "not a hoist message");
   }
   const size_t inline_bytes = static_cast<size_t>(n) - sizeof(header);
-  Result<Packet> packet = Decode(
-      header, std::string_view(buffer.data(), inline_bytes), std::move(fds));
+  Result<Packet> packet =
+      Decode(header, std::string_view(buffer.data(), inline_bytes),
+             std::move(fds), options);
   if (!packet.ok()) return packet.status();
   return std::optional<Packet>(std::move(packet).value());
 }

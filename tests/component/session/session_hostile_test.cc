@@ -153,6 +153,53 @@ TEST_F(SessionFixture, ARequestAboveTheLimitEndsTheConnection) {
   EXPECT_EQ(client.Receive(), std::nullopt);
 }
 
+TEST_F(SessionFixture, ASealedBodyAboveTheLimitIsNotEvenRead) {
+  // As its header says, and in a memfd that has no bytes at all: whoever reads
+  // it hears another reason.
+  const hoist::UniqueFd empty = SealedMemfd(0);
+  const hoist::FrameHeader header = {hoist::kFrameMagic,
+                                     hoist::kProtocolVersion,
+                                     hoist::kBodyInMemfd, hoist::kMaxBody};
+  const std::string_view packet(reinterpret_cast<const char*>(&header),
+                                sizeof(header));
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  ASSERT_TRUE(client.SendPacketBytes(packet, std::vector<int>{empty.get()}));
+  const auto reply = client.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->message.code(), kInvalid);
+  EXPECT_THAT(reply->message.message(),
+              HasSubstr(absl::StrCat("at most ", options_.max_request_bytes)));
+  EXPECT_EQ(client.Receive(), std::nullopt);
+}
+
+TEST_F(SessionFixture, AMemfdThatIsLongerThanItsHeaderSaysIsRefused) {
+  const hoist::UniqueFd sealed = SealedMemfd(100);
+  const hoist::FrameHeader header = {
+      hoist::kFrameMagic, hoist::kProtocolVersion, hoist::kBodyInMemfd, 10};
+  const std::string_view packet(reinterpret_cast<const char*>(&header),
+                                sizeof(header));
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  ASSERT_TRUE(client.SendPacketBytes(packet, std::vector<int>{sealed.get()}));
+  const auto reply = client.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->message.code(), kInvalid);
+  EXPECT_THAT(reply->message.message(), HasSubstr("as long as its header"));
+}
+
+TEST_F(SessionFixture, OpenSessionIsNoLargeRequest) {
+  RawSession client(path());
+  ClientMessage open;
+  open.mutable_open_session()->set_client_name(
+      std::string(hoist::kMaxInlineBody + 1, 'x'));
+  ASSERT_TRUE(client.Send(open));
+  const auto reply = client.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->message.code(), kPrecondition);
+  EXPECT_EQ(client.Receive(), std::nullopt);
+}
+
 // Messages that are refused; the session goes on.
 class RefusedRequests : public SessionFixture {
  protected:

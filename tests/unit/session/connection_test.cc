@@ -97,10 +97,11 @@ TEST_F(ConnectionTest, SendingToADeadPeerIsAnError) {
 
 TEST_F(ConnectionTest, TheEndIsToldFromNothingToRead) {
   Connection connection = Make({});
-  ASSERT_OK_AND_ASSIGN(const auto nothing, connection.Receive());
+  ASSERT_OK_AND_ASSIGN(const auto nothing, connection.Receive(1 << 20));
   EXPECT_FALSE(nothing.has_value());
   peer_.reset();
-  EXPECT_THAT(connection.Receive(), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(connection.Receive(1 << 20),
+              StatusIs(absl::StatusCode::kCancelled));
 }
 
 TEST_F(ConnectionTest, AReplyIsReadThoughTheConnectionHungUpOnUnreadPackets) {

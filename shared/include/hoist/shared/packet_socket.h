@@ -10,12 +10,27 @@
 
 #include "hoist/shared/status.h"
 #include "hoist/shared/unique_fd.h"
+#include "hoist/shared/wire.h"
 
 namespace hoist {
+
+// A body that still lies in its memfd, where nobody can change it any more.
+struct SealedBody {
+  UniqueFd memfd;
+  uint64_t bytes = 0;
+};
+// Fails only where the system does.
+Result<std::string> ReadSealedBody(const SealedBody& body);
 
 struct Packet {
   std::string body;
   std::vector<UniqueFd> fds;  // Those attached, without the body's memfd.
+  std::optional<SealedBody> sealed;  // Instead of `body`; if asked for.
+};
+
+struct ReceiveOptions {
+  uint64_t max_body = kMaxBody;  // A larger one is refused unread.
+  bool leave_sealed = false;     // Leaves a body in a memfd there.
 };
 
 // Sends one message; `fds` are borrowed. A large body goes into a sealed memfd.
@@ -30,7 +45,8 @@ Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
 // sealed against shrinking; every descriptor that came is closed.
 // FailedPrecondition: another protocol version.
 Result<std::optional<Packet>> ReceivePacket(int socket,
-                                            bool* would_block = nullptr);
+                                            bool* would_block = nullptr,
+                                            const ReceiveOptions& options = {});
 
 // A new memfd of `size` bytes, close-on-exec, sealable.
 Result<UniqueFd> CreateMemfd(const char* name, uint64_t size);
