@@ -295,6 +295,7 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   options.socket.group = GroupId(server.group);
   options.listen_fd = std::move(session_fd);
   options.admin_group = GroupId(server.admin_group);
+  options.max_sessions = server.max_sessions;
   options.instance_id = NewInstanceId();
   if (!server.group.empty() && !options.socket.group.has_value()) {
     return absl::NotFoundError(absl::StrCat(

@@ -22,6 +22,7 @@ struct ServerConfig {
   uint32_t socket_mode = 0660;
   std::string group = "hoist";  // Of the sockets; "" leaves it alone.
   std::string admin_group = "hoist-admin";
+  uint32_t max_sessions = 1024;
 
   bool operator==(const ServerConfig&) const = default;
 };

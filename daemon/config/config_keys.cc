@@ -189,6 +189,10 @@ const ConfigKey kKeys[] = {
      [](Node& v, Config& c) { return SetText(v, &c.server.group); }},
     {"server.admin_group", "the name of a group, or \"\"",
      [](Node& v, Config& c) { return SetText(v, &c.server.admin_group); }},
+    {"server.max_sessions", "1 to 65536",
+     [](Node& v, Config& c) {
+       return SetCount<1, 65536>(v, &c.server.max_sessions);
+     }},
     {"device.backend", "\"auto\", \"cuda\" or \"emulated\"",
      [](Node& v, Config& c) {
        using B = DeviceConfig::Backend;

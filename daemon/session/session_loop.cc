@@ -1,5 +1,6 @@
 #include "daemon/session/session_loop.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +26,6 @@ constexpr uint32_t kGoneEvents = EPOLLHUP | EPOLLRDHUP | EPOLLERR;
 
 // Packets of one client in a row, before others have their turn.
 constexpr int kPacketsPerTurn = 16;
-// Connections beyond `max_sessions` that may say what they want and be refused
-// properly; those beyond are refused before they speak.
-constexpr size_t kWaitingRoom = 64;
 // For requests that come in a memfd, of which each may take some 0.4 s and,
 // parsed, hundreds of MiB.
 constexpr int kWorkers = 2;
@@ -37,7 +35,8 @@ constexpr int kAcceptRetryMs = 100;
 absl::Status TooManySessions(size_t limit) {
   return absl::ResourceExhaustedError(
       absl::StrCat("hoistd has ", limit,
-                   " sessions, its limit; close one, or raise max_sessions"));
+                   " sessions, its limit; close one, or raise "
+                   "server.max_sessions in hoistd.toml"));
 }
 
 bool IsGarbage(const absl::Status& status) {
@@ -101,16 +100,33 @@ void SessionLoop::Stop() {
 void SessionLoop::Run() {
   while (!stopping_) {
     const bool paused = !accepting_;
-    for (const epoll_event& event :
-         poller_.Wait(paused ? kAcceptRetryMs : -1)) {
+    for (const epoll_event& event : poller_.Wait(WaitMs())) {
       OnEvent(event.data.u64, event.events);
     }
+    EndSilentOnes();
     if (paused && poller_.Change(acceptor_.fd(), EPOLLIN, kListenKey).ok()) {
       accepting_ = true;
     }
   }
   workers_.Stop();
   CloseAll();
+}
+
+absl::Time SessionLoop::Now() const {
+  return options_.clock != nullptr ? options_.clock->Now()
+                                   : machine_clock_.Now();
+}
+
+// Until something is due though nobody says anything; -1: for ever.
+int SessionLoop::WaitMs() const {
+  absl::Duration wait = absl::InfiniteDuration();
+  if (!accepting_) wait = absl::Milliseconds(kAcceptRetryMs);
+  for (const auto& [id, since] : silent_) {
+    wait = std::min(wait, since + options_.silent.deadline - Now());
+  }
+  if (wait == absl::InfiniteDuration()) return -1;
+  const int64_t ms = absl::ToInt64Milliseconds(wait) + 1;  // Not too early.
+  return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
 
 void SessionLoop::OnEvent(uint64_t key, uint32_t events) {
@@ -161,22 +177,66 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
       PeerOf(socket.get(), options_.admin_group);
   if (!process.ok()) {
     spdlog::info("a connection is refused: {}", process.status().ToString());
+    Connection(ConnectionId(), std::move(socket), {}, options_.connection)
+        .HangUp(EncodeError(0, process.status()));
     return;
   }
+  MakeRoomFor(process->peer.uid);
   const ConnectionId id(next_id_++);
   auto connection = std::make_unique<Connection>(
       id, std::move(socket), *std::move(process), options_.connection);
-  absl::Status status =
-      connections_.size() < options_.max_sessions + kWaitingRoom
-          ? Watch(*connection)
-          : TooManySessions(options_.max_sessions);
-  if (!status.ok()) {
+  if (absl::Status status = Watch(*connection); !status.ok()) {
     spdlog::warn("{} is turned away: {}", Describe(*connection),
                  status.ToString());
     connection->HangUp(EncodeError(0, status));
     return;
   }
   connections_.emplace(id, std::move(connection));
+  silent_.emplace(id, Now());
+}
+
+void SessionLoop::TurnAway(ConnectionId id, const absl::Status& why) {
+  connections_.at(id)->HangUp(EncodeError(0, why));
+  Close(id, why);
+}
+
+void SessionLoop::MakeRoomFor(Uid newcomer) {
+  std::map<Uid, size_t> of_uid;
+  for (const auto& [id, since] : silent_) {
+    ++of_uid[connections_.at(id)->peer().uid];
+  }
+  Uid most = newcomer;
+  if (of_uid[newcomer] < options_.silent.of_uid) {
+    if (silent_.size() < options_.silent.all) return;
+    for (const auto& [uid, count] : of_uid) {
+      if (count > of_uid[most]) most = uid;
+    }
+  }
+  const auto oldest =
+      std::find_if(silent_.begin(), silent_.end(), [&](const auto& connection) {
+        return connections_.at(connection.first)->peer().uid == most;
+      });
+  // The newcomer has none, and nobody else has more: the limit is zero.
+  if (oldest == silent_.end()) return;
+  TurnAway(oldest->first,
+           absl::ResourceExhaustedError(absl::StrCat(
+               "uid ", most.number(), " has ", of_uid[most],
+               " connections on which no session was opened, and another came; "
+               "send OpenSession right after connecting")));
+}
+
+void SessionLoop::EndSilentOnes() {
+  const absl::Time until = Now() - options_.silent.deadline;
+  std::vector<ConnectionId> late;
+  for (const auto& [id, since] : silent_) {
+    if (since <= until) late.push_back(id);
+  }
+  for (const ConnectionId id : late) {
+    TurnAway(id, absl::DeadlineExceededError(absl::StrCat(
+                     "no session was opened within ",
+                     absl::FormatDuration(options_.silent.deadline),
+                     " of connecting; connect again")));
+  }
 }
 
 absl::Status SessionLoop::Watch(Connection& connection) {
@@ -308,11 +368,13 @@ absl::Status SessionLoop::DispatchOpen(
   HOIST_RETURN_IF_ERROR(connection.Admit(0));
   // First, since the engine might answer before Open returns.
   connection.BeginOpening();
+  silent_.erase(connection.id());
   ++sessions_;
   const absl::Status status =
       router_.Open(ticket, message.open_session(), connection.peer());
   if (!status.ok()) {
     connection.FailOpening();
+    silent_.emplace(connection.id(), Now());
     connection.Finish(ticket);
     --sessions_;
   }
@@ -360,6 +422,7 @@ absl::Status SessionLoop::DeliverOpened(Connection& connection,
   const uint64_t request = reply.ticket.request_id;
   if (!reply.status.ok()) {
     connection.FailOpening();
+    silent_.emplace(connection.id(), Now());
     --sessions_;
     return Send(connection, EncodeError(request, reply.status));
   }
@@ -376,6 +439,7 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
   const auto found = connections_.find(id);
   const std::unique_ptr<Connection> connection = std::move(found->second);
   connections_.erase(found);
+  silent_.erase(id);
   const std::string reason = absl::CHexEscape(std::string(why.message()));
   switch (connection->phase()) {
     case Connection::Phase::kNew:

@@ -4,11 +4,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/base/clock.h"
 #include "daemon/session/acceptor.h"
 #include "daemon/session/connection.h"
 #include "daemon/session/fair_workers.h"
@@ -42,6 +45,13 @@ class SessionLoop {
 
   void AcceptAll();
   void Welcome(hoist::UniqueFd socket);
+  // Tells the client why, and closes the connection.
+  void TurnAway(ConnectionId id, const absl::Status& why);
+  // Of connections without a session, where there are too many already.
+  void MakeRoomFor(Uid newcomer);
+  void EndSilentOnes();
+  int WaitMs() const;
+  absl::Time Now() const;
   absl::Status Watch(Connection& connection);
   // Tells epoll what is waited for of it now.
   absl::Status Rearm(Connection& connection);
@@ -69,6 +79,7 @@ class SessionLoop {
   const SessionServerOptions options_;
   EngineApi& engine_;
   const std::shared_ptr<Mailbox> mailbox_;
+  const MonotonicClock machine_clock_;
   std::atomic<bool> stopping_ = false;
 
   Acceptor acceptor_;
@@ -78,6 +89,8 @@ class SessionLoop {
   bool accepting_ = true;
   uint64_t next_id_ = 1;
   size_t sessions_ = 0;  // Opening or open.
+  // Those without a session, oldest first, and since when.
+  std::map<ConnectionId, absl::Time> silent_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
 };
 

@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/base/clock.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/session/connection.h"
 #include "daemon/session/listening_socket.h"
@@ -21,6 +23,13 @@
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
+
+// Of connections on which OpenSession has not come yet.
+struct SilentLimits {
+  size_t of_uid = 32;
+  size_t all = 256;
+  absl::Duration deadline = absl::Seconds(10);
+};
 
 struct SessionServerOptions {
   // Where to make the socket; unused where `listen_fd` is given.
@@ -32,8 +41,10 @@ struct SessionServerOptions {
   size_t max_sessions = 1024;
   // Of one message's body. Parsed, it takes many times as much for a moment.
   size_t max_request_bytes = size_t{16} << 20;
+  SilentLimits silent;
   ConnectionLimits connection;
-  InstanceId instance_id = {};  // As NewInstanceId gives.
+  const Clock* clock = nullptr;  // For `silent`; nullptr: the machine's.
+  InstanceId instance_id = {};   // As NewInstanceId gives.
 };
 
 class SessionLoop;
@@ -51,8 +62,9 @@ InstanceId NewInstanceId();
 //           client or the engine.
 // Owns:     the sockets and that thread. Borrows the engine, which must outlive
 //           this object; callbacks it still holds after Shutdown are harmless.
-// Bounds:   `max_sessions`; a client that does not read is disconnected at
-//           `max_outbound_bytes`.
+// Bounds:   `max_sessions`; connections without a session by `silent`: beyond
+//           it the oldest goes, of whoever has most of them. What a client asks
+//           for and does not take in, by `connection`.
 // Restart:  nothing is kept. Clients connect again.
 class SessionServer {
  public:

@@ -74,20 +74,6 @@ TEST_F(SessionFixture, OneSessionTooManyIsRefusedUntilAnotherCloses) {
   EXPECT_EQ(c.Open().message.code(), 0);
 }
 
-TEST_F(SessionFixture, ConnectionsFarBeyondTheLimitAreTurnedAway) {
-  server_->Shutdown();
-  options_.max_sessions = 2;
-  Start();
-  std::vector<RawSession> idle;
-  for (int i = 0; i < 2 + 64; ++i) idle.emplace_back(path());
-  RawSession one_more(path());
-  ASSERT_TRUE(one_more.valid());
-  const auto refused = one_more.Receive();
-  ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->message.code(), kExhausted);
-  EXPECT_EQ(one_more.Receive(), std::nullopt);
-}
-
 TEST_F(SessionFixture, AClientThatDoesNotReadIsClosedAndOthersGoOn) {
   server_->Shutdown();
   options_.connection.max_outbound_bytes = 1 << 20;

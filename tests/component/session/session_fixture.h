@@ -47,6 +47,8 @@ class SessionFixture : public ::testing::Test {
     options.socket = options_.socket;
     options.max_sessions = options_.max_sessions;
     options.max_request_bytes = options_.max_request_bytes;
+    options.silent = options_.silent;
+    options.clock = options_.clock;
     options.connection = options_.connection;
     options.instance_id = options_.instance_id;
     ASSERT_OK_AND_ASSIGN(server_,
