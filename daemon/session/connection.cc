@@ -17,14 +17,39 @@ constexpr size_t kMessageOverhead = 256;
 // Slab descriptors that wait for a client which does not read.
 constexpr size_t kMaxQueuedFds = 4 * hoist::kMaxFdsPerMessage;
 
+absl::Status CheckRoom(absl::string_view whose, const Load& load, size_t fds,
+                       size_t max_in_flight, size_t max_in_flight_fds) {
+  if (load.in_flight >= max_in_flight) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(load.in_flight, " requests of ", whose,
+                     " wait for replies, as many as are allowed; wait for one "
+                     "of them"));
+  }
+  if (load.in_flight_fds + fds > max_in_flight_fds) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "requests in flight of ", whose, " hold ", load.in_flight_fds,
+        " descriptors; ", fds, " more would pass the limit of ",
+        max_in_flight_fds, "; wait for one of them"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Connection::Connection(ConnectionId id, hoist::UniqueFd socket,
-                       PeerProcess process, ConnectionLimits limits)
+                       PeerProcess process, ConnectionLimits limits,
+                       std::shared_ptr<Load> of_uid)
     : id_(id),
       socket_(std::move(socket)),
       process_(std::move(process)),
-      limits_(limits) {}
+      limits_(limits),
+      of_uid_(std::move(of_uid)) {}
+
+Connection::~Connection() {
+  of_uid_->in_flight -= load_.in_flight;
+  of_uid_->in_flight_fds -= load_.in_flight_fds;
+  of_uid_->outbound_bytes -= load_.outbound_bytes;
+}
 
 absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
     uint64_t max_body) {
@@ -45,15 +70,19 @@ size_t Connection::CostOf(const Outbound& message) {
 }
 
 absl::Status Connection::Send(Outbound message) {
-  queued_cost_ += CostOf(message);
+  load_.outbound_bytes += CostOf(message);
+  of_uid_->outbound_bytes += CostOf(message);
   queued_fds_ += message.fds.size();
   queue_.push_back(std::move(message));
   HOIST_RETURN_IF_ERROR(Flush());
-  if (queue_.size() > 1 && (queued_cost_ > limits_.max_outbound_bytes ||
-                            queued_fds_ > kMaxQueuedFds)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the client does not read: ", queue_.size(), " replies of ",
-        queued_cost_, " bytes with ", queued_fds_, " descriptors wait for it"));
+  if (queue_.size() > 1 &&
+      (load_.outbound_bytes > limits_.max_outbound_bytes ||
+       of_uid_->outbound_bytes > limits_.max_outbound_bytes_of_uid ||
+       queued_fds_ > kMaxQueuedFds)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the client does not read: ", queue_.size(),
+                     " replies of ", load_.outbound_bytes, " bytes with ",
+                     queued_fds_, " descriptors wait for it"));
   }
   return absl::OkStatus();
 }
@@ -69,7 +98,8 @@ absl::Status Connection::Flush() {
         hoist::SendPacket(socket_.get(), next.body, fds, &would_block);
     if (would_block) return absl::OkStatus();
     if (!sent.ok()) return ToAbsl(sent);
-    queued_cost_ -= CostOf(next);
+    load_.outbound_bytes -= CostOf(next);
+    of_uid_->outbound_bytes -= CostOf(next);
     queued_fds_ -= next.fds.size();
     queue_.pop_front();
   }
@@ -88,26 +118,25 @@ void Connection::HangUp(Outbound last) {
 }
 
 absl::Status Connection::Admit(size_t fds) {
-  if (in_flight_ >= limits_.max_in_flight) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(in_flight_, " requests of this session wait for replies, ",
-                     "as many as are allowed; wait for one of them"));
+  HOIST_RETURN_IF_ERROR(CheckRoom("this session", load_, fds,
+                                  limits_.max_in_flight,
+                                  limits_.max_in_flight_fds));
+  HOIST_RETURN_IF_ERROR(CheckRoom("your uid's sessions", *of_uid_, fds,
+                                  limits_.max_in_flight_of_uid,
+                                  limits_.max_in_flight_fds_of_uid));
+  for (Load* load : {&load_, of_uid_.get()}) {
+    ++load->in_flight;
+    load->in_flight_fds += fds;
   }
-  if (in_flight_fds_ + fds > limits_.max_in_flight_fds) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("requests in flight hold ", in_flight_fds_,
-                     " descriptors; ", fds, " more would pass the limit of ",
-                     limits_.max_in_flight_fds, "; wait for one of them"));
-  }
-  ++in_flight_;
-  in_flight_fds_ += fds;
   return absl::OkStatus();
 }
 
 void Connection::Finish(const Ticket& ticket) {
-  HOIST_CHECK(in_flight_ > 0 && in_flight_fds_ >= ticket.fds);
-  --in_flight_;
-  in_flight_fds_ -= ticket.fds;
+  HOIST_CHECK(load_.in_flight > 0 && load_.in_flight_fds >= ticket.fds);
+  for (Load* load : {&load_, of_uid_.get()}) {
+    --load->in_flight;
+    load->in_flight_fds -= ticket.fds;
+  }
 }
 
 void Connection::FinishOpening(SessionId session) {

@@ -20,6 +20,18 @@ struct ConnectionLimits {
   size_t max_outbound_bytes = size_t{64} << 20;
   size_t max_in_flight = 256;
   size_t max_in_flight_fds = 1024;
+  // Of all connections of a uid.
+  size_t max_outbound_bytes_of_uid = size_t{256} << 20;
+  size_t max_in_flight_of_uid = 4096;
+  size_t max_in_flight_fds_of_uid = 4096;
+};
+
+// What a uid's connections, or one of them, hold of what ConnectionLimits
+// bound.
+struct Load {
+  size_t in_flight = 0;
+  size_t in_flight_fds = 0;
+  size_t outbound_bytes = 0;
 };
 
 // One client's end of the session socket, and how far its session is.
@@ -35,8 +47,10 @@ class Connection {
   // kNew: OpenSession must come. kOpening: the engine has it.
   enum class Phase { kNew, kOpening, kOpen };
 
+  // `of_uid` is shared with the uid's other connections.
   Connection(ConnectionId id, hoist::UniqueFd socket, PeerProcess process,
-             ConnectionLimits limits);
+             ConnectionLimits limits, std::shared_ptr<Load> of_uid);
+  ~Connection();
 
   // nullopt: nothing to read now. Cancelled: the client closed it.
   // InvalidArgument, FailedPrecondition: garbage, another protocol version.
@@ -50,13 +64,14 @@ class Connection {
   absl::Status Flush();
   bool wants_write() const { return !queue_.empty(); }
 
-  // While a large request is taken in, nothing more is read from it.
+  // While a large request is taken in, or replies wait for the client, nothing
+  // more is read from it.
   // `request` goes with the connection, if that ends before it has its turn.
   void BeginTakingIn(std::shared_ptr<void> request) {
     taking_in_ = std::move(request);
   }
   void EndTakingIn() { taking_in_.reset(); }
-  bool held_back() const { return taking_in_ != nullptr; }
+  bool held_back() const { return taking_in_ != nullptr || wants_write(); }
   // What epoll was told last; the loop's to use.
   uint32_t watched_events = 0;
 
@@ -64,8 +79,9 @@ class Connection {
   // sending gets to read it.
   void HangUp(Outbound last);
 
-  // ResourceExhausted: too many requests, or descriptors with them, wait for
-  // their replies. Else the request counts until Finish.
+  // ResourceExhausted: too many requests of this session or this uid, or
+  // descriptors with them, wait for their replies. Else the request counts
+  // until Finish.
   absl::Status Admit(size_t fds);
   void Finish(const Ticket& ticket);
 
@@ -90,11 +106,10 @@ class Connection {
   Phase phase_ = Phase::kNew;
   SessionId session_;
   std::shared_ptr<void> taking_in_;
-  size_t in_flight_ = 0;
-  size_t in_flight_fds_ = 0;
   std::deque<Outbound> queue_;
-  size_t queued_cost_ = 0;
   size_t queued_fds_ = 0;
+  Load load_;
+  const std::shared_ptr<Load> of_uid_;  // Its connections', this one's too.
 };
 
 }  // namespace hoistd

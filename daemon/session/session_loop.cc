@@ -152,7 +152,8 @@ void SessionLoop::AcceptAll() {
         break;
       case Acceptor::Outcome::kNoRoom:
         spdlog::warn("a client is turned away: hoistd is out of descriptors");
-        Connection(ConnectionId(), std::move(socket), {}, options_.connection)
+        Connection(ConnectionId(), std::move(socket), {}, options_.connection,
+                   std::make_shared<Load>())
             .HangUp(EncodeError(
                 0, absl::ResourceExhaustedError(
                        "hoistd is out of file descriptors; close sessions, or "
@@ -177,14 +178,17 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
       PeerOf(socket.get(), options_.admin_group);
   if (!process.ok()) {
     spdlog::info("a connection is refused: {}", process.status().ToString());
-    Connection(ConnectionId(), std::move(socket), {}, options_.connection)
+    Connection(ConnectionId(), std::move(socket), {}, options_.connection,
+               std::make_shared<Load>())
         .HangUp(EncodeError(0, process.status()));
     return;
   }
   MakeRoomFor(process->peer.uid);
   const ConnectionId id(next_id_++);
-  auto connection = std::make_unique<Connection>(
-      id, std::move(socket), *std::move(process), options_.connection);
+  std::shared_ptr<Load> load = LoadOf(process->peer.uid);
+  auto connection =
+      std::make_unique<Connection>(id, std::move(socket), *std::move(process),
+                                   options_.connection, std::move(load));
   if (absl::Status status = Watch(*connection); !status.ok()) {
     spdlog::warn("{} is turned away: {}", Describe(*connection),
                  status.ToString());
@@ -193,6 +197,14 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
   }
   connections_.emplace(id, std::move(connection));
   silent_.emplace(id, Now());
+}
+
+std::shared_ptr<Load> SessionLoop::LoadOf(Uid uid) {
+  std::erase_if(loads_, [](const auto& of) { return of.second.expired(); });
+  std::weak_ptr<Load>& known = loads_[uid];
+  std::shared_ptr<Load> load = known.lock();
+  if (load == nullptr) known = load = std::make_shared<Load>();
+  return load;
 }
 
 void SessionLoop::TurnAway(ConnectionId id, const absl::Status& why) {

@@ -45,6 +45,7 @@ class SessionLoop {
 
   void AcceptAll();
   void Welcome(hoist::UniqueFd socket);
+  std::shared_ptr<Load> LoadOf(Uid uid);
   // Tells the client why, and closes the connection.
   void TurnAway(ConnectionId id, const absl::Status& why);
   // Of connections without a session, where there are too many already.
@@ -92,6 +93,8 @@ class SessionLoop {
   // Those without a session, oldest first, and since when.
   std::map<ConnectionId, absl::Time> silent_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
+  // Owned by the uid's connections; gone with the last of them.
+  std::map<Uid, std::weak_ptr<Load>> loads_;
 };
 
 }  // namespace hoistd

@@ -2,6 +2,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/component/session/session_fixture.h"
 
@@ -74,25 +78,68 @@ TEST_F(SessionFixture, OneSessionTooManyIsRefusedUntilAnotherCloses) {
   EXPECT_EQ(c.Open().message.code(), 0);
 }
 
-TEST_F(SessionFixture, AClientThatDoesNotReadIsClosedAndOthersGoOn) {
-  server_->Shutdown();
-  options_.connection.max_outbound_bytes = 1 << 20;
-  options_.connection.max_in_flight = 1'000'000;
-  Start();
+// A client that says nothing is held back, not its memory bought with ours: it
+// is not read from until it takes its replies in, and then gets all of them.
+TEST_F(SessionFixture, AClientThatDoesNotReadIsHeldBackAndOthersGoOn) {
   engine().describe_model.Answer(
       [](auto call) { call.done(ModelOf(1, 300)); });  // About 15 KiB.
   RawSession deaf(path());
   ASSERT_EQ(deaf.Open().message.code(), 0);
   RawSession other(path());
   ASSERT_EQ(other.Open().message.code(), 0);
-  // Until it is disconnected, which it is: else this never ends.
-  for (uint64_t i = 1; deaf.Send(DescribeMessage(i)); ++i) {
-    if (i % 32 != 0) continue;
-    EXPECT_EQ(other.Call(DescribeMessage(i)).message.code(), 0);
+  timeval at_once = {0, 1};  // A send that would wait is given up.
+  ASSERT_EQ(setsockopt(deaf.socket(), SOL_SOCKET, SO_SNDTIMEO, &at_once,
+                       sizeof(at_once)),
+            0);
+  // Until nothing goes in any more, though others are served.
+  uint64_t sent = 0;
+  int held = 0;
+  while (held < 10) {
+    if (deaf.Send(DescribeMessage(sent + 1))) {
+      ++sent;
+      held = 0;
+    } else {
+      ++held;
+      EXPECT_EQ(other.Call(DescribeMessage(sent)).message.code(), 0);
+    }
+    ASSERT_LT(sent, 10'000u) << "it is read on and on";
   }
+  // A refusal, for too many in flight, may overtake what the engine answers.
+  std::set<uint64_t> answered;
+  for (uint64_t i = 1; i <= sent; ++i) {
+    const auto reply = deaf.Receive();
+    ASSERT_TRUE(reply.has_value()) << "after " << i;
+    answered.insert(reply->message.request_id());
+    if (reply->message.code() != 0) {
+      EXPECT_EQ(reply->message.code(), kExhausted);
+    }
+  }
+  EXPECT_EQ(answered.size(), sent);
+  EXPECT_EQ(deaf.Call(DescribeMessage(1)).message.code(), 0);
+}
+
+TEST_F(SessionFixture, RepliesThatGrowBeyondTheLimitEndTheConnection) {
+  server_->Shutdown();
+  options_.connection.max_outbound_bytes = 1 << 20;
+  Start();
+  RawSession deaf(path());
+  ASSERT_EQ(deaf.Open().message.code(), 0);
+  RawSession other(path());
+  ASSERT_EQ(other.Open().message.code(), 0);
+  // All are in flight before the first is answered.
+  constexpr uint64_t kCount = 200;
+  for (uint64_t i = 1; i <= kCount; ++i) {
+    ASSERT_TRUE(deaf.Send(DescribeMessage(i)));
+  }
+  std::vector<Asked<std::string, Done<ModelPtr>>> asked;
+  while (asked.size() < kCount) {
+    asked.push_back(engine().describe_model.Next());
+  }
+  const ModelPtr model = ModelOf(1, 300);
+  for (auto& call : asked) call.done(model);
   engine().WaitUntilClosed(SessionId(1));
   EXPECT_THAT(engine().closed(), ElementsAre(SessionId(1)));
-  EXPECT_EQ(other.Call(DescribeMessage(1)).message.code(), 0);
+  EXPECT_EQ(other.Call(ClientMessage()).message.code(), 3);
 }
 
 TEST_F(SessionFixture, AClientThatReadsLateGetsEveryReplyInOrder) {

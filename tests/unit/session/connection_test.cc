@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <memory>
+
 #include "daemon/base/check.h"
 #include "gtest/gtest.h"
 #include "tests/support/raw_session.h"
@@ -22,10 +24,12 @@ class ConnectionTest : public ::testing::Test {
                            SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
                            ends) == 0);
     peer_ = hoist::UniqueFd(ends[1]);
-    return Connection(ConnectionId(1), hoist::UniqueFd(ends[0]), {}, limits);
+    return Connection(ConnectionId(1), hoist::UniqueFd(ends[0]), {}, limits,
+                      of_uid_);
   }
 
   hoist::UniqueFd peer_;
+  const std::shared_ptr<Load> of_uid_ = std::make_shared<Load>();
 };
 
 TEST_F(ConnectionTest, APeerThatDoesNotReadIsFoundOut) {
@@ -38,6 +42,36 @@ TEST_F(ConnectionTest, APeerThatDoesNotReadIsFoundOut) {
   }
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                HasSubstr("does not read")));
+}
+
+TEST_F(ConnectionTest, AUsersConnectionsShareOneBound) {
+  ConnectionLimits limits;
+  limits.max_in_flight_of_uid = 3;
+  limits.max_in_flight_fds_of_uid = 10;
+  limits.max_outbound_bytes_of_uid = 1'000'000;
+  Connection other = Make(limits);
+  const hoist::UniqueFd others_peer = std::move(peer_);
+  {
+    Connection connection = Make(limits);
+    ASSERT_OK(other.Admit(4));
+    ASSERT_OK(connection.Admit(5));
+    EXPECT_THAT(connection.Admit(2),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("your uid's sessions hold 9")));
+    ASSERT_OK(connection.Admit(0));
+    EXPECT_THAT(other.Admit(0), StatusIs(absl::StatusCode::kResourceExhausted,
+                                         HasSubstr("3 requests of your uid")));
+    // What waits for one's client counts for all.
+    while (connection.Send({std::string(10'000, 'x'), {}}).ok()) {
+    }
+    EXPECT_GT(of_uid_->outbound_bytes, 1'000'000u);
+    EXPECT_OK(other.Send({"one is always taken", {}}));
+  }
+  // It left, and all that it held is free.
+  EXPECT_EQ(of_uid_->in_flight, 1u);
+  EXPECT_EQ(of_uid_->in_flight_fds, 4u);
+  EXPECT_EQ(of_uid_->outbound_bytes, 0u);
+  EXPECT_OK(other.Admit(6));
 }
 
 TEST_F(ConnectionTest, EmptyMessagesCountToo) {
