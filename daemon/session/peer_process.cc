@@ -28,6 +28,8 @@
 namespace hoistd {
 namespace {
 
+constexpr Uid kNobody = Uid(65534);
+
 bool InGroup(int socket, const ucred& credentials, gid_t group) {
   if (credentials.gid == group) return true;
   std::vector<gid_t> groups(64);
@@ -157,6 +159,8 @@ absl::StatusOr<PeerProcess> PeerOf(int socket,
       (admin_group.has_value() && InGroup(socket, credentials, *admin_group));
   process.peer.admin =
       entitled && SharesOurNamespaces(credentials.pid, process.pidfd.get());
+  // Root of a container is not the root whose models everybody trusts.
+  if (credentials.uid == 0 && !process.peer.admin) process.peer.uid = kNobody;
   return process;
 }
 

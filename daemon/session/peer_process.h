@@ -22,7 +22,8 @@ struct PeerProcess {
 
 // The process that connected `socket`. Admin: root, our own uid, or a member of
 // `admin_group`, if the process lives in our user and pid namespaces: root of
-// a container is not root here. Where that cannot be seen, it is no admin.
+// a container is not root here, but uid 65534 (nobody). Where that cannot be
+// seen, it is no admin.
 //
 // Unavailable: that process is dead already. PermissionDenied: its uid has no
 // number in our user namespace, where all such look like one user.
