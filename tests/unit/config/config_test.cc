@@ -59,6 +59,7 @@ grpc_socket = "/tmp/b.sock"
 socket_mode = "0600"
 group = ""
 admin_group = "wheel"
+max_sessions = 64
 [device]
 backend = "emulated"
 share = "ipc"
@@ -94,6 +95,7 @@ sink = "stderr"
   EXPECT_EQ(config.server.socket_mode, 0600u);
   EXPECT_EQ(config.server.group, "");
   EXPECT_EQ(config.server.admin_group, "wheel");
+  EXPECT_EQ(config.server.max_sessions, 64u);
   EXPECT_EQ(config.device.backend, DeviceConfig::Backend::kEmulated);
   EXPECT_EQ(config.device.share, DeviceConfig::Share::kIpc);
   EXPECT_EQ(config.device.pool_bytes, uint64_t{2} << 30);
@@ -139,6 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Refusal{"[server]\nsocket = \"hoistd.sock\"\n",
                 "x.toml:2: server.socket: ", "absolute path"},
+        Refusal{"[server]\nmax_sessions = 0\n",
+                "x.toml:2: server.max_sessions: 0 ", "1 to 65536"},
         Refusal{"[server]\nsocket = 7\n", "x.toml:2: server.socket: 7 ",
                 "absolute path"},
         Refusal{"\n\n[server]\nsocket_mode = \"0888\"\n",
