@@ -163,7 +163,8 @@ class Session:
         user's, else root's, else one that everyone may read. hoistd hashed its
         bytes itself. NotFound: there is none.
 
-        content: 32 bytes, a SHA-256; daemon/core/published_group.h says of what.
+        content: 32 bytes, a SHA-256; of what, says
+            daemon/core/published_group.h.
         """
         if len(content) != 32:
             raise InvalidArgument(
