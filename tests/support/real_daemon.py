@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
-                 extra="", backend="emulated"):
+                 extra="", backend="emulated", mode="0660"):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
@@ -23,6 +23,7 @@ class RealDaemon:
 [server]
 socket = "{self.socket}"
 grpc_socket = "{self.grpc_socket}"
+socket_mode = "{mode}"
 group = ""
 admin_group = ""
 [device]
