@@ -104,7 +104,7 @@ take_texts() {
   # For languages that build messages at run time.
   protoc -Iproto --include_imports \
     --descriptor_set_out="$out/share/hoist/hoist_v1.pb" \
-    hoist/v1/worker.proto hoist/v1/admin.proto
+    hoist/v1/worker.proto hoist/v1/admin.proto hoist/v1/session.proto
   if [[ -d client/examples ]]; then
     cp -r client/examples "$out/share/hoist/examples"
     find "$out/share" -name __pycache__ -prune -exec rm -rf {} +
