@@ -123,7 +123,8 @@ take_tests() {
     is_program "$file" || continue
     kind=${file#"$tree/tests/"}
     take_program "$file" "$out/tests/${kind%%/*}" "\$ORIGIN/../../lib"
-  done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*')
+  done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*' \
+    ! -path '*/component/libtorch/*')  # Needs torch's own libraries.
   while read -r file; do
     install -D -m 644 "$file" "$out/tests/python/$file"
   done < <(find client/python/tests tests -name '*.py' ! -path 'tests/tidy/*'
