@@ -1,0 +1,231 @@
+"""What one user takes is bounded, and costs the others nothing.
+
+users_test.py HOISTD [unittest options]; needs HOIST_LIBRARY, PYTHONPATH and
+root, whose children become other users. In each test EVIL takes all it can get
+and keeps it, until OTHER has been served as if nobody else were there.
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import sys
+import traceback
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+import hoist  # noqa: E402
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+HOISTD = sys.argv.pop(1)
+EVIL, OTHER = 54321, 54322
+
+
+def start_as(uid, work):
+    """A child of that uid that runs work(tell); (pid, pipe of what it says)."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, open(read, encoding="utf-8")
+    code = 1
+    try:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        work(lambda text: os.write(write, f"{text}\n".encode()))
+        code = 0
+    except BaseException:
+        os.write(write, traceback.format_exc().encode())
+    os._exit(code)
+
+
+@unittest.skipIf(os.getuid() != 0, "needs root, to be several users")
+@unittest.skipIf(np is None, "needs NumPy")
+class Users(unittest.TestCase):
+    def start(self, extra=""):
+        self.daemon = RealDaemon(HOISTD, pool=16 * MIB, slab=2 * MIB,
+                                 host=32 * MIB, extra=extra, mode="0666")
+        self.addCleanup(self.daemon.stop)
+        pathlib.Path(self.daemon.folder.name).chmod(0o755)
+        self.connect().close()
+
+    def connect(self):
+        return hoist.connect(self.daemon.socket, connect_deadline=30)
+
+    def taken(self, take):
+        """EVIL does take() and stays; returns its refusal, or fails."""
+        def work(tell):
+            kept = []
+            try:
+                take(kept)
+                tell("was refused nothing")
+            except hoist.HoistError as error:
+                tell(f"refused: {type(error).__name__}: {error}")
+            signal.pause()
+
+        pid, said = start_as(EVIL, work)
+
+        def end():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            said.close()
+        self.addCleanup(end)
+        line = said.readline()
+        if not line.startswith("refused: "):
+            self.fail(line + said.read() if "Trace" in line else line)
+        return line
+
+    def served(self, uid=OTHER, use=None):
+        """Another user publishes, stages and reads; or does use(session)."""
+        def work(tell):
+            with hoist.connect(self.daemon.socket) as session:
+                if use is not None:
+                    use(session)
+                    return tell("served")
+                data = np.arange(MIB, dtype=np.uint8)
+                model = session.publish("own", "g", {"w": data}, deadline=5)
+                with session.stage(model["g"], deadline=10) as lease:
+                    assert np.array_equal(lease["w"].numpy(), data)
+            tell("served")
+
+        pid, said = start_as(uid, work)
+        with said:
+            text = said.read()
+        os.waitpid(pid, 0)
+        self.assertEqual(text, "served\n")
+
+    def refusal(self, take, key):
+        said = self.taken(take)
+        self.assertIn("ResourceExhausted", said)
+        self.assertIn(key, said)
+        self.assertNotIn(str(OTHER), said)
+        self.served()
+        return said
+
+    def test_sessions(self):
+        self.start("[quota]\nsessions = 3")
+
+        def take(kept):
+            for _ in range(4):
+                kept.append(self.connect())
+        self.refusal(take, "quota.sessions")
+
+    def test_models_of_one_file(self):
+        self.start("[quota]\nmodels = 20")
+        path = f"{self.daemon.folder.name}/one.safetensors"
+        write_safetensors(path, {"w": ("U8", [4096], bytes(4096))})
+
+        def take(kept):
+            with self.connect() as session:
+                for number in range(1000):
+                    session.register(path, f"name-{number}")
+        self.refusal(take, "quota.models")
+        # Its own may go, and then there is room again.
+        def forget(session):
+            session.forget(session.model("name-3"))
+            session.register(path, "another")
+        self.served(EVIL, forget)
+
+    def test_published_bytes(self):
+        self.start()
+
+        def take(kept):
+            with self.connect() as session:
+                for number in range(64):
+                    session.publish("hoard", f"g{number}",
+                                    {"w": np.full(MIB, number, np.uint8)},
+                                    deadline=1)
+        self.refusal(take, "quota.published_bytes")
+
+    def test_device_bytes(self):
+        self.start()
+
+        def take(kept):
+            session = self.connect()
+            for number in range(16):
+                model = session.publish("all", f"g{number}",
+                                        {"w": np.full(MIB, number, np.uint8)})
+                kept.append(session.stage(model[f"g{number}"], deadline=1))
+        self.refusal(take, "quota.device_bytes")
+
+    def test_plans(self):
+        self.start("[quota]\nplans = 4")
+
+        def take(kept):
+            session = self.connect()
+            for number in range(8):
+                model = session.publish(f"m{number}", "g",
+                                        {"w": np.zeros(4096, np.uint8)})
+                kept.append(session.set_plan(model, order=list(model)))
+        self.refusal(take, "quota.plans")
+
+    def test_models_of_who_has_left_make_way(self):
+        self.start()
+
+        def hoard(session):
+            for number in range(24):
+                session.publish("left", f"g{number}",
+                                {"w": np.full(MIB, number, np.uint8)})
+        self.served(EVIL, hoard)
+
+        def need(session):
+            for number in range(20):
+                session.publish("mine", f"g{number}",
+                                {"w": np.full(MIB, number, np.uint8)},
+                                deadline=10)
+        self.served(OTHER, need)
+
+    def test_silent_connections(self):
+        self.start()
+
+        def take(kept):
+            for _ in range(300):
+                one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                one.connect(self.daemon.socket)
+                kept.append(one)
+            raise hoist.ResourceExhausted("none: they were all let in")
+        self.taken(take)
+        self.served()
+
+    def test_another_users_root_is_not_root_here(self):
+        self.start()
+        self.served(EVIL)
+
+        def work(tell):
+            if os.fork() == 0:  # In a pid namespace of its own.
+                try:
+                    with self.connect() as session:
+                        session.model(f"{EVIL}:own")
+                    tell("found")
+                except hoist.NotFound:
+                    tell("not found")
+                os._exit(0)
+            os.wait()
+
+        def unshared(tell):
+            import ctypes
+            if ctypes.CDLL(None).unshare(0x20000000) != 0:  # CLONE_NEWPID
+                return tell("may not unshare")
+            work(tell)
+
+        with self.connect() as session:  # Root here may read it.
+            session.model(f"{EVIL}:own")
+        pid, said = start_as(0, unshared)
+        with said:
+            text = said.read()
+        os.waitpid(pid, 0)
+        if "may not" in text:
+            self.skipTest(text)
+        self.assertEqual(text, "not found\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
