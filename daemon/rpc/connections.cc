@@ -137,7 +137,9 @@ void Connections::AcceptAll() {
 
 bool Connections::HasRoom(const Peer& peer) const {
   absl::MutexLock lock(&mu_);
-  if (number_of_.size() >= limits_.all) return false;
+  // Several users together must not lock out who can put an end to it.
+  const size_t kept = peer.admin ? 0 : limits_.all / 8;
+  if (number_of_.size() + kept >= limits_.all) return false;
   size_t of_uid = 0;
   for (const auto& [number, entry] : by_number_) {
     if (entry.peer.uid == peer.uid) ++of_uid;

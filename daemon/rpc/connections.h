@@ -22,7 +22,7 @@
 namespace hoistd {
 
 struct RpcLimits {
-  size_t all = 1024;
+  size_t all = 1024;     // The last eighth is kept for admins.
   size_t one_uid = 512;  // So that one user cannot lock the others out.
 };
 

@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -63,6 +65,14 @@ class ConnectionsTest : public ::testing::Test {
                 sizeof(address)) != 0) {
       return hoist::UniqueFd();
     }
+    return fd;
+  }
+
+  // As that user, for whom only this thread passes meanwhile.
+  hoist::UniqueFd ConnectAs(uid_t uid) const {
+    syscall(SYS_setresuid, -1, uid, -1);
+    hoist::UniqueFd fd = Connect();
+    syscall(SYS_setresuid, -1, 0, -1);
     return fd;
   }
 
@@ -164,6 +174,26 @@ TEST_F(ConnectionsTest, ForgetsWhenTheClientLeaves) {
   client.reset();
   while (connections_->count() > 0) std::this_thread::yield();
   EXPECT_THAT(PeerBy(fd.get()), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(ConnectionsTest, SeveralUsersCannotLockAnAdminOut) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to connect as others";
+  RpcLimits limits;
+  limits.all = 8;
+  Start(limits);
+  std::vector<hoist::UniqueFd> others;
+  std::vector<hoist::UniqueFd> taken;
+  for (const uid_t uid :
+       {65534u, 65533u, 65532u, 65531u, 65530u, 65529u, 65528u}) {
+    others.push_back(ConnectAs(uid));
+    taken.emplace_back(Take());
+  }
+  const hoist::UniqueFd eighth = ConnectAs(65527);
+  char byte;
+  EXPECT_EQ(read(eighth.get(), &byte, 1), 0) << "closed at once";
+  const hoist::UniqueFd admin = Connect();
+  const hoist::UniqueFd served(Take());
+  EXPECT_TRUE(served.valid());
 }
 
 TEST_F(ConnectionsTest, OneUserCannotTakeAllConnections) {
