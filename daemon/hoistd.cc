@@ -252,6 +252,10 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
     parts.node.spill_capacity_bytes = store->usage().capacity_bytes;
   }
   parts.node.default_readers = config.models.readers;
+  // Emulated memory is read-only to workers; of CUDA's, only libhoist's is.
+  parts.node.users_share_devices =
+      config.device.trust == DeviceConfig::Trust::kEveryone ||
+      devices[0]->info().kind == DeviceKind::kEmulated;
   std::vector<std::string> served;
   for (const auto& device : devices) {
     const uint64_t pool = PoolOf(*device, config.device);

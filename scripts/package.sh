@@ -124,7 +124,7 @@ take_tests() {
     kind=${file#"$tree/tests/"}
     take_program "$file" "$out/tests/${kind%%/*}" "\$ORIGIN/../../lib"
   done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*' \
-    ! -path '*/component/libtorch/*')  # Needs torch's own libraries.
+    ! -path '*/component/libtorch/*' ! -path '*/install/*')  # Tests made these.
   while read -r file; do
     install -D -m 644 "$file" "$out/tests/python/$file"
   done < <(find client/python/tests tests -name '*.py' ! -path 'tests/tidy/*'

@@ -38,9 +38,11 @@ struct EmulatedConfig {
 struct DeviceConfig {
   enum class Backend { kAuto, kCuda, kEmulated };
   enum class Share { kVmm, kIpc };
+  enum class Trust { kUser, kEveryone };
 
   Backend backend = Backend::kAuto;
   Share share = Share::kVmm;
+  Trust trust = Trust::kUser;  // Who shares CUDA memory.
   // nullopt, "auto": on CUDA 80 % of what is free, emulated 1 GiB.
   std::optional<uint64_t> pool_bytes;
   uint64_t slab_bytes = uint64_t{256} << 20;

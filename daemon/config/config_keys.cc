@@ -207,6 +207,12 @@ const ConfigKey kKeys[] = {
        return SetEnum<S>(v, &c.device.share,
                          {{"vmm", S::kVmm}, {"ipc", S::kIpc}});
      }},
+    {"device.trust", "\"user\" or \"everyone\"",
+     [](Node& v, Config& c) {
+       using T = DeviceConfig::Trust;
+       return SetEnum<T>(v, &c.device.trust,
+                         {{"user", T::kUser}, {"everyone", T::kEveryone}});
+     }},
     {"device.pool", kSizeOrAutoAllowed,
      [](Node& v, Config& c) { return SetSizeOrAuto(v, &c.device.pool_bytes); }},
     {"device.slab", "a multiple of 2MiB, such as \"256MiB\"",

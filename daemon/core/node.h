@@ -81,6 +81,9 @@ struct NodeOptions {
   std::vector<uint64_t> device_capacity_bytes;  // One a device.
   uint64_t spill_capacity_bytes = 0;            // 0: nothing is spilled.
   Readers default_readers = Readers::kOwner;
+  // Several users may have one piece of device memory open: who has it cannot
+  // write to it, or the operator says that they trust each other.
+  bool users_share_devices = true;
   QuotaOptions quota;
   // Rough rates, to weigh one copy against another; they need not be exact.
   double host_bytes_per_second = 50e9;
@@ -394,6 +397,8 @@ class Node {
   // nullptr: none of this content that the user may share.
   ModelPtr Shared(Uid asker, const Content& content, bool published) const;
   static bool MayRead(const Peer& peer, const Model& model);
+  // FailedPrecondition: another user's, and users share no device memory.
+  absl::Status CheckShares(const Peer& peer, const Model& model) const;
   void ReceiveDone(Incoming incoming, const absl::Status& status,
                    const Content& content, absl::Time now, Effects& effects);
   absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,

@@ -56,6 +56,18 @@ bool Node::MayRead(const Peer& peer, const Model& model) {
          model.owner == peer.uid;
 }
 
+absl::Status Node::CheckShares(const Peer& peer, const Model& model) const {
+  if (options_.users_share_devices || model.owner == peer.uid) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      model.spec->name, " is user ", model.owner.number(),
+      "'s, and GPU memory is shared within a user alone, since whoever has it "
+      "open could write to it; bring these weights as your own, or set "
+      "device.trust = \"everyone\" in hoistd.toml where users trust each "
+      "other"));
+}
+
 ModelEntry* Node::Named(Uid owner, const std::string& name) {
   const auto found = named_.find({owner, name});
   return found == named_.end() ? nullptr : copies_.FindModel(found->second);
@@ -72,7 +84,10 @@ ModelPtr Node::Shared(Uid asker, const Content& content, bool published) const {
   for (const ModelId id : same->second) {
     const ModelPtr& model = copies_.FindModel(id)->model;
     if (model->spec->published != published) continue;
-    if (model->owner != asker && model->readers != Readers::kEveryone) continue;
+    if (model->owner != asker && (model->readers != Readers::kEveryone ||
+                                  !options_.users_share_devices)) {
+      continue;
+    }
     if (best == nullptr || rank(*model) < rank(*best)) best = model;
   }
   return best;

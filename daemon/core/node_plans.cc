@@ -168,6 +168,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  HOIST_RETURN_IF_ERROR(CheckShares(owner->second.args.peer, *model));
   if (args.device.number() >= devices_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no device ", args.device.number(), "; this node has ",
@@ -199,10 +200,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
     if (!is_new) continue;
     const Group& group = *model->spec->groups[index.number()];
     problem.bytes.push_back(SpaceOf(group));
-    PlannedGroup planned;
-    planned.group = index;
-    planned.image_bytes = group.image_bytes;
-    grant.groups.push_back(planned);
+    grant.groups.push_back({.group = index, .image_bytes = group.image_bytes});
   }
   const uint64_t limit = owner->second.args.device_budget_bytes;
   if (limit > 0 && args.budget_bytes > limit) {

@@ -34,9 +34,9 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     // Before anything is said about the model.
     const Peer* peer = PeerOf(args.session);
     if (peer == nullptr) return NoSuchSession();
-    if (!MayRead(*peer, *copies_.FindModel(args.copy.key.model)->model)) {
-      return NoSuchGroup();
-    }
+    const Model& model = *copies_.FindModel(args.copy.key.model)->model;
+    if (!MayRead(*peer, model)) return NoSuchGroup();
+    HOIST_RETURN_IF_ERROR(CheckShares(*peer, model));
   }
   const TierAt at = args.copy.place.at;
   if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {

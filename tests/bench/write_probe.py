@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Can another user write to GPU memory that hoistd lets them read?
 
-write_probe.py HOISTD [vmm|ipc]
+write_probe.py HOISTD [vmm|ipc [everyone|user]]    the last: device.trust
 
 It starts HOISTD with a model that everyone may read, stages it as one user, and,
 as another, asks for the same group with a client of its own (no libhoist), opens
@@ -186,7 +186,7 @@ def other(path: str, descriptors: str) -> None:
     print("wrote")
 
 
-def main(hoistd: str, share: str) -> int:
+def main(hoistd: str, share: str, trust: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         descriptors = f"{folder}/hoist.pb"
@@ -199,7 +199,8 @@ def main(hoistd: str, share: str) -> int:
         settings = [f"server.socket={folder}/hoistd.sock", "server.group=",
                     "server.admin_group=", "server.socket_mode=0666",
                     "device.backend=cuda", "device.pool=1GiB",
-                    f"device.share={share}", "host.pool=256MiB",
+                    f"device.share={share}", f"device.trust={trust}",
+                    "host.pool=256MiB",
                     "models.readers=everyone"]
         config = f"{folder}/hoistd.toml"
         pathlib.Path(config).write_text("")
@@ -224,7 +225,7 @@ def main(hoistd: str, share: str) -> int:
                                     capture_output=True)
             then, _ = first.communicate("\n")
             tried = (second.stdout or second.stderr).strip()
-            print(f"{share}: {staged}; another user: {tried}; the weights are "
+            print(f"{share}, trust {trust}: {staged}; another user: {tried}; the weights are "
                   f"{then.strip()}")
         finally:
             daemon.terminate()
@@ -236,4 +237,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--as":
         {"owner": owner, "other": other}[sys.argv[2]](*sys.argv[3:])
     else:
-        sys.exit(main(sys.argv[1], *(sys.argv[2:] or ["vmm"])))
+        given = sys.argv[2:]
+        sys.exit(main(sys.argv[1], *given, *["vmm", "everyone"][len(given):]))

@@ -25,6 +25,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.slab_bytes = options_.slab_pages * kPage;
   node.spill_capacity_bytes = options_.can_spill ? kSpillPages * kPage : 0;
   node.default_readers = options_.readers;
+  node.users_share_devices = options_.users_share_devices;
   node.quota = options_.quota;
   std::vector<Device*> devices;
   for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {

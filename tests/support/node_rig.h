@@ -30,6 +30,7 @@ struct NodeRigOptions {
   uint64_t slab_pages = 4;  // Also the granularity is a page.
   bool can_spill = false;
   Readers readers = Readers::kOwner;
+  bool users_share_devices = true;
   Backing backing = Backing::kMemfd;
   bool ipc = false;
   uint64_t device_memory_pages = UINT64_MAX / kPage;

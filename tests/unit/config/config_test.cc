@@ -63,6 +63,7 @@ max_sessions = 64
 [device]
 backend = "emulated"
 share = "ipc"
+trust = "everyone"
 pool = "2GiB"
 slab = "64MiB"
 emulated.count = 2

@@ -111,6 +111,30 @@ TEST(NodeContent, KnowingItIsNoRightToRead) {
               StatusIs(kNotFound));
 }
 
+// As on CUDA, where whoever has memory open could write to it.
+TEST(NodeTrust, WhereUsersDoNotTrustEachOtherEachHasCopiesOfTheirOwn) {
+  NodeRig rig({.readers = Readers::kEveryone, .users_share_devices = false});
+  const SessionId mine = rig.Open(kMine), theirs = rig.Open(kTheirs),
+                  root = rig.Open(kRoot);
+  const ModelId files = rig.AddModel(theirs, "m", {1});
+  constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  for (const SessionId other : {mine, root}) {
+    const RequestId stage = rig.Stage(other, {files, GroupIndex(0)});
+    EXPECT_THAT(rig.AnswerTo(stage)->status,
+                StatusIs(kPrecondition, HasSubstr("device.trust")));
+    const RequestId plan = rig.SetPlan(other, files, {0}, 8);
+    EXPECT_THAT(rig.AnswerTo(plan)->status,
+                StatusIs(kPrecondition, HasSubstr("device.trust")));
+  }
+  rig.StageNow(theirs, {files, GroupIndex(0)});
+  // Who brings the same gets no share of it, by files or by content.
+  EXPECT_NE(rig.AddModel(mine, "m", {1}), files);
+  const GroupKey published = rig.Published(theirs, "p", "g", 1);
+  const Content content = (*rig.node().SpecOf(published.model))->content;
+  EXPECT_OK(rig.node().FindContent(theirs, content));
+  EXPECT_THAT(rig.node().FindContent(mine, content), StatusIs(kNotFound));
+}
+
 TEST_F(NodeNames, FilesAreNoContentThatCouldBeAskedFor) {
   const ModelId files = rig_.AddModel(theirs_, "m", {1});
   EXPECT_THAT(
