@@ -306,3 +306,29 @@ def test_a_buffer_that_the_library_computes_is_not_left_as_it_was_made(
                                      operations=[core.Transpose(0, 7)])]
     with pytest.raises(hoist.Unimplemented, match="scale.*Transpose"):
         hoist.load(lambda: Renamed(transformers.PretrainedConfig()), folder)
+
+
+def test_a_library_that_does_not_tell_is_not_guessed_about(
+        hoistd, device, tmp_path, monkeypatch):
+    """A version whose functions are others: its files could hold anything."""
+    from transformers import LlamaConfig, LlamaForCausalLM, core_model_loading
+    config = LlamaConfig(hidden_size=16, intermediate_size=32, vocab_size=32,
+                         num_hidden_layers=2, num_attention_heads=2)
+    resident = LlamaForCausalLM(config).eval()
+    resident.save_pretrained(tmp_path)
+
+    def build():
+        return LlamaForCausalLM(config)
+
+    monkeypatch.delattr(core_model_loading, "rename_source_key")
+    with pytest.raises(hoist.Unimplemented, match="does not say.*hoist.attach"
+                       ) as raised:
+        hoist.load(build, tmp_path, budget=1.0)
+    assert "rename={}" in str(raised.value)
+    with hoist.connect() as session, pytest.raises(hoist.NotFound):
+        session.model(tmp_path.name)  # Nothing was left behind.
+    # Who knows better insists.
+    loaded = hoist.load(build, tmp_path, budget=1.0, rename={}).eval()
+    ids = torch.arange(6).reshape(2, 3)
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, resident(ids).logits)

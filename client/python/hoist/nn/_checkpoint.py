@@ -43,8 +43,9 @@ def library_sources(module: nn.Module,
 
     A source's type is the files' and its shape may differ from the module's:
     both are the caller's to judge. ({}, {}) if the module is none of
-    transformers', or, with a warning, if this version of it does not answer.
-    Reads no weight; does not import transformers for other modules.
+    transformers'. Unimplemented: this version of it does not answer, so that
+    nobody knows what the files' tensors are to it. Reads no weight; does not
+    import transformers for other modules.
     """
     library = sys.modules.get("transformers.modeling_utils")
     if library is None or not isinstance(module, library.PreTrainedModel):
@@ -56,11 +57,11 @@ def library_sources(module: nn.Module,
         return _converted(module, headers)
     except (AttributeError, ImportError, LookupError, TypeError,
             ValueError) as error:
-        _log.warning(
-            "transformers %s does not say how it would load a %s (%s: %s); its "
-            "tensors are looked for by their plain names", version,
-            type(module).__name__, type(error).__name__, error)
-        return {}, {}
+        raise Unimplemented(
+            f"transformers {version} does not say how it would load a "
+            f"{type(module).__name__} ({type(error).__name__}: {error}); "
+            f"{_INSTEAD}, and rename={{}} insists that the files' tensors are "
+            "the module's, name for name") from error
 
 
 def _renamed(module: Any, headers: Mapping[str, FileTensor]
