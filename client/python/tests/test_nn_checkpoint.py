@@ -3,7 +3,6 @@ their tensors: put together by hand, they are what it loads, bit for bit."""
 
 from __future__ import annotations
 
-import logging
 import os
 import pathlib
 import subprocess
@@ -16,6 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("safetensors.torch")
 
+import hoist  # noqa: E402
 from checkpoints import (  # noqa: E402
     CLIP, EXPERTS, GPT2, LLAVA, QWEN_VISION, ROPE, T5, TEXT, VISION,
     WHISPER, build, check, headers_of, write)
@@ -200,23 +200,20 @@ def test_transformers_is_not_imported_for_other_modules():
 
 @pytest.mark.parametrize("part", ["rename_source_key", "dot_natural_key",
                                   "WeightConverter"])
-def test_a_version_that_does_not_answer_is_a_warning(monkeypatch, caplog, part):
+def test_a_version_that_does_not_answer_is_refused(monkeypatch, part):
     module = build("LlamaForCausalLM", TEXT)
     monkeypatch.delattr(transformers.core_model_loading, part)
-    assert library_sources(module, headers_of(module)) == ({}, {})
-    (record,) = [one for one in caplog.records if one.name == "hoist.nn"]
-    assert record.levelno == logging.WARNING
-    assert "LlamaForCausalLM" in record.message and part in record.message
-    caplog.clear()
+    with pytest.raises(hoist.Unimplemented, match="LlamaForCausalLM") as raised:
+        library_sources(module, headers_of(module))
+    assert part in str(raised.value) and "rename={}" in str(raised.value)
 
 
-def test_another_signature_is_a_warning_too(monkeypatch, caplog):
+def test_another_signature_is_refused_too(monkeypatch):
     module = build("LlamaForCausalLM", TEXT)
     monkeypatch.setattr(transformers.core_model_loading, "rename_source_key",
                         lambda key, *, rules: key)
-    assert library_sources(module, headers_of(module)) == ({}, {})
-    assert "TypeError" in caplog.text
-    caplog.clear()
+    with pytest.raises(hoist.Unimplemented, match="TypeError"):
+        library_sources(module, headers_of(module))
 
 
 def test_version_4_renames_by_its_classes_attribute(monkeypatch):
