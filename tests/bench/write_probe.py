@@ -7,14 +7,17 @@ It starts HOISTD with a model that everyone may read, stages it as one user, and
 as another, asks for the same group with a client of its own (no libhoist), opens
 the memory that comes with PROT_READ_WRITE and writes to it. Then the first user
 looks at its weights. Prints one line: what was tried, and whether the weights
-changed. Needs root, a GPU, and Python's protobuf.
+changed. Needs root, a GPU, Python's protobuf, and protoc or HOIST_DESCRIPTORS (a
+package's share/hoist/hoist_v1.pb).
 """
 
 from __future__ import annotations
 
 import ctypes as c
+import fcntl
 import os
 import pathlib
+import shutil
 import socket
 import struct
 import subprocess
@@ -64,9 +67,6 @@ class Client:
 
 class Cuda:
     """The few calls of the driver that this takes."""
-
-    class Location(c.Structure):
-        _fields_ = [("type", c.c_int), ("id", c.c_int)]
 
     class Access(c.Structure):
         _fields_ = [("location_type", c.c_int), ("location_id", c.c_int),
@@ -126,7 +126,6 @@ def become(uid: int) -> None:
 def publish(client: Client) -> None:
     image = os.memfd_create("image", os.MFD_ALLOW_SEALING)
     os.write(image, PATTERN)
-    import fcntl
     fcntl.fcntl(image, fcntl.F_ADD_SEALS,
                 fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK)
 
@@ -190,12 +189,13 @@ def main(hoistd: str, share: str, trust: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         descriptors = f"{folder}/hoist.pb"
-        subprocess.run(
-            ["protoc", f"-I{ROOT}/proto", "--include_imports",
-             f"--descriptor_set_out={descriptors}", "hoist/v1/session.proto"],
-            check=True) if not os.environ.get("HOIST_DESCRIPTORS") else (
-            pathlib.Path(descriptors).write_bytes(pathlib.Path(
-                os.environ["HOIST_DESCRIPTORS"]).read_bytes()))
+        if ready := os.environ.get("HOIST_DESCRIPTORS"):
+            shutil.copy(ready, descriptors)
+        else:
+            subprocess.run(
+                ["protoc", f"-I{ROOT}/proto", "--include_imports",
+                 f"--descriptor_set_out={descriptors}",
+                 "hoist/v1/session.proto"], check=True)
         settings = [f"server.socket={folder}/hoistd.sock", "server.group=",
                     "server.admin_group=", "server.socket_mode=0666",
                     "device.backend=cuda", "device.pool=1GiB",
