@@ -7,16 +7,14 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "tests/unit/rpc/rpc_fixture.h"
+#include "tests/unit/rpc/strangers_admin.h"
 
 namespace hoistd {
 namespace {
 
-using ::hoistd::testing::FactsWith;
-using ::hoistd::testing::FakeEngine;
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
 using ::hoistd::testing::ShareAsked;
-using ::hoistd::testing::TempDir;
 using ::testing::HasSubstr;
 namespace v1 = hoist::v1;
 
@@ -542,24 +540,7 @@ TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
 
 // The service behind a server whose peers are no admins.
 TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
-  FakeEngine engine(FactsWith(DeviceKind::kEmulated));
-  auto env = std::make_shared<CallEnv>(engine);
-  env->admin_group = "hoist-admin";
-  env->find_peer = [](const std::string&) {
-    Peer peer;
-    peer.uid = Uid(1234);
-    return peer;
-  };
-  TempDir dir;
-  AdminService service(env);
-  grpc::ServerBuilder builder;
-  const std::string address = "unix:" + dir.path() + "/s";
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
-  const auto admin = v1::Admin::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  testing::StrangersAdmin admin("hoist-admin");
   const auto expect_denied = [](const grpc::Status& status) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
     EXPECT_THAT(status.error_message(), HasSubstr("hoist-admin"));
@@ -592,10 +573,10 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Load, v1::LoadRequest());
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
-  EXPECT_EQ(engine.snapshot.calls(), 0u);
-  EXPECT_EQ(engine.set_share.calls(), 0u);
-  EXPECT_EQ(engine.set_draining.calls(), 0u);
-  EXPECT_EQ(engine.subscribers(), 0u);
+  EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
+  EXPECT_EQ(admin.engine().set_share.calls(), 0u);
+  EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
+  EXPECT_EQ(admin.engine().subscribers(), 0u);
 }
 
 }  // namespace

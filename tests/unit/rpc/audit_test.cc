@@ -6,22 +6,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/rpc/admin_service.h"
 #include "gmock/gmock.h"
-#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "tests/support/captured_log.h"
 #include "tests/unit/rpc/rpc_fixture.h"
+#include "tests/unit/rpc/strangers_admin.h"
 
 namespace hoistd {
 namespace {
 
 using ::hoistd::testing::CapturedLog;
-using ::hoistd::testing::FactsWith;
-using ::hoistd::testing::FakeEngine;
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
-using ::hoistd::testing::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -184,24 +180,7 @@ TEST_F(AuditTest, WhatFailedWithItsReasonOnOneLine) {
 
 TEST(Audit, SaysWhoWasRefusedAndWhat) {
   CapturedLog log;
-  FakeEngine engine(FactsWith(DeviceKind::kEmulated));
-  auto env = std::make_shared<CallEnv>(engine);
-  env->find_peer = [](const std::string&) {
-    Peer peer;
-    peer.uid = Uid(1234);
-    peer.pid = 77;
-    return peer;
-  };
-  TempDir dir;
-  AdminService service(env);
-  grpc::ServerBuilder builder;
-  const std::string address = "unix:" + dir.path() + "/s";
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
-  const auto admin = v1::Admin::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  testing::StrangersAdmin admin;
   v1::EvictRequest evict;
   evict.mutable_copies()->set_model("m");
   v1::EvictResponse evicted;
