@@ -50,6 +50,11 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
       << counters.stages_refused()
       << " refused; evictions: " << counters.device_evictions() << " device, "
       << counters.host_evictions() << " host\n";
+  if (counters.slow_events() > 0) {
+    out << "others waited: " << counters.slow_events()
+        << " steps took more than 5 ms, the longest "
+        << counters.longest_event_us() / 1000 << " ms\n";
+  }
 }
 
 std::string Readers(v1::Readers readers) {

@@ -9,37 +9,40 @@ namespace hoistd {
 
 ExtentMap::ExtentMap(uint64_t bytes) { Grow(bytes); }
 
+ExtentMap::Blocks::iterator ExtentMap::AddFree(uint64_t offset,
+                                               uint64_t bytes) {
+  free_.emplace(bytes, offset);
+  return blocks_.emplace(offset, Block{bytes, std::nullopt}).first;
+}
+
+void ExtentMap::RemoveFree(Blocks::iterator block) {
+  HOIST_CHECK(free_.erase({block->second.bytes, block->first}) == 1);
+  blocks_.erase(block);
+}
+
 void ExtentMap::Grow(uint64_t bytes) {
   if (bytes == 0) return;
-  if (!blocks_.empty() && !blocks_.rbegin()->second.owner.has_value()) {
-    blocks_.rbegin()->second.bytes += bytes;
-  } else {
-    blocks_[bytes_] = {bytes, std::nullopt};
-  }
+  const uint64_t free = trailing_free();
+  if (free > 0) RemoveFree(std::prev(blocks_.end()));
+  CheckBlock(AddFree(bytes_ - free, free + bytes));
   bytes_ += bytes;
 }
 
 void ExtentMap::Shrink(uint64_t bytes) {
   if (bytes == 0) return;
-  HOIST_CHECK(trailing_free() >= bytes);
-  const auto last = std::prev(blocks_.end());
-  last->second.bytes -= bytes;
-  if (last->second.bytes == 0) blocks_.erase(last);
+  const uint64_t free = trailing_free();
+  HOIST_CHECK(free >= bytes);
+  RemoveFree(std::prev(blocks_.end()));
+  if (free > bytes) AddFree(bytes_ - free, free - bytes);
   bytes_ -= bytes;
 }
 
 std::optional<uint64_t> ExtentMap::Allocate(uint64_t bytes, OwnerId owner) {
   HOIST_CHECK(bytes > 0);
-  auto best = blocks_.end();
-  for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
-    if (it->second.owner.has_value() || it->second.bytes < bytes) continue;
-    if (best == blocks_.end() || it->second.bytes < best->second.bytes) {
-      best = it;
-    }
-  }
-  if (best == blocks_.end()) return std::nullopt;
-  const uint64_t offset = best->first;
-  Occupy(best, bytes, owner);
+  const auto best = free_.lower_bound({bytes, 0});
+  if (best == free_.end()) return std::nullopt;
+  const uint64_t offset = best->second;
+  Occupy(blocks_.find(offset), bytes, owner);
   return offset;
 }
 
@@ -53,38 +56,44 @@ void ExtentMap::AllocateAt(uint64_t offset, uint64_t bytes, OwnerId owner) {
   HOIST_CHECK(it->second.bytes >= before + bytes);
   if (before > 0) {
     const uint64_t rest = it->second.bytes - before;
-    it->second.bytes = before;
-    it = blocks_.emplace(offset, Block{rest, std::nullopt}).first;
+    RemoveFree(it);
+    AddFree(offset - before, before);
+    it = AddFree(offset, rest);
   }
   Occupy(it, bytes, owner);
 }
 
 void ExtentMap::Occupy(Blocks::iterator block, uint64_t bytes, OwnerId owner) {
+  const uint64_t offset = block->first;
   const uint64_t rest = block->second.bytes - bytes;
-  block->second = {bytes, owner};
-  if (rest > 0) blocks_[block->first + bytes] = {rest, std::nullopt};
+  RemoveFree(block);
+  const auto taken = blocks_.emplace(offset, Block{bytes, owner}).first;
+  if (rest > 0) AddFree(offset + bytes, rest);
   used_ += bytes;
-  CheckTotals();
+  CheckBlock(taken);
 }
 
 void ExtentMap::Free(uint64_t offset) {
-  auto it = blocks_.find(offset);
+  const auto it = blocks_.find(offset);
   HOIST_CHECK(it != blocks_.end() && it->second.owner.has_value());
-  used_ -= it->second.bytes;
-  it->second.owner.reset();
+  uint64_t begin = offset;
+  uint64_t bytes = it->second.bytes;
+  used_ -= bytes;
   const auto next = std::next(it);
   if (next != blocks_.end() && !next->second.owner.has_value()) {
-    it->second.bytes += next->second.bytes;
-    blocks_.erase(next);
+    bytes += next->second.bytes;
+    RemoveFree(next);
   }
   if (it != blocks_.begin()) {
     const auto previous = std::prev(it);
     if (!previous->second.owner.has_value()) {
-      previous->second.bytes += it->second.bytes;
-      blocks_.erase(it);
+      begin = previous->first;
+      bytes += previous->second.bytes;
+      RemoveFree(previous);
     }
   }
-  CheckTotals();
+  blocks_.erase(it);
+  CheckBlock(AddFree(begin, bytes));
 }
 
 // A window over the blocks: both ends move right only, so this is one pass.
@@ -137,11 +146,7 @@ std::optional<Hole> ExtentMap::CheapestHole(uint64_t bytes, uint64_t tail_bytes,
 }
 
 uint64_t ExtentMap::largest_free() const {
-  uint64_t largest = 0;
-  for (const auto& [offset, block] : blocks_) {
-    if (!block.owner.has_value()) largest = std::max(largest, block.bytes);
-  }
-  return largest;
+  return free_.empty() ? 0 : free_.rbegin()->first;
 }
 
 uint64_t ExtentMap::trailing_free() const {
@@ -157,16 +162,39 @@ std::vector<OwnerId> ExtentMap::Owners() const {
   return owners;
 }
 
+void ExtentMap::CheckBlock(Blocks::const_iterator block) const {
+  HOIST_CHECK(block->second.bytes > 0 && used_ <= bytes_);
+  const auto joins = [&](Blocks::const_iterator low,
+                         Blocks::const_iterator high) {
+    HOIST_CHECK(low->first + low->second.bytes == high->first);
+    HOIST_CHECK(low->second.owner.has_value() ||
+                high->second.owner.has_value());
+  };
+  if (block != blocks_.begin()) joins(std::prev(block), block);
+  if (const auto next = std::next(block); next != blocks_.end()) {
+    joins(block, next);
+  }
+}
+
 void ExtentMap::CheckTotals() const {
   uint64_t used = 0;
   uint64_t end = 0;
-  for (const auto& [offset, block] : blocks_) {
-    HOIST_CHECK(offset == end);
-    end += block.bytes;
-    if (block.owner.has_value()) used += block.bytes;
+  size_t free = 0;
+  for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
+    HOIST_CHECK(block->first == end);
+    CheckBlock(block);
+    const auto& [bytes, owner] = block->second;
+    end += bytes;
+    if (owner.has_value()) {
+      used += bytes;
+    } else {
+      HOIST_CHECK(free_.contains({bytes, block->first}));
+      ++free;
+    }
   }
   HOIST_CHECK(end == bytes_);
   HOIST_CHECK(used == used_);
+  HOIST_CHECK(free == free_.size());
 }
 
 }  // namespace hoistd

@@ -1,13 +1,15 @@
 // Who holds which bytes of one contiguous range.
 //
-// The ledger of a tier: every byte is either free or belongs to one owner, and
-// the totals are checked after each change.
+// The ledger of a tier: every byte is either free or belongs to one owner. What
+// a change touches is checked at once; CheckTotals checks all of it.
 #ifndef HOIST_DAEMON_CORE_EXTENT_MAP_H_
 #define HOIST_DAEMON_CORE_EXTENT_MAP_H_
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -26,7 +28,8 @@ struct Hole {
 };
 
 // Threads: one at a time.
-// Bounds:  blocks are as many as owners and the gaps between them.
+// Bounds:  blocks are as many as owners and the gaps between them. Allocate and
+//          Free take logarithmic time in them, CheapestHole looks at each.
 class ExtentMap {
  public:
   explicit ExtentMap(uint64_t bytes = 0);
@@ -55,6 +58,9 @@ class ExtentMap {
   uint64_t trailing_free() const;
   // In address order.
   std::vector<OwnerId> Owners() const;
+  // That the blocks tile the range, neighbours that are free are one, and the
+  // totals are theirs; what is not so is our bug. For tests: looks at each.
+  void CheckTotals() const;
 
  private:
   struct Block {
@@ -64,9 +70,13 @@ class ExtentMap {
   using Blocks = std::map<uint64_t, Block>;
 
   void Occupy(Blocks::iterator block, uint64_t bytes, OwnerId owner);
-  void CheckTotals() const;
+  // Free blocks come and go, and change their size, through these alone.
+  Blocks::iterator AddFree(uint64_t offset, uint64_t bytes);
+  void RemoveFree(Blocks::iterator block);
+  void CheckBlock(Blocks::const_iterator block) const;
 
   Blocks blocks_;  // By offset; neighbours tile the range; free ones merge.
+  std::set<std::pair<uint64_t, uint64_t>> free_;  // Bytes, offset.
   uint64_t bytes_ = 0;
   uint64_t used_ = 0;
 };

@@ -17,6 +17,7 @@ Node::Node(const NodeOptions& options, std::vector<Device*> devices)
                                       options_.slab_bytes};
     spaces_.push_back(std::make_unique<DeviceSpace>(space, *devices_[i]));
   }
+  promises_.resize(devices_.size());
 }
 
 absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
@@ -46,14 +47,17 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   const std::set<LeaseId> leases = found->second.leases;
   for (const LeaseId lease : leases) ReleaseLease(lease, now);
   std::vector<uint64_t> deserted;
-  for (auto& [age, need] : needs_) {
+  for (const uint64_t age : needs_.Ages()) {
+    Need& need = needs_.At(age);
     const size_t gone = std::erase_if(
         need.waiters, [&](const Waiter& w) { return w.session == id; });
-    if (gone > 0 && need.waiters.empty()) deserted.push_back(age);
+    if (gone == 0) continue;
+    needs_.Changed(need);
+    if (need.waiters.empty()) deserted.push_back(age);
   }
   // At once: the space that comes free now must not be spent on them.
   for (const uint64_t age : deserted) {
-    if (Expire(needs_.at(age), now, effects)) EraseNeed(age);
+    if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
   std::erase_if(incoming_, [&](const auto& entry) {
     // Bytes that are on their way are dropped when they have arrived.
@@ -90,7 +94,7 @@ void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
   if (ready <= host_.bytes()) return;
   host_.Grow(ready - host_.bytes());
   ++space_epoch_;
-  Pump(now, effects);
+  Tick(now, effects);
 }
 
 void Node::Tick(absl::Time now, Effects& effects) {
@@ -99,10 +103,8 @@ void Node::Tick(absl::Time now, Effects& effects) {
     ++space_epoch_;  // What could not be spilled may be tried again.
   }
   Pump(now, effects);
-  std::vector<uint64_t> ages;
-  for (const auto& [age, need] : needs_) ages.push_back(age);
-  for (const uint64_t age : ages) {
-    if (Expire(needs_.at(age), now, effects)) EraseNeed(age);
+  for (const uint64_t age : needs_.Due(now)) {
+    if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
   std::vector<uint64_t> late;
   for (const auto& [request, incoming] : incoming_) {
@@ -126,13 +128,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
 }
 
 absl::Time Node::NextDeadline() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [age, need] : needs_) {
-    if (need.waiters.empty()) next = std::min(next, need.give_up);
-    for (const Waiter& waiter : need.waiters) {
-      next = std::min(next, waiter.deadline);
-    }
-  }
+  absl::Time next = needs_.NextDeadline();
   for (const auto& [request, incoming] : incoming_) {
     if (!incoming.transfer.has_value()) {
       next = std::min(next, incoming.deadline);
@@ -145,6 +141,26 @@ absl::Time Node::NextDeadline() const {
     next = std::min(next, spill_retry_at_);
   }
   return next;
+}
+
+void Node::CheckBooks() const {
+  needs_.Check();
+  host_.CheckTotals();
+  std::vector<PromiseBook> counted(devices_.size());
+  for (const auto& [id, plan] : plans_) {
+    if (!plan.ended) PromiseResidents(plan.grant, counted);
+  }
+  for (const auto& [id, model] : copies_.models()) {
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      for (const auto& [place, copy] : model->groups[g].copies) {
+        if (place.at.tier != Tier::kDevice) continue;
+        counted[place.at.device.number()].SetBusy(
+            {{id, GroupIndex(g)}, place}, SpaceOf(*model->groups[g].group),
+            Busy(copy));
+      }
+    }
+  }
+  HOIST_CHECK(counted == promises_);
 }
 
 std::string Node::NameOf(GroupKey key) const {

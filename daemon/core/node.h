@@ -9,7 +9,8 @@
 // its tier (evicting what is worth least), then, on a device, the host copy is
 // brought up the same way, then a transfer fills it. Space on the device comes
 // before space on the host, so that a need that cannot be met holds nothing
-// that others could use. Every change pumps all needs once more.
+// that others could use. NeedBook knows which needs a change concerns; those
+// are tried again.
 #ifndef HOIST_DAEMON_CORE_NODE_H_
 #define HOIST_DAEMON_CORE_NODE_H_
 
@@ -32,7 +33,9 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/keep_value.h"
 #include "daemon/core/model_name.h"
+#include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
+#include "daemon/core/promise_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
@@ -236,6 +239,9 @@ class Node {
   const QuotaBook& quota() const { return quota_; }
   // What `quota` must say, counted anew from all that is there.
   std::map<Uid, Holdings> CountHoldings() const;
+  // That the books agree with each other; what does not is our bug. For tests:
+  // looks at everything.
+  void CheckBooks() const;
 
   // --- What happens -------------------------------------------------------
 
@@ -250,40 +256,11 @@ class Node {
   absl::Time NextDeadline() const;
 
  private:
-  // Why there is no space yet. It names nobody, since users may wait together:
-  // TextFor says to each what it may know.
-  struct Blocked {
-    absl::Status why;
-    std::optional<TierAt> at;  // Where space is short, and
-    uint64_t bytes = 0;        // how much is needed.
-  };
   // What of a tier is taken, as one who asks may know it.
   struct Shares {
     uint64_t leased = 0, held = 0, rings = 0, pinned = 0, moving = 0, idle = 0;
     uint64_t unsaved = 0;  // Published and nowhere else.
     uint64_t others = 0;   // By users whom the asker may not know.
-  };
-  struct Waiter {
-    RequestId request;
-    SessionId session;
-    absl::Time deadline;
-    bool lease = false;
-    bool pin = false;
-    bool waited = false;   // A transfer was needed.
-    bool no_wait = false;  // Refused rather than let wait for space.
-    std::optional<PlanId> hold;
-    std::shared_ptr<hoist::UniqueFd> memfd;  // The image is copied there.
-  };
-  // Somebody wants a copy that is not there yet.
-  struct Need {
-    CopyRef copy;
-    std::vector<Waiter> waiters;
-    bool urgent = false;
-    absl::Time give_up;  // For prefetches, which have no waiters.
-    std::optional<ModelId> spare;
-    uint64_t tried_at = 0;  // Value of space_epoch_ when space was refused.
-    Blocked blocked;
-    bool gated = false;  // The copy is there, and plans may need its place.
   };
   struct LeaseEntry {
     SessionId session;
@@ -346,6 +323,13 @@ class Node {
   absl::Status CheckPromise(SessionId session, const SetPlanArgs& args,
                             const PlanGrant& grant) const;
   absl::Status CheckBesidePlans(const CopyRef& ref) const;
+  static bool Busy(const Copy& copy);
+  // Must follow each change of what keeps a device copy in its place.
+  void Weigh(const CopyRef& ref, const Copy& copy);
+  // The plan stands and is promised its residents; or no longer.
+  void PromiseResidents(const PlanGrant& grant,
+                        std::vector<PromiseBook>& books) const;
+  void EndPromise(const PlanGrant& grant);
   std::set<CopyRef> OwnCopies(SessionId session, DeviceIndex device,
                               std::optional<PlanId> except) const;
   uint64_t BytesOf(const std::set<CopyRef>& copies,
@@ -428,16 +412,17 @@ class Node {
 
   // node_needs.cc
   Need& NeedFor(const CopyRef& copy, bool urgent, Effects& effects);
+  void AddWaiter(Need& need, const Waiter& waiter);
   void Pump(absl::Time now, Effects& effects);
+  void PumpNeeds(bool urgent, absl::Time now, Effects& effects);
   bool Advance(Need& need, absl::Time now, Effects& effects);
-  void EraseNeed(uint64_t age);
   void AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
                          Effects& effects);
   void StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                      Effects& effects);
   void FailNeeds(GroupKey key, const absl::Status& status, Effects& effects);
   bool Expire(Need& need, absl::Time now, Effects& effects);
-  void AbandonSpace(Need& need);
+  void AbandonSpace(const Need& need);
   absl::Status WaitingFor(const Need& need) const;
 
   // node_space.cc
@@ -512,8 +497,8 @@ class Node {
 
   std::map<SessionId, SessionEntry> sessions_;
   absl::flat_hash_map<LeaseId, LeaseEntry> leases_;
-  std::map<uint64_t, Need> needs_;                       // By age.
-  std::map<CopyRef, uint64_t> need_of_;                  // Their ages, by copy.
+  NeedBook needs_;
+  std::vector<PromiseBook> promises_;                    // One a device.
   std::map<uint64_t, Incoming> incoming_;                // By request.
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
   std::map<RequestId, PendingPlan> pending_plans_;
@@ -523,6 +508,7 @@ class Node {
   bool draining_ = false;
   // Grows whenever space came free or could come free.
   uint64_t space_epoch_ = 1;
+  uint64_t pumped_epoch_ = 0;  // When all that wait for space were woken last.
   absl::Status spill_failed_;  // Why none is tried before spill_retry_at_.
   absl::Time spill_retry_at_ = absl::InfinitePast();
   uint64_t last_id_ = 0;  // Of models, sessions, leases, ...

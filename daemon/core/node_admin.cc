@@ -57,6 +57,7 @@ CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
     Copy* copy = copies_.Find(ref);
     if (copy == nullptr || !copy->pinned) continue;
     copy->pinned = false;
+    Weigh(ref, *copy);
     ++space_epoch_;
     ++totals.groups;
     totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;

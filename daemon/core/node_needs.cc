@@ -16,15 +16,9 @@ constexpr absl::Duration kArrivalPatience = absl::Seconds(60);
 
 }  // namespace
 
-Node::Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
-  const auto found = need_of_.find(copy);
-  const bool is_new = found == need_of_.end();
-  const uint64_t age = is_new ? ++last_id_ : found->second;
-  if (is_new) {
-    need_of_[copy] = age;
-    needs_[age].copy = copy;
-  }
-  Need& need = needs_.at(age);
+Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
+  Need* found = needs_.Find(copy);
+  Need& need = found != nullptr ? *found : needs_.Add(copy, ++last_id_);
   if (urgent && !need.urgent) {
     // What was a prefetch, of this copy or of the host's, now holds somebody
     // up.
@@ -37,44 +31,57 @@ Node::Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
         effects.urgent.push_back(*filling->filling);
       }
     }
+    needs_.Changed(need);
+    needs_.Wake(copy);
   }
   return need;
 }
 
-void Node::EraseNeed(uint64_t age) {
-  need_of_.erase(needs_.at(age).copy);
-  needs_.erase(age);
+void Node::AddWaiter(Need& need, const Waiter& waiter) {
+  need.waiters.push_back(waiter);
+  need.tried_at = 0;
+  needs_.Changed(need);
+  needs_.Wake(need.copy);
 }
 
 // Until nothing changes: space that one need gave back may do for an older one.
 // Ends, since a round that changes the epoch has met a need or evicted a usable
 // copy, and no need comes and no copy becomes usable in here.
 void Node::Pump(absl::Time now, Effects& effects) {
-  uint64_t epoch;
   do {
-    epoch = space_epoch_;
-    for (const bool urgent : {true, false}) {
-      std::vector<uint64_t> ages;
-      for (const auto& [age, need] : needs_) {
-        if (need.urgent == urgent) ages.push_back(age);
-      }
-      for (const uint64_t age : ages) {
-        if (Advance(needs_.at(age), now, effects)) EraseNeed(age);
-      }
-      if (!urgent) continue;
-      for (auto& [request, incoming] : incoming_) {
-        AdvanceIncoming(incoming, now, effects);
-      }
-      AdvancePlans(now, effects);
+    if (pumped_epoch_ != space_epoch_) needs_.WakeBlocked();
+    pumped_epoch_ = space_epoch_;
+    PumpNeeds(/*urgent=*/true, now, effects);
+    for (auto& [request, incoming] : incoming_) {
+      AdvanceIncoming(incoming, now, effects);
     }
-  } while (space_epoch_ != epoch);
+    AdvancePlans(now, effects);
+    PumpNeeds(/*urgent=*/false, now, effects);
+  } while (space_epoch_ != pumped_epoch_ || needs_.AnyReady());
 }
 
-// Takes the next step; true: the need is met and answered.
+void Node::PumpNeeds(bool urgent, absl::Time now, Effects& effects) {
+  for (const uint64_t age : needs_.Ready(urgent)) {
+    if (!needs_.IsReady(age)) continue;  // Another's step ended it.
+    if (Advance(needs_.At(age), now, effects)) needs_.Erase(age);
+  }
+}
+
+// Takes the next step, after which something else must wake the need; true: it
+// is met and answered.
 bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   Copy& copy = copies_.At(need.copy);
+  needs_.Rest(need);
   if (copy.state == Residency::kAbsent) {
-    if (!Reserve(need.copy, copy, need, now, effects)) return false;
+    if (const Need* older = needs_.CrowdedBy(need)) {
+      need.blocked = older->blocked;
+      needs_.Block(need);
+      return false;
+    }
+    if (!Reserve(need.copy, copy, need, now, effects)) {
+      needs_.Block(need);
+      return false;
+    }
     if (need.copy.place.at.tier == Tier::kHost) {
       StartHostFill(need.copy, copy, need.urgent, effects);
     } else {
@@ -92,12 +99,13 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     need.blocked = {CheckBesidePlans(need.copy), need.copy.place.at,
                     SpaceOf(*copies_.FindGroup(need.copy.key)->group)};
     need.gated = !need.blocked.why.ok();
-    if (need.gated) return false;
+    if (need.gated) {
+      needs_.Block(need);
+      return false;
+    }
   }
   copy.fresh = need.waiters.empty();
-  const std::vector<Waiter> waiters = std::move(need.waiters);
-  need.waiters.clear();
-  for (const Waiter& waiter : waiters) {
+  for (const Waiter& waiter : need.waiters) {
     Satisfy(waiter, need.copy, copy, now, effects);
   }
   ++space_epoch_;  // From now on others may have its place.
@@ -110,7 +118,9 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   const CopyRef host_ref = {need.copy.key, kHost};
   Copy& host = copies_.At(host_ref);
   if (host.state == Residency::kAbsent) {
-    if (!Reserve(host_ref, host, need, now, effects)) return;
+    if (!Reserve(host_ref, host, need, now, effects)) {
+      return needs_.Block(need);
+    }
     StartHostFill(host_ref, host, need.urgent, effects);
     return;
   }
@@ -146,16 +156,11 @@ void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
 // on.
 void Node::FailNeeds(GroupKey key, const absl::Status& status,
                      Effects& effects) {
-  std::vector<uint64_t> failed;
-  for (auto& [age, need] : needs_) {
-    if (need.copy.key != key) continue;
-    const Copy& copy = copies_.At(need.copy);
+  for (const uint64_t age : needs_.AgesOf(key)) {
+    const Copy& copy = copies_.At(needs_.At(age).copy);
     if (copy.state == Residency::kFilling && !copy.awaiting_host) continue;
-    failed.push_back(age);
-  }
-  for (const uint64_t age : failed) {
-    Need need = std::move(needs_.at(age));
-    EraseNeed(age);
+    const Need need = needs_.At(age);
+    needs_.Erase(age);
     AbandonSpace(need);
     for (const Waiter& waiter : need.waiters) {
       Refuse(waiter, need.copy, status, effects);
@@ -164,7 +169,7 @@ void Node::FailNeeds(GroupKey key, const absl::Status& status,
 }
 
 // Gives back device space that was reserved and is not being filled.
-void Node::AbandonSpace(Need& need) {
+void Node::AbandonSpace(const Need& need) {
   Copy& copy = copies_.At(need.copy);
   if (copy.state != Residency::kFilling || !copy.awaiting_host) return;
   FreeSpace(need.copy, copy);
@@ -218,13 +223,16 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
   }
   const bool had_waiters = !need.waiters.empty();
   need.waiters = std::move(left);
-  if (!need.waiters.empty()) return false;
   if (had_waiters || need.urgent) need.give_up = now;
-  if (need.give_up > now) return false;
+  // What nobody waits for is a prefetch.
+  if (need.waiters.empty()) need.urgent = false;
+  needs_.Changed(need);
+  if (!need.waiters.empty() || need.give_up > now) return false;
   if (waiting.ok()) {
     // What is on its way arrives, and is kept as a prefetched copy; unless it
     // loses its place on the host to another and then waits for space.
     need.give_up = now + kArrivalPatience;
+    needs_.Changed(need);
     return false;
   }
   AbandonSpace(need);

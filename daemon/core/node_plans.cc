@@ -288,32 +288,47 @@ absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
 absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
   const TierAt at = ref.place.at;
   if (at.tier != Tier::kDevice) return absl::OkStatus();
-  std::set<CopyRef> firm;
-  for (const auto& [id, plan] : plans_) {
-    if (OnDevice(plan.grant.device) != at || plan.ended) continue;
-    for (const PlannedGroup& group : plan.grant.groups) {
-      if (!group.resident) continue;
-      firm.insert({{plan.grant.model, group.group}, {at, false}});
-    }
-  }
-  if (firm.empty() || firm.contains(ref)) return absl::OkStatus();
-  firm.insert(ref);
-  for (const auto& [id, model] : copies_.models()) {
-    for (uint32_t g = 0; g < model->groups.size(); ++g) {
-      for (const auto& [place, copy] : model->groups[g].copies) {
-        if (place.at != at || copy.state == Residency::kAbsent) continue;
-        if (copy.usable() && copy.leases == 0 && !copy.pinned) continue;
-        firm.insert({{id, GroupIndex(g)}, place});
-      }
-    }
-  }
-  uint64_t taken = BytesOf(firm, std::nullopt);
+  const PromiseBook& book = promises_[at.device.number()];
+  if (!book.any() || book.Promised(ref)) return absl::OkStatus();
+  uint64_t taken =
+      book.BytesWith(ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
   for (const auto& [id, plan] : plans_) {
     if (OnDevice(plan.grant.device) == at) taken += plan.grant.ring_bytes;
   }
   if (taken <= CapacityOf(at)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       "the rest is promised to plans, as `hoistctl plans` shows");
+}
+
+bool Node::Busy(const Copy& copy) {
+  if (copy.state == Residency::kAbsent) return false;
+  return !copy.usable() || copy.leases > 0 || copy.pinned;
+}
+
+void Node::Weigh(const CopyRef& ref, const Copy& copy) {
+  if (ref.place.at.tier != Tier::kDevice) return;
+  promises_[ref.place.at.device.number()].SetBusy(
+      ref, SpaceOf(*copies_.FindGroup(ref.key)->group), Busy(copy));
+}
+
+void Node::PromiseResidents(const PlanGrant& grant,
+                            std::vector<PromiseBook>& books) const {
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) continue;
+    const CopyRef ref = {{grant.model, group.group},
+                         {OnDevice(grant.device), false}};
+    books[grant.device.number()].Promise(
+        ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+  }
+}
+
+void Node::EndPromise(const PlanGrant& grant) {
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) continue;
+    promises_[grant.device.number()].Unpromise(
+        {{grant.model, group.group}, {OnDevice(grant.device), false}});
+  }
+  ++space_epoch_;
 }
 
 absl::Status Node::CheckPlan(SessionId session, const SetPlanArgs& args) const {
@@ -423,6 +438,7 @@ void Node::PlanStands(RequestId request, PendingPlan pending,
   entry.uid = pending.uid;
   entry.grant = std::move(grant);
   entry.ring_owner = ring_owner;
+  PromiseResidents(entry.grant, promises_);
 }
 
 const PlanGrant* Node::FindPlan(PlanId plan) const {
@@ -448,6 +464,7 @@ absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
   }
   PlanEntry& plan = found->second;
   plan.ended = true;
+  EndPromise(plan.grant);
   UnchargeResidents(plan.uid, plan.grant);
   effects.ended.push_back({id, plan.grant.device});
   bool others = false;
@@ -475,6 +492,7 @@ void Node::EndPlansOf(SessionId session, Effects& effects) {
   for (auto& [id, plan] : plans_) {
     if (plan.session != session || plan.ended) continue;
     plan.ended = true;
+    EndPromise(plan.grant);
     UnchargeResidents(plan.uid, plan.grant);
     effects.ended.push_back({id, plan.grant.device});
   }
@@ -485,8 +503,11 @@ void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
   HOIST_CHECK(found != plans_.end() && found->second.ended);
   PlanEntry& plan = found->second;
   while (!plan.held.empty()) DropHold(plan, *plan.held.begin());
-  for (auto& [age, need] : needs_) {
-    std::erase_if(need.waiters, [&](const Waiter& w) { return w.hold == id; });
+  for (const GroupIndex group : plan.asked) {
+    Need* need = needs_.Find({{plan.grant.model, group}, kHost});
+    if (need == nullptr) continue;
+    std::erase_if(need->waiters, [&](const Waiter& w) { return w.hold == id; });
+    needs_.Changed(*need);
   }
   for (const GroupIndex group : plan.asked) {
     quota_.Unuse(plan.uid, {{plan.grant.model, group}, kHost});
@@ -516,7 +537,7 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
     }
     if (!plan.asked.insert(group).second) {
       // It may have been in no hurry before.
-      if (urgent && need_of_.contains(ref)) NeedFor(ref, true, effects);
+      if (urgent && needs_.Find(ref)) NeedFor(ref, true, effects);
       continue;
     }
     quota_.Use(plan.uid, ref, bytes);
@@ -534,9 +555,7 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
       Satisfy(waiter, ref, copy, now, effects);
       continue;
     }
-    Need& need = NeedFor(ref, urgent, effects);
-    need.waiters.push_back(waiter);
-    need.tried_at = 0;
+    AddWaiter(NeedFor(ref, urgent, effects), waiter);
   }
   Tick(now, effects);
 }

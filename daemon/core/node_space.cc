@@ -43,6 +43,7 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
   copy.offset = *offset;
   copy.last_use = now;
   copy.leaving = false;
+  Weigh(ref, copy);
   return true;
 }
 
@@ -101,7 +102,7 @@ std::set<ModelId> Node::Expendable() const {
         });
     if (idle) models.insert(id);
   }
-  for (const auto& [copy, age] : need_of_) models.erase(copy.key.model);
+  for (const ModelId model : needs_.Models()) models.erase(model);
   for (const auto& [id, plan] : plans_) models.erase(plan.grant.model);
   for (const auto& [request, pending] : pending_plans_) {
     models.erase(pending.grant.model);
@@ -198,6 +199,7 @@ void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
 void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
   if (ref.place.at.tier == Tier::kDevice) {
     spaces_[ref.place.at.device.number()]->Free(copy.offset);
+    promises_[ref.place.at.device.number()].SetBusy(ref, 0, false);
   } else {
     host_.Free(copy.offset);
   }
@@ -230,8 +232,8 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
     return std::nullopt;
   }
   // It has just arrived, and who waits for it is about to be told.
-  if (const auto found = need_of_.find(*ref);
-      found != need_of_.end() && !needs_.at(found->second).gated) {
+  if (const Need* waits = needs_.Find(*ref);
+      waits != nullptr && !waits->gated) {
     return std::nullopt;
   }
   // Where the model is to be brought up; below, its copies only pass through.

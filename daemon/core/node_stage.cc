@@ -122,11 +122,10 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   if (args.copy.place.at.tier == Tier::kDevice) {
     spaces_[args.copy.place.at.device.number()]->RetrySlabs();
   }
-  const bool is_new = !need_of_.contains(args.copy);
+  const bool is_new = needs_.Find(args.copy) == nullptr;
   Need& need = NeedFor(args.copy, args.urgent, effects);
   if (is_new) need.spare = args.spare;
-  need.waiters.push_back(waiter);
-  need.tried_at = 0;
+  AddWaiter(need, waiter);
   Tick(now, effects);
 }
 
@@ -138,7 +137,10 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   }
   if (waiter.memfd != nullptr)
     return StartRead(waiter, ref, copy, now, effects);
-  if (waiter.pin) copy.pinned = true;
+  if (waiter.pin) {
+    copy.pinned = true;
+    Weigh(ref, copy);
+  }
   Answer answer = {waiter.request};
   if (waiter.lease) {
     if (!waiter.waited) ++counters_.stages_resident;
@@ -225,6 +227,7 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   leases_[grant.id] = {waiter.session, ref};
   session.leases.insert(grant.id);
   ++copy.leases;
+  Weigh(ref, copy);
   copy.fresh = false;
   copy.last_use = now;
   orders_.Staged(waiter.session, ref.key, now);
@@ -273,6 +276,7 @@ void Node::ReleaseLease(LeaseId id, absl::Time now) {
   HOIST_CHECK(copy.leases > 0);
   copy.last_use = now;
   if (--copy.leases == 0) ++space_epoch_;
+  Weigh(lease.copy, copy);
 }
 
 absl::Status Node::Release(SessionId session, const std::vector<LeaseId>& ids,
@@ -304,7 +308,9 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
   for (const GroupIndex group : args.groups) {
     const CopyRef ref = {{args.model, group}, {args.to, false}};
     if (copies_.At(ref).usable()) continue;
-    NeedFor(ref, /*urgent=*/false, effects).give_up = now + kPrefetchPatience;
+    Need& need = NeedFor(ref, /*urgent=*/false, effects);
+    need.give_up = now + kPrefetchPatience;
+    needs_.Changed(need);
   }
   Tick(now, effects);
   return absl::OkStatus();

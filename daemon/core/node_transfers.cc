@@ -72,6 +72,7 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
     copies_.Apply(copy, ResidencyEvent::kFillDone);
     copy.last_use = now;
     ++space_epoch_;  // It can be evicted now.
+    needs_.Wake(transfer.key);
     Note(effects, "copy-present", ref);
     return;
   }
@@ -100,17 +101,18 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
     copy.filling.reset();
     if (status.ok()) {
       copies_.Apply(copy, ResidencyEvent::kFillDone);
+      Weigh(ref, copy);
       copy.last_use = now;
+      needs_.Wake(ref);
       Note(effects, "copy-present", ref);
       return;
     }
     FreeSpace(ref, copy);
     copies_.Apply(copy, ResidencyEvent::kFillFailed);
     Note(effects, "copy-failed", ref, std::string(status.message()));
-    const auto age = need_of_.find(ref);
-    if (age == need_of_.end()) return;
-    const Need need = needs_.at(age->second);
-    EraseNeed(age->second);
+    if (needs_.Find(ref) == nullptr) return;
+    const Need need = *needs_.Find(ref);
+    needs_.Erase(needs_.AgeOf(ref));
     for (const Waiter& waiter : need.waiters) {
       Refuse(waiter, ref, status, effects);
     }

@@ -111,6 +111,9 @@ struct Counters {
   uint64_t stages_refused = 0;
   uint64_t device_evictions = 0;
   uint64_t host_evictions = 0;
+  // Of the engine's one thread: who asks meanwhile waits.
+  uint64_t slow_events = 0;  // Longer than Engine::kSlowEvent.
+  absl::Duration longest_event;
 };
 
 struct NodeSnapshot {

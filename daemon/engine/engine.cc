@@ -1,5 +1,6 @@
 #include "daemon/engine/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -152,6 +153,11 @@ void Engine::Run() {
   }
 }
 
+bool Engine::Stopping() const {
+  absl::MutexLock lock(&mu_);
+  return stopping_;
+}
+
 void Engine::RefusePending() {
   std::map<RequestId, Pending> pending;
   pending.swap(pending_);
@@ -161,9 +167,13 @@ void Engine::RefusePending() {
 }
 
 void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
+  const absl::Time begin = Now();
   Effects effects;
   event(effects);
   Carry(std::move(effects));
+  const absl::Duration took = Now() - begin;
+  if (took > kSlowEvent) ++slow_events_;
+  longest_event_ = std::max(longest_event_, took);
 }
 
 void Engine::Carry(Effects effects) {

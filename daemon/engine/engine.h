@@ -43,6 +43,9 @@ struct EngineParts {
 // Restart:  Create restores what the spill store holds.
 class Engine final : public EngineApi {
  public:
+  // An event that takes longer holds up whoever else asks, and is counted.
+  static constexpr absl::Duration kSlowEvent = absl::Milliseconds(5);
+
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineParts parts);
   // Answers what is open with Unavailable, waits for transfers and for files
   // that are being opened, joins. Callbacks may call the engine to the last.
@@ -124,6 +127,7 @@ class Engine final : public EngineApi {
   // Runs `event` on the engine's thread, then does what came of it.
   void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void RefusePending();
   void Handle(absl::AnyInvocable<void(Effects&)>& event);
   void Carry(Effects effects);
@@ -131,10 +135,8 @@ class Engine final : public EngineApi {
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
   CopyRef PlaceOf(const StageArgs& args, bool shared) const;
-  void BringAll(const std::vector<CopyRef>& copies, bool pin,
-                absl::Time deadline, std::optional<ModelId> spare,
-                absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
-                Effects& effects);
+  struct Bringing;
+  void Bring(std::shared_ptr<Bringing> all, Effects& effects);
 
   const EngineParts parts_;
   NoteRing notes_;
@@ -150,7 +152,9 @@ class Engine final : public EngineApi {
   std::map<RequestId, Pending> pending_;
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
-  uint64_t moving_ = 0;  // Transfers under way.
+  uint64_t moving_ = 0;       // Transfers under way.
+  uint64_t slow_events_ = 0;  // That took more than kSlowEvent.
+  absl::Duration longest_event_;
 
   mutable absl::Mutex mu_;
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);

@@ -26,6 +26,8 @@ void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
 void Engine::Snapshot(Done<NodeSnapshot> done) {
   Post([this, done = std::move(done)](Effects&) mutable {
     NodeSnapshot snapshot = node_.Snapshot(Now());
+    snapshot.counters.slow_events = slow_events_;
+    snapshot.counters.longest_event = longest_event_;
     for (const std::unique_ptr<Streamer>& streamer : streamers_) {
       snapshot.counters.host_to_device_bytes += streamer->copied_bytes();
       for (const LaneStats& lane : streamer->Stats()) {
@@ -38,22 +40,41 @@ void Engine::Snapshot(Done<NodeSnapshot> done) {
   });
 }
 
-// Brings each copy up; `each` is called as they arrive or are refused.
-void Engine::BringAll(
-    const std::vector<CopyRef>& copies, bool pin, absl::Time deadline,
-    std::optional<ModelId> spare,
-    absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
-    Effects& effects) {
-  auto shared = std::make_shared<decltype(each)>(std::move(each));
-  for (const CopyRef& copy : copies) {
-    Node::BringArgs bring;
+// Copies that are brought up for an admin, kWindow at a time: what a session
+// asks meanwhile never waits for more than those.
+struct Engine::Bringing {
+  static constexpr size_t kWindow = 64;
+
+  std::vector<CopyRef> copies;
+  Node::BringArgs how;  // But for the copy and the request.
+  // Called as each arrives or is refused.
+  absl::AnyInvocable<void(const CopyRef&, absl::Status)> each;
+  size_t next = 0;
+  size_t open = 0;
+  bool posted = false;  // More of them are about to be asked for.
+};
+
+void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
+  all->posted = false;
+  if (Stopping()) {
+    while (all->next < all->copies.size()) {
+      all->each(all->copies[all->next++],
+                absl::UnavailableError("hoistd is stopping"));
+    }
+    return;
+  }
+  while (all->next < all->copies.size() && all->open < Bringing::kWindow) {
+    const CopyRef copy = all->copies[all->next++];
+    Node::BringArgs bring = all->how;
     bring.copy = copy;
-    bring.deadline = deadline;
-    bring.pin = pin;
-    bring.spare = spare;
-    bring.urgent = pin;
-    bring.request = Await(SessionId(), [shared, copy](Answer answer) {
-      (*shared)(copy, std::move(answer.status));
+    ++all->open;
+    bring.request = Await(SessionId(), [this, all, copy](Answer answer) {
+      --all->open;
+      if (!all->posted && all->open < Bringing::kWindow / 2) {
+        all->posted = true;
+        Post([this, all](Effects& more) { Bring(all, more); });
+      }
+      all->each(copy, std::move(answer.status));
     });
     node_.Bring(bring, Now(), effects);
   }
@@ -103,7 +124,13 @@ void Engine::Load(ModelId model, TierAt to,
     };
     // Groups that would need another group of this model to leave are left
     // out at once; spills of others are waited for.
-    BringAll(copies, /*pin=*/false, absl::InfinitePast(), model, each, effects);
+    auto all = std::make_shared<Bringing>();
+    all->copies = std::move(copies);
+    all->how.deadline = absl::InfinitePast();
+    all->how.spare = model;
+    all->how.urgent = false;
+    all->each = each;
+    Bring(std::move(all), effects);
   });
 }
 
@@ -139,8 +166,12 @@ void Engine::Pin(CopySelector which, absl::Duration deadline,
       }
       state->done(state->totals);
     };
-    BringAll(*copies, /*pin=*/true, Now() + deadline, std::nullopt, each,
-             effects);
+    auto all = std::make_shared<Bringing>();
+    all->copies = *std::move(copies);
+    all->how.deadline = Now() + deadline;
+    all->how.pin = true;
+    all->each = each;
+    Bring(std::move(all), effects);
   });
 }
 

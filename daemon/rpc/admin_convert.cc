@@ -38,6 +38,9 @@ void CountersToProto(const Counters& counters, pb::Counters* out) {
   out->set_stages(counters.stages);
   out->set_stages_resident(counters.stages_resident);
   out->set_stages_refused(counters.stages_refused);
+  out->set_slow_events(counters.slow_events);
+  out->set_longest_event_us(
+      static_cast<uint64_t>(absl::ToInt64Microseconds(counters.longest_event)));
   out->set_device_evictions(counters.device_evictions);
   out->set_host_evictions(counters.host_evictions);
 }

@@ -193,6 +193,7 @@ void NodeRig::CheckPlans() const {
 void NodeRig::CheckQuotas() const {
   const QuotaBook& book = node_->quota();
   const std::map<Uid, Holdings> counted = node_->CountHoldings();
+  node_->CheckBooks();
   EXPECT_TRUE(book.users() == counted)
       << Shown(book.users()) << "counted anew:\n"
       << Shown(counted);

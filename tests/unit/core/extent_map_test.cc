@@ -71,7 +71,7 @@ TEST(ExtentMap, ShrinkTakesFromTheFreeTail) {
   EXPECT_EQ(map.trailing_free(), 5u);
   map.Shrink(5);
   EXPECT_EQ(map.trailing_free(), 0u);
-  EXPECT_DEATH(map.Shrink(1), "trailing_free");
+  EXPECT_DEATH(map.Shrink(1), "free >= bytes");
 }
 
 TEST(ExtentMap, AnExtentIsNeverGivenOutTwice) {

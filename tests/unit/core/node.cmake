@@ -1,5 +1,6 @@
 hoist_test(NAME core_parts_test KIND unit
-  SOURCES device_space_test.cc extent_map_test.cc order_test.cc
+  SOURCES device_space_test.cc extent_map_test.cc need_book_test.cc order_test.cc
+    promise_book_test.cc
     quota_test.cc residency_test.cc
   LIBS hoist_core)
 
