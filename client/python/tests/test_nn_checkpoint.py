@@ -108,6 +108,8 @@ def no_warnings(caplog: pytest.LogCaptureFixture):
 @pytest.mark.parametrize("saved, loaded, options", FAMILIES, ids=lambda one: (
     one if isinstance(one, str) else ""))
 def test_pieces_are_what_the_library_loads(tmp_path, saved, loaded, options):
+    if not hasattr(transformers, saved):
+        pytest.skip(f"transformers {transformers.__version__} has no {saved}")
     build(saved, options).save_pretrained(tmp_path)
     assert check(tmp_path, getattr(transformers, loaded))
 

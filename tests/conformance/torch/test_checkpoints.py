@@ -316,6 +316,7 @@ def test_a_library_that_does_not_tell_is_not_guessed_about(
                          num_hidden_layers=2, num_attention_heads=2)
     resident = LlamaForCausalLM(config).eval()
     resident.save_pretrained(tmp_path)
+    resident.to(device)
 
     def build():
         return LlamaForCausalLM(config)
@@ -329,6 +330,6 @@ def test_a_library_that_does_not_tell_is_not_guessed_about(
         session.model(tmp_path.name)  # Nothing was left behind.
     # Who knows better insists.
     loaded = hoist.load(build, tmp_path, budget=1.0, rename={}).eval()
-    ids = torch.arange(6).reshape(2, 3)
+    ids = torch.arange(6, device=device).reshape(2, 3)
     with torch.no_grad():
         assert torch.equal(loaded(ids).logits, resident(ids).logits)
