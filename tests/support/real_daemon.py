@@ -18,6 +18,7 @@ class RealDaemon:
         self.socket = str(self.path / "hoistd.sock")
         self.grpc_socket = str(self.path / "hoistd.grpc.sock")
         self.binary = pathlib.Path(binary)
+        self._counted = {}
         config = self.path / "hoistd.toml"
         config.write_text(f"""
 [server]
@@ -59,9 +60,15 @@ sink = "stderr"
         return json.loads(self.ctl("status", "--json"))
 
     def counters(self):
-        """What hoistd moved since it started: {"host_to_device_bytes": ...}"""
-        return {name: int(value)
+        """What hoistd moved since it started, or since `count_anew`:
+        {"host_to_device_bytes": ...}"""
+        return {name: int(value) - self._counted.get(name, 0)
                 for name, value in self.status()["counters"].items()}
+
+    def count_anew(self):
+        """For a test that is not the first of this hoistd."""
+        self._counted = {}
+        self._counted = self.counters()
 
     def tier(self, name, device=0):
         """{"used_bytes": ...} of DEVICE, HOST or DISK."""

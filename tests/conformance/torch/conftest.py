@@ -89,6 +89,7 @@ class _Shelf:
     def take(self, sizes: dict[str, Any]) -> RealDaemon:
         kept = self._kept.pop(self._key(sizes), None)
         if kept is not None and kept.process.poll() is None:
+            kept.count_anew()
             return kept
         return _start(**sizes)
 
