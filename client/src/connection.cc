@@ -142,10 +142,12 @@ Connection::Connection(UniqueFd socket, Admit admit)
 Connection::~Connection() { Close(); }
 
 Status Connection::Check() const {
-  std::unique_lock<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   if (!failed_.ok() || !HungUp(socket_.get())) return failed_;
   // hoistd is gone, and the reader is about to see it, and perhaps why.
-  ended_.wait_for(lock, kReaderLag, [this] { return !failed_.ok(); });
+  const Clock::time_point end = Clock::now() + kReaderLag;
+  while (failed_.ok() && ended_.WaitUntil(mu_, end)) {
+  }
   return failed_.ok() ? Gone() : failed_;
 }
 
@@ -157,58 +159,50 @@ void Connection::Close() {
   });
 }
 
-std::shared_ptr<Connection::Pending> Connection::Expect(uint64_t* request_id) {
-  auto pending = std::make_shared<Pending>();
-  const std::lock_guard<std::mutex> lock(mu_);
-  *request_id = next_request_id_++;
-  if (failed_.ok()) {
-    pending_.emplace(*request_id, pending);
-  } else {
-    pending->done = true;
-    pending->reply = failed_;
-  }
-  return pending;
+Result<uint64_t> Connection::Expect(bool abandoned) {
+  const MutexLock lock(mu_);
+  if (!failed_.ok()) return failed_;
+  const uint64_t request_id = next_request_id_++;
+  pending_[request_id].abandoned = abandoned;
+  return request_id;
 }
 
 Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
                                milliseconds deadline) {
-  uint64_t request_id = 0;
-  const std::shared_ptr<Pending> pending = Expect(&request_id);
-  if (pending->done) return std::move(pending->reply);
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
+  if (!request_id.ok()) return request_id.status();
   bool would_block = false;
   const Status sent =
-      SendPacket(socket_.get(), encode(request_id), fds, &would_block);
-  std::unique_lock<std::mutex> lock(mu_);
-  if (!sent.ok() && !pending->done) {
-    pending_.erase(request_id);
+      SendPacket(socket_.get(), encode(request_id.value()), fds, &would_block);
+  const MutexLock lock(mu_);
+  Pending& pending = pending_.at(request_id.value());
+  if (!sent.ok() && !pending.reply.has_value()) {
+    pending_.erase(request_id.value());
     if (would_block) {
       return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
     }
     return sent.code() == Code::kResourceExhausted ? sent : Gone();
   }
-  const bool arrived = pending->arrived.wait_until(
-      lock, Clock::now() + deadline, [&pending] { return pending->done; });
-  if (!arrived) {
-    pending->abandoned = true;
+  const Clock::time_point end = Clock::now() + deadline;
+  while (!pending.reply.has_value() && pending.arrived.WaitUntil(mu_, end)) {
+  }
+  if (!pending.reply.has_value()) {
+    pending.abandoned = true;
     return Status(Code::kDeadlineExceeded,
                   "hoistd did not answer within " +
                       std::to_string(deadline.count()) + " ms");
   }
-  if (!pending->reply.ok()) return pending->reply.status();
-  if (!pending->reply->status.ok()) return pending->reply->status;
-  return std::move(pending->reply);
+  Result<Reply> reply = *std::move(pending.reply);
+  pending_.erase(request_id.value());
+  if (!reply.ok() || reply->status.ok()) return reply;
+  return reply->status;
 }
 
 void Connection::Post(const Encode& encode) {
-  uint64_t request_id = 0;
-  const std::shared_ptr<Pending> pending = Expect(&request_id);
-  if (pending->done) return;
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    pending->abandoned = true;
-  }
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   // A failure means that hoistd is gone, and with it what this gives back.
-  (void)SendPacket(socket_.get(), encode(request_id), {});
+  if (!request_id.ok()) return;
+  (void)SendPacket(socket_.get(), encode(request_id.value()), {});
 }
 
 void Connection::Read() {
@@ -251,34 +245,33 @@ Status Connection::ReadOne() {
 Status Connection::Deliver(Reply reply) {
   // Request 0 is nobody's: hoistd says why it ends the session.
   if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
-  std::shared_ptr<Pending> pending;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const auto it = pending_.find(reply.request_id);
-    if (it == pending_.end()) {
+    if (it == pending_.end() || it->second.reply.has_value()) {
       if (!failed_.ok()) return failed_;
       return Status(Code::kInternal, "hoistd answered request " +
                                          std::to_string(reply.request_id) +
                                          ", which was not made");
     }
-    pending = it->second;
   }
   const Status admitted = admit_(&reply);
   bool give_back = !admitted.ok();
   {
-    const std::lock_guard<std::mutex> lock(mu_);
-    // Fail() may have answered meanwhile; it took the request off the table.
-    pending_.erase(reply.request_id);
-    if (pending->abandoned || pending->done) {
+    const MutexLock lock(mu_);
+    // Fail() may have answered meanwhile.
+    const auto it = pending_.find(reply.request_id);
+    if (it == pending_.end() || it->second.reply.has_value()) {
       give_back = true;
+    } else if (it->second.abandoned) {
+      give_back = true;
+      pending_.erase(it);
+    } else if (!admitted.ok()) {
+      it->second.reply = admitted;
+      it->second.arrived.NotifyAll();
     } else {
-      pending->done = true;
-      if (admitted.ok()) {
-        pending->reply = std::move(reply);
-      } else {
-        pending->reply = admitted;
-      }
-      pending->arrived.notify_all();
+      it->second.reply = std::move(reply);
+      it->second.arrived.NotifyAll();
     }
   }
   if (give_back) GiveBack(reply);
@@ -297,33 +290,32 @@ void Connection::GiveBack(const Reply& reply) {
 
 void Connection::Fail(Status why) {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     if (!failed_.ok()) return;
     failed_ = why;
+    std::erase_if(pending_, [](const auto& p) { return p.second.abandoned; });
     for (auto& [id, pending] : pending_) {
-      pending->done = true;
-      pending->reply = failed_;
-      pending->arrived.notify_all();
+      if (!pending.reply.has_value()) pending.reply = failed_;
+      pending.arrived.NotifyAll();
     }
-    pending_.clear();
-    ended_.notify_all();
+    ended_.NotifyAll();
     // Wakes the reader and any sender, and tells hoistd that all is given back.
     shutdown(socket_.get(), SHUT_RDWR);
   }
-  const std::lock_guard<std::mutex> lock(listeners_mu_);
+  const MutexLock lock(listeners_mu_);
   for (Listener* listener : listeners_) listener->SessionEnded(why);
 }
 
 Status Connection::AddListener(Listener* listener) {
   {
-    const std::lock_guard<std::mutex> lock(listeners_mu_);
+    const MutexLock lock(listeners_mu_);
     listeners_.push_back(listener);
   }
   return Check();
 }
 
 void Connection::RemoveListener(Listener* listener) {
-  const std::lock_guard<std::mutex> lock(listeners_mu_);
+  const MutexLock lock(listeners_mu_);
   std::erase(listeners_, listener);
 }
 

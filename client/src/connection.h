@@ -3,11 +3,11 @@
 #define HOIST_CLIENT_SRC_CONNECTION_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -16,6 +16,7 @@
 
 #include "client/src/fork_guard.h"
 #include "client/src/messages.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -75,14 +76,16 @@ class Connection {
   void RemoveListener(Listener* listener);
 
  private:
+  // A request; it goes with its caller, who takes the reply, or if nobody waits
+  // any more with the reply, whose grants are given back.
   struct Pending {
-    std::condition_variable arrived;
-    bool done = false;
+    CondVar arrived;
+    std::optional<Result<Reply>> reply;
     bool abandoned = false;
-    Result<Reply> reply = Status();
   };
 
-  std::shared_ptr<Pending> Expect(uint64_t* request_id);
+  // The id of a new request, which has an entry in `pending_` from now on.
+  Result<uint64_t> Expect(bool abandoned) HOIST_EXCLUDES(mu_);
   void Read();
   void ReadUntilEnd();
   Status ReadOne();
@@ -93,14 +96,13 @@ class Connection {
   const UniqueFd socket_;
   const ForkClosedFd fork_closed_;
   const Admit admit_;
-  mutable std::mutex mu_;
-  mutable std::condition_variable ended_;  // When failed_ is set.
-  // The three below are guarded by mu_.
-  Status failed_;
-  uint64_t next_request_id_ = 1;
-  std::unordered_map<uint64_t, std::shared_ptr<Pending>> pending_;
-  std::mutex listeners_mu_;           // Held while they are called.
-  std::vector<Listener*> listeners_;  // Guarded by listeners_mu_.
+  mutable Mutex mu_;
+  mutable CondVar ended_;  // When failed_ is set.
+  Status failed_ HOIST_GUARDED_BY(mu_);
+  uint64_t next_request_id_ HOIST_GUARDED_BY(mu_) = 1;
+  std::unordered_map<uint64_t, Pending> pending_ HOIST_GUARDED_BY(mu_);
+  Mutex listeners_mu_;  // Held while they are called.
+  std::vector<Listener*> listeners_ HOIST_GUARDED_BY(listeners_mu_);
   std::once_flag closed_;
   std::thread reader_;
 };

@@ -4,25 +4,27 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <mutex>
+
+#include "hoist/shared/mutex.h"
 
 namespace hoist {
 namespace {
 
 // Trivially destructible, so that they outlive whatever an exit destroys.
 constinit std::atomic<uint64_t> generation{0};
-constinit std::mutex list_mutex;
-constinit ForkClosedFd* list = nullptr;  // Guarded by list_mutex.
+constinit Mutex list_mutex;
+constinit ForkClosedFd* list HOIST_GUARDED_BY(list_mutex) = nullptr;
 
-void BeforeFork() { list_mutex.lock(); }
-void InParent() { list_mutex.unlock(); }
-void InChild() {
+// Held from before the fork to behind it, which the check cannot follow.
+void BeforeFork() HOIST_NOT_CHECKED { list_mutex.Lock(); }
+void InParent() HOIST_NOT_CHECKED { list_mutex.Unlock(); }
+void InChild() HOIST_NOT_CHECKED {
   for (ForkClosedFd* each = list; each != nullptr; each = each->next()) {
     close(each->fd());
   }
   list = nullptr;
   generation.fetch_add(1, std::memory_order_relaxed);
-  list_mutex.unlock();
+  list_mutex.Unlock();
 }
 
 void RegisterHandlers() {
@@ -42,14 +44,14 @@ Status ForkedStatus() {
 
 ForkClosedFd::ForkClosedFd(int fd) : fd_(fd) {
   RegisterHandlers();
-  const std::lock_guard<std::mutex> lock(list_mutex);
+  const MutexLock lock(list_mutex);
   next_ = list;
   if (list != nullptr) list->before_ = this;
   list = this;
 }
 
 ForkClosedFd::~ForkClosedFd() {
-  const std::lock_guard<std::mutex> lock(list_mutex);
+  const MutexLock lock(list_mutex);
   if (next_ != nullptr) next_->before_ = before_;
   (before_ != nullptr ? before_->next_ : list) = next_;
 }

@@ -75,7 +75,7 @@ HostImage::HostImage(std::shared_ptr<Session> session, ModelPtr model,
 
 Status HostImage::Load(std::chrono::milliseconds deadline) {
   if (session_->forked()) return ForkedStatus();
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   if (loaded()) return Status();
   if (Status s = session_->Check(); !s.ok()) return s;
   if (bytes() > 0) {
@@ -97,7 +97,7 @@ Status HostImage::Load(std::chrono::milliseconds deadline) {
 
 void HostImage::Drop() {
   if (session_->forked()) return Unmap();
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   Unmap();
 }
 

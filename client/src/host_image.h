@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "client/src/session.h"
 #include "hoist/shared/mapping.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
@@ -51,7 +51,7 @@ class HostImage {
   const uint32_t group_;
   Mapping range_;
   const uint64_t start_;  // Of the image in the range; aligned for huge pages.
-  std::mutex mu_;         // Held over a load.
+  Mutex mu_;              // Held over a load.
   std::atomic<bool> loaded_{false};
 };
 

@@ -35,7 +35,7 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
       new Plan(std::move(session), std::move(model), std::move(options)));
   if (Status s = plan->MakeOrder(); !s.ok()) return s;
   if (Status s = plan->session_->AddListener(&plan->life_); !s.ok()) return s;
-  const Lock lock(plan->mu_);
+  const MutexLock lock(plan->mu_);
   plan->info_.learning = plan->options_.order.empty() || plan->options_.learn;
   const std::vector<uint32_t> order = plan->OwnOrder();
   if (order.empty()) {
@@ -208,7 +208,7 @@ Status Plan::CheckAlive() {
 
 Status Plan::Check() {
   if (forked()) return ForkedStatus();
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   if (Status s = CheckAlive(); !s.ok()) return s;
   if (Status s = session_->Check(); !s.ok()) {
     life_.End(s);
@@ -220,7 +220,7 @@ Status Plan::Check() {
 Status Plan::EndPass(bool* changed) {
   *changed = false;
   if (forked()) return ForkedStatus();
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   if (Status s = CheckAlive(); !s.ok()) return s;
   if (staged_ != 0) {
     return Status(Code::kFailedPrecondition,
@@ -233,7 +233,7 @@ Status Plan::EndPass(bool* changed) {
 
 Status Plan::SetBudget(uint64_t budget_bytes) {
   if (forked()) return ForkedStatus();
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   if (Status s = CheckAlive(); !s.ok()) return s;
   if (Status s = Replace(std::vector<uint32_t>(in_force_), budget_bytes);
       !s.ok()) {
@@ -265,10 +265,10 @@ void Plan::Record(uint32_t number, cuda::Stream stream) {
 }
 
 Status Plan::TakeLearned(bool* changed) {
-  std::vector<uint32_t> order = std::exchange(recorded_, {});
-  std::erase_if(order, [this](uint32_t g) {
-    return groups_[g].kind == GroupKind::kEmpty;
-  });
+  std::vector<uint32_t> order;
+  for (const uint32_t group : std::exchange(recorded_, {})) {
+    if (groups_[group].kind != GroupKind::kEmpty) order.push_back(group);
+  }
   if (!info_.learning || order.empty()) return Status();
   info_.learning = false;
   if (order == in_force_) return Status();
@@ -278,12 +278,12 @@ Status Plan::TakeLearned(bool* changed) {
 }
 
 Plan::Info Plan::info() const {
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   return info_;
 }
 
 Plan::Stats Plan::stats() const {
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   Stats stats = stats_;
   if (lane_ != nullptr) {
     stats.skipped += lane_->stats().skipped;
@@ -295,26 +295,29 @@ Plan::Stats Plan::stats() const {
 
 Result<Plan::GroupKind> Plan::KindOf(uint32_t group) const {
   if (Status s = CheckGroup(group); !s.ok()) return s;
-  const Lock lock(mu_);
+  const MutexLock lock(mu_);
   return groups_[group].kind;
 }
 
 Result<const void*> Plan::AddressOf(uint32_t number) {
   if (forked()) return ForkedStatus();
   if (Status s = CheckGroup(number); !s.ok()) return s;
-  Lock lock(mu_);
-  if (Status s = CheckAlive(); !s.ok()) return s;
-  const Group& group = groups_[number];
-  if (group.kind == GroupKind::kNot) {
-    return Status(Code::kFailedPrecondition,
-                  "group \"" + model_->groups()[number].name +
-                      "\" is not in the plan, so it has no address before it "
-                      "is staged");
+  PlanResidents::Slot* slot = nullptr;
+  std::shared_ptr<PlanResidents> residents;
+  {
+    const MutexLock lock(mu_);
+    if (Status s = CheckAlive(); !s.ok()) return s;
+    const Group& group = groups_[number];
+    if (group.kind == GroupKind::kNot) {
+      return Status(Code::kFailedPrecondition,
+                    "group \"" + model_->groups()[number].name +
+                        "\" is not in the plan, so it has no address before "
+                        "it is staged");
+    }
+    if (group.kind != GroupKind::kResident) return group.address;
+    slot = group.resident;
+    residents = residents_;
   }
-  if (group.kind != GroupKind::kResident) return group.address;
-  PlanResidents::Slot* slot = group.resident;
-  const std::shared_ptr<PlanResidents> residents = residents_;
-  lock.unlock();
   if (slot->address() == nullptr) {
     if (Status s = residents->Await(slot); !s.ok()) return s;
   }

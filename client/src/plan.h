@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -18,6 +17,7 @@
 #include "client/src/plan_residents.h"
 #include "client/src/session.h"
 #include "client/src/stream_order.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
@@ -96,8 +96,6 @@ class Plan {
   Result<const void*> AddressOf(uint32_t group);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
   struct Group {
     GroupKind kind = GroupKind::kNot;
     uint32_t lane = 0;  // kStreamed: its number there.
@@ -113,32 +111,37 @@ class Plan {
   Status MakeOrder();
   // Sends the plan, and puts what comes back in the place of what there was.
   Status Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
-             uint64_t replaces);
-  Status Install(PlanGrant grant, const std::vector<uint32_t>& order);
-  Status Replace(const std::vector<uint32_t>& order, uint64_t budget_bytes);
+             uint64_t replaces) HOIST_REQUIRES(mu_);
+  Status Install(PlanGrant grant, const std::vector<uint32_t>& order)
+      HOIST_REQUIRES(mu_);
+  Status Replace(const std::vector<uint32_t>& order, uint64_t budget_bytes)
+      HOIST_REQUIRES(mu_);
   std::vector<uint32_t> OwnOrder() const;
 
   Status CheckGroup(uint32_t group) const;
   // Ok while nothing says that the plan has ended.
-  Status CheckAlive();
-  bool MayHaveEnded() const {
+  Status CheckAlive() HOIST_REQUIRES(mu_);
+  bool MayHaveEnded() const HOIST_REQUIRES(mu_) {
     return life_.ended() || (lane_ != nullptr && lane_->faulted());
   }
 
-  Status StageResident(Group& group, cuda::Stream stream, Lock& lock);
-  Status StageStreamed(Group& group, cuda::Stream stream, Lock& lock);
-  Status StageUnplanned(uint32_t number, const void** data,
-                        cuda::Stream stream);
-  Status CheckPlaceFree(const Group& group) const;
-  Status TakeTurn(Group& group, cuda::Stream stream);
-  Status DoneStreamed(Group& group, cuda::Stream stream);
-  Status DoneUnplanned(uint32_t number, cuda::Stream stream);
+  Status StagePlanned(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  // These let go of the lock while they wait.
+  Status StageResident(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  Status StageStreamed(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  Status StageUnplanned(uint32_t number, const void** data, cuda::Stream stream)
+      HOIST_EXCLUDES(mu_);
+  Status CheckPlaceFree(const Group& group) const HOIST_REQUIRES(mu_);
+  Status TakeTurn(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  Status DoneStreamed(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  Status DoneUnplanned(uint32_t number, cuda::Stream stream)
+      HOIST_EXCLUDES(mu_);
   Status RefuseCapture(cuda::Stream stream, const char* what);
   static void NoteStream(Group& group, cuda::Stream stream);
 
   // Learning.
-  void Record(uint32_t number, cuda::Stream stream);
-  Status TakeLearned(bool* changed);
+  void Record(uint32_t number, cuda::Stream stream) HOIST_REQUIRES(mu_);
+  Status TakeLearned(bool* changed) HOIST_REQUIRES(mu_);
 
   const std::shared_ptr<Session> session_;
   const ModelPtr model_;
@@ -146,26 +149,30 @@ class Plan {
   PlanLife life_;
   std::unique_ptr<StreamOrder> order_;
 
-  // Before mu_. What is staged by message, by group; guarded by unplanned_mu_.
-  std::mutex unplanned_mu_;
-  std::unordered_map<uint32_t, PlanResidents::Held> unplanned_;
+  Mutex unplanned_mu_;  // Before mu_.
+  // What is staged by message, by group.
+  std::unordered_map<uint32_t, PlanResidents::Held> unplanned_
+      HOIST_GUARDED_BY(unplanned_mu_);
 
-  mutable std::mutex mu_;
-  // All below is guarded by mu_. A lane and residents stay while a group is
-  // staged.
-  std::vector<Group> groups_;  // By the model's numbers.
-  uint32_t staged_ = 0;        // Groups whose count is not 0.
-  PlanLayout layout_;
-  std::vector<uint32_t>
-      held_;  // Streamed groups that are staged: lane numbers.
-  std::unique_ptr<PlanLane> lane_;  // nullptr: nothing is streamed.
+  mutable Mutex mu_;
+  std::vector<Group> groups_ HOIST_GUARDED_BY(mu_);  // By the model's numbers.
+  // Groups whose count is not 0.
+  uint32_t staged_ HOIST_GUARDED_BY(mu_) = 0;
+  PlanLayout layout_ HOIST_GUARDED_BY(mu_);
+  // Streamed groups that are staged: lane numbers.
+  std::vector<uint32_t> held_ HOIST_GUARDED_BY(mu_);
+  // nullptr: nothing is streamed. It and the residents stay while a group is
+  // staged, also where the lock is let go of.
+  std::unique_ptr<PlanLane> lane_ HOIST_GUARDED_BY(mu_);
   // Shared with calls that wait for one of them while the plan is made anew.
-  std::shared_ptr<PlanResidents> residents_;
-  std::vector<uint32_t> in_force_;  // The order that was sent.
-  uint64_t wanted_budget_ = 0;
-  Info info_;
-  Stats stats_;
-  std::vector<uint32_t> recorded_;  // Of this pass, while learning.
+  std::shared_ptr<PlanResidents> residents_ HOIST_GUARDED_BY(mu_);
+  // The order that was sent.
+  std::vector<uint32_t> in_force_ HOIST_GUARDED_BY(mu_);
+  uint64_t wanted_budget_ HOIST_GUARDED_BY(mu_) = 0;
+  Info info_ HOIST_GUARDED_BY(mu_);
+  Stats stats_ HOIST_GUARDED_BY(mu_);
+  // Of this pass, while learning.
+  std::vector<uint32_t> recorded_ HOIST_GUARDED_BY(mu_);
 };
 
 }  // namespace hoist

@@ -3,12 +3,11 @@
 #define HOIST_CLIENT_SRC_PLAN_LIFE_H_
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "client/src/connection.h"
 #include "client/src/plan_lane.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
@@ -39,12 +38,11 @@ class PlanLife final : public Connection::Listener {
  private:
   void LetThrough();
 
-  mutable std::mutex mu_;
-  // Guarded by mu_.
-  Status why_;
-  PlanLane* lane_ = nullptr;
-  bool stopping_ = false;
-  std::condition_variable changed_;
+  mutable Mutex mu_;
+  Status why_ HOIST_GUARDED_BY(mu_);
+  PlanLane* lane_ HOIST_GUARDED_BY(mu_) = nullptr;
+  bool stopping_ HOIST_GUARDED_BY(mu_) = false;
+  CondVar changed_;
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };

@@ -49,7 +49,7 @@ void PlanResidents::StageAll() {
   pthread_setname_np(pthread_self(), "hoist-residents");
   for (Slot& slot : slots_) {
     {
-      const std::lock_guard<std::mutex> lock(mu_);
+      const MutexLock lock(mu_);
       if (stopping_) return;
     }
     // A failure is told to who needs the group, and tries again.
@@ -59,8 +59,8 @@ void PlanResidents::StageAll() {
 
 Status PlanResidents::Await(Slot* slot) {
   {
-    std::unique_lock<std::mutex> lock(mu_);
-    changed_.wait(lock, [slot] { return !slot->staging_; });
+    const MutexLock lock(mu_);
+    while (slot->staging_) changed_.Wait(mu_);
     if (slot->address() != nullptr) return Status();
     slot->staging_ = true;
   }
@@ -71,9 +71,9 @@ Status PlanResidents::Await(Slot* slot) {
   } catch (const std::bad_alloc&) {
     lease = Status(Code::kResourceExhausted, "out of memory");
   }
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   slot->staging_ = false;
-  changed_.notify_all();
+  changed_.NotifyAll();
   if (!lease.ok()) return lease.status();
   slot->lease_ = lease->id;
   slot->address_.store(lease->address, std::memory_order_release);
@@ -82,7 +82,7 @@ Status PlanResidents::Await(Slot* slot) {
 
 void PlanResidents::Stop() {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     stopping_ = true;
   }
   if (thread_.joinable()) thread_.join();
@@ -91,7 +91,7 @@ void PlanResidents::Stop() {
 PlanResidents::Leases PlanResidents::Take() {
   Stop();
   Leases leases;
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   for (Slot& slot : slots_) {
     if (slot.address() == nullptr) continue;
     leases[slot.group_] = {slot.lease_, slot.address()};

@@ -4,16 +4,15 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "client/src/session.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
@@ -74,9 +73,9 @@ class PlanResidents {
 
   const Options options_;
   std::deque<Slot> slots_;
-  std::mutex mu_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  // Guarded by mu_.
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ HOIST_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

@@ -19,46 +19,53 @@ Status NotStaged(const GroupEntry& group) {
 Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data) {
   if (forked()) return ForkedStatus();
   if (number >= model_->groups().size()) return CheckGroup(number);
-  Lock lock(mu_);
-  if (MayHaveEnded()) return CheckAlive();
-  if (info_.learning) {
-    Record(number, stream);
+  {
+    const MutexLock lock(mu_);
     if (MayHaveEnded()) return CheckAlive();
+    if (info_.learning) {
+      Record(number, stream);
+      if (MayHaveEnded()) return CheckAlive();
+    }
+    Group& group = groups_[number];
+    if (group.kind != GroupKind::kNot) {
+      const Status staged = StagePlanned(group, stream);
+      if (staged.ok() && data != nullptr) *data = group.address;
+      return staged;
+    }
   }
-  Group& group = groups_[number];
-  Status staged;
+  return StageUnplanned(number, data, stream);
+}
+
+Status Plan::StagePlanned(Group& group, cuda::Stream stream) {
   switch (group.kind) {
     case GroupKind::kStreamed:
-      staged = StageStreamed(group, stream, lock);
-      break;
+      return StageStreamed(group, stream);
     case GroupKind::kResident:
-      staged = StageResident(group, stream, lock);
-      break;
+      return StageResident(group, stream);
     case GroupKind::kEmpty:
-      if (group.count++ == 0) ++staged_;
-      ++stats_.stages;
-      break;
     case GroupKind::kNot:
-      lock.unlock();
-      return StageUnplanned(number, data, stream);
+      break;
   }
-  if (!staged.ok()) return staged;
-  if (data != nullptr) *data = group.address;
+  if (group.count++ == 0) ++staged_;
+  ++stats_.stages;
   return Status();
 }
 
 // Counted before it waits, so that the plan is not made anew meanwhile.
-Status Plan::StageResident(Group& group, cuda::Stream stream, Lock& lock) {
+Status Plan::StageResident(Group& group, cuda::Stream stream) {
   if (group.address == nullptr) {
     group.address = group.resident->address();
   }
   if (group.count++ == 0) ++staged_;
   if (group.address == nullptr) {
     ++stats_.host_waits;
-    lock.unlock();
-    Status here = RefuseCapture(stream, "a resident group is still on its way");
-    if (here.ok()) here = residents_->Await(group.resident);
-    lock.lock();
+    const std::shared_ptr<PlanResidents> residents = residents_;
+    Status here;
+    {
+      const MutexUnlock unlocked(mu_);
+      here = RefuseCapture(stream, "a resident group is still on its way");
+      if (here.ok()) here = residents->Await(group.resident);
+    }
     if (!here.ok()) {
       if (--group.count == 0) --staged_;
       return MayHaveEnded() ? CheckAlive() : here;
@@ -70,7 +77,7 @@ Status Plan::StageResident(Group& group, cuda::Stream stream, Lock& lock) {
   return Status();
 }
 
-Status Plan::StageStreamed(Group& group, cuda::Stream stream, Lock& lock) {
+Status Plan::StageStreamed(Group& group, cuda::Stream stream) {
   if (group.count == 0) {
     if (Status s = TakeTurn(group, stream); !s.ok()) {
       return MayHaveEnded() ? CheckAlive() : s;
@@ -91,10 +98,13 @@ Status Plan::StageStreamed(Group& group, cuda::Stream stream, Lock& lock) {
   if (order_->on_cpu() && !group.turn.ready) {
     ++stats_.host_waits;
     const PlanLane::Turn turn = group.turn;
-    lock.unlock();
-    const Status came = lane_->Await(group.lane, turn);
-    if (!came.ok()) life_.End(came);
-    lock.lock();
+    PlanLane& lane = *lane_;
+    Status came;
+    {
+      const MutexUnlock unlocked(mu_);
+      came = lane.Await(group.lane, turn);
+      if (!came.ok()) life_.End(came);
+    }
     group.turn.ready = came.ok();
   }
   return MayHaveEnded() ? CheckAlive() : Status();
@@ -142,21 +152,17 @@ void Plan::NoteStream(Group& group, cuda::Stream stream) {
 Status Plan::Done(uint32_t number, cuda::Stream stream) {
   if (forked()) return ForkedStatus();
   if (number >= model_->groups().size()) return CheckGroup(number);
-  Lock lock(mu_);
-  if (MayHaveEnded()) return CheckAlive();
-  Group& group = groups_[number];
-  if (group.count == 0) return NotStaged(model_->groups()[number]);
-  switch (group.kind) {
-    case GroupKind::kStreamed:
-      return DoneStreamed(group, stream);
-    case GroupKind::kResident:
-    case GroupKind::kEmpty:
+  {
+    const MutexLock lock(mu_);
+    if (MayHaveEnded()) return CheckAlive();
+    Group& group = groups_[number];
+    if (group.count == 0) return NotStaged(model_->groups()[number]);
+    if (group.kind == GroupKind::kStreamed) return DoneStreamed(group, stream);
+    if (group.kind != GroupKind::kNot) {
       if (--group.count == 0) --staged_;
       return Status();
-    case GroupKind::kNot:
-      break;
+    }
   }
-  lock.unlock();
   return DoneUnplanned(number, stream);
 }
 
@@ -201,10 +207,10 @@ Status Plan::StageUnplanned(uint32_t number, const void** data,
       !s.ok()) {
     return s;
   }
-  const std::lock_guard<std::mutex> turns(unplanned_mu_);
+  const MutexLock turns(unplanned_mu_);
   {
     // From here on the plan is not made anew.
-    const Lock lock(mu_);
+    const MutexLock lock(mu_);
     Group& group = groups_[number];
     if (group.kind != GroupKind::kNot) {
       return Status(Code::kAborted,
@@ -217,7 +223,7 @@ Status Plan::StageUnplanned(uint32_t number, const void** data,
   if (it == unplanned_.end()) {
     Result<LeaseGrant> lease =
         session_->Stage(*model_, number, options_.device, options_.deadline);
-    const Lock lock(mu_);
+    const MutexLock lock(mu_);
     if (!lease.ok()) {
       if (--groups_[number].count == 0) --staged_;
       return MayHaveEnded() ? CheckAlive() : lease.status();
@@ -240,9 +246,9 @@ Status Plan::DoneUnplanned(uint32_t number, cuda::Stream stream) {
   }
   // hoistd cannot see a stream's progress with such a group.
   if (Status s = order_->Synchronize(stream); !s.ok()) return s;
-  const std::lock_guard<std::mutex> turns(unplanned_mu_);
+  const MutexLock turns(unplanned_mu_);
   {
-    const Lock lock(mu_);
+    const MutexLock lock(mu_);
     Group& group = groups_[number];
     if (group.kind != GroupKind::kNot || group.count == 0) {
       return NotStaged(model_->groups()[number]);

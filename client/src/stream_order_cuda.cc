@@ -2,13 +2,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "client/src/cuda_context.h"
 #include "client/src/stream_order.h"
 #include "client/src/word_wait.h"
+#include "hoist/shared/mutex.h"
 
 namespace hoist {
 namespace {
@@ -140,7 +140,7 @@ class HostFunctionOrder final : public CudaOrder {
     std::copy(ops.begin(), ops.end(), work.ops.begin());
     if (capturing.value()) {
       // Graphs run it any number of times, until the plan goes.
-      const std::lock_guard<std::mutex> lock(mu_);
+      const MutexLock lock(mu_);
       return Launch(stream, &captured_.emplace_back(work));
     }
     work.once = true;
@@ -180,8 +180,8 @@ class HostFunctionOrder final : public CudaOrder {
     });
   }
 
-  std::mutex mu_;
-  std::deque<Work> captured_;  // Guarded by mu_; entries stay put.
+  Mutex mu_;
+  std::deque<Work> captured_ HOIST_GUARDED_BY(mu_);  // Entries stay put.
 };
 
 bool CanUseMemOps(const CudaContext& context) {
