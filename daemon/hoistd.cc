@@ -2,6 +2,7 @@
 
 #include <grp.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -29,11 +30,14 @@
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
 #include "hoist/shared/image_layout.h"
+#include "hoist/shared/wire.h"
 
 namespace hoistd {
 namespace {
 
 constexpr uint64_t kGranule = uint64_t{2} << 20;
+// Of models' tensors, a user; some two million of them.
+constexpr uint64_t kHeaderBytes = uint64_t{1} << 30;
 constexpr uint64_t kEmulatedPoolBytes = uint64_t{1} << 30;
 // The largest GPU that "auto" reserves address space for.
 constexpr uint64_t kLargestGpuBytes = uint64_t{256} << 30;
@@ -154,6 +158,12 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
 // Of a pool, what one user may have where hoistd.toml does not say.
 uint64_t ButAnEighth(uint64_t pool) { return pool - pool / 8; }
 
+uint64_t DescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return std::min<uint64_t>(limit.rlim_cur, 1 << 20);
+}
+
 // Root and hoistd's own user run most nodes' workers, and as admins could take
 // all there is anyway: only what is set in hoistd.toml bounds their bytes.
 QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
@@ -170,6 +180,9 @@ QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
     limits.sessions = config.sessions;
     limits.plans = config.plans;
     limits.models = config.models;
+    limits.descriptors = config.descriptors.value_or(DescriptorLimit() / 4);
+    limits.header_bytes = config.header_bytes.value_or(
+        trusted ? QuotaLimits::kNone : kHeaderBytes);
     limits.held_bytes = bytes(config.held_bytes, host_pool, holdable);
     limits.published_bytes =
         bytes(config.published_bytes, host_pool, host_pool);
@@ -182,6 +195,8 @@ QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
   options.each = fill(/*trusted=*/false);
   options.trusted = {Uid(0), Uid(geteuid())};
   options.of_trusted = fill(/*trusted=*/true);
+  // The rest is for sessions, calls, and files that are being opened.
+  options.descriptors_of_all = DescriptorLimit() / 2;
   return options;
 }
 
@@ -300,6 +315,10 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   options.listen_fd = std::move(session_fd);
   options.admin_group = GroupId(server.admin_group);
   options.max_sessions = server.max_sessions;
+  // At least what a message carries.
+  options.connection.max_in_flight_fds_of_uid =
+      std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
+                           options.connection.max_in_flight_fds_of_uid);
   options.instance_id = NewInstanceId();
   if (!server.group.empty() && !options.socket.group.has_value()) {
     return absl::NotFoundError(absl::StrCat(

@@ -86,6 +86,9 @@ struct QuotaConfig {
   uint32_t sessions = 256;
   uint32_t plans = 256;  // Those that wait for their ring included.
   uint32_t models = 4096;
+  // nullopt, "auto": a quarter of the descriptors that hoistd may have.
+  std::optional<uint32_t> descriptors;
+  std::optional<uint64_t> header_bytes;          // "auto": 1 GiB.
   std::optional<SizeOrPercent> held_bytes;       // Of the host pool.
   std::optional<SizeOrPercent> published_bytes;  // Of the host pool.
   std::optional<SizeOrPercent> device_bytes;     // Of each device's pool.

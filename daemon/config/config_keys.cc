@@ -130,6 +130,17 @@ bool SetCount(const toml::node& value, uint32_t* to) {
   return true;
 }
 
+bool SetCountOrAuto(const toml::node& value, std::optional<uint32_t>* to) {
+  if (Text(value) == "auto") {
+    to->reset();
+    return true;
+  }
+  uint32_t count = 0;
+  if (!SetCount<1, 1'000'000>(value, &count)) return false;
+  *to = count;
+  return true;
+}
+
 template <typename Enum>
 bool SetEnum(const toml::node& value, Enum* to,
              std::initializer_list<std::pair<absl::string_view, Enum>> names) {
@@ -275,6 +286,14 @@ const ConfigKey kKeys[] = {
     {"quota.models", kCountAllowed,
      [](Node& v, Config& c) {
        return SetCount<1, 1'000'000>(v, &c.quota.models);
+     }},
+    {"quota.descriptors", "\"auto\", or a whole number, 1 to 1000000",
+     [](Node& v, Config& c) {
+       return SetCountOrAuto(v, &c.quota.descriptors);
+     }},
+    {"quota.header_bytes", kSizeOrAutoAllowed,
+     [](Node& v, Config& c) {
+       return SetSizeOrAuto(v, &c.quota.header_bytes);
      }},
     {"quota.held_bytes", kQuotaAllowed,
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.held_bytes); }},

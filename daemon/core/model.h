@@ -32,7 +32,12 @@ struct ModelSpec {
   std::vector<Content> group_contents;
   uint64_t image_bytes = 0;  // Of all groups.
   uint32_t tensors = 0;
+  uint64_t book_bytes = 0;  // BookBytesOf each group.
 };
+
+// hoistd's memory that a model's group takes, whatever tier its image is on:
+// its names, tensors and runs, and what the books keep of it.
+uint64_t BookBytesOf(const Group& group);
 
 // nullopt: the model has no such group.
 std::optional<GroupIndex> FindGroup(const ModelSpec& model,

@@ -97,6 +97,7 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
   auto group = std::make_shared<Group>();
   group->name = named.name;
   group->image_bytes = layout->image_bytes;
+  group->tensors.reserve(named.tensors.size());
   for (size_t i = 0; i < named.tensors.size(); ++i) {
     const SourceTensor& source = *tensors.at(named.tensors[i]);
     group->tensors.push_back({.name = source.name,
@@ -110,6 +111,7 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
       AppendRun(run, group->runs);
     }
   }
+  group->runs.shrink_to_fit();
   return group;
 }
 
@@ -185,6 +187,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     model->files.push_back(shard.name);
     model->identities.push_back(shard.identity);
   }
+  model->groups.reserve(groups.size());
   for (const NamedGroup& named : groups) {
     HOIST_ASSIGN_OR_RETURN(auto group, BuildGroup(named, tensors));
     if (__builtin_add_overflow(model->image_bytes, group->image_bytes,
@@ -192,6 +195,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
       return absl::ResourceExhaustedError("the files are too large");
     }
     model->tensors += static_cast<uint32_t>(group->tensors.size());
+    model->book_bytes += BookBytesOf(*group);
     model->groups.push_back(std::move(group));
   }
   model->content = FileContent(*model, sources);

@@ -43,6 +43,8 @@ absl::Status NoModel(absl::string_view name) {
 ModelPtr Node::MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
                          Readers readers) {
   quota_.Add(owner, Quota::kModels, 1);
+  quota_.Add(owner, Quota::kHeaderBytes, spec->book_bytes);
+  quota_.UseFiles(owner, spec->identities);
   auto model = std::make_shared<Model>();
   model->id = ModelId(++last_id_);
   model->owner = owner;
@@ -101,6 +103,8 @@ ModelEntry& Node::Enlist(ModelPtr model) {
 
 // A published model with one more group.
 void Node::Grow(ModelEntry& entry, ModelPtr model) {
+  quota_.Add(model->owner, Quota::kHeaderBytes,
+             model->spec->book_bytes - entry.model->spec->book_bytes);
   const auto before = by_content_.find(entry.model->spec->content);
   before->second.erase(model->id);
   if (before->second.empty()) by_content_.erase(before);
@@ -137,6 +141,9 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
     return same;
   }
   HOIST_RETURN_IF_ERROR(quota_.Check(peer->uid, Quota::kModels, 1));
+  HOIST_RETURN_IF_ERROR(
+      quota_.Check(peer->uid, Quota::kHeaderBytes, spec->book_bytes));
+  HOIST_RETURN_IF_ERROR(quota_.CheckFiles(peer->uid, spec->identities));
   ModelEntry& entry = Enlist(MakeModel(
       std::move(spec), peer->uid, readers.value_or(options_.default_readers)));
   for (const auto& group : entry.model->spec->groups) {
@@ -362,6 +369,8 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
     return absl::AbortedError(
         "the group was forgotten while it was compared; publish again");
   }
+  HOIST_RETURN_IF_ERROR(quota_.Check(incoming.owner, Quota::kHeaderBytes,
+                                     BookBytesOf(*incoming.group)));
   if (entry == nullptr) {
     HOIST_RETURN_IF_ERROR(quota_.Check(incoming.owner, Quota::kModels, 1));
     auto spec = std::make_shared<ModelSpec>();
@@ -417,7 +426,10 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   ModelEntry* entry = copies_.FindModel(id);
   const std::string name = entry->model->spec->name;
   const Uid owner = entry->model->owner;
+  const std::shared_ptr<const ModelSpec> spec = entry->model->spec;
   quota_.Remove(owner, Quota::kModels, 1);
+  quota_.Remove(owner, Quota::kHeaderBytes, spec->book_bytes);
+  quota_.UnuseFiles(owner, spec->identities);
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
     const GroupKey key = {id, GroupIndex(g)};
     if (Unsaved(entry->groups[g])) {

@@ -204,6 +204,8 @@ std::map<Uid, Holdings> Node::CountHoldings() const {
   for (const auto& [id, model] : copies_.models()) {
     const Uid uid = model->model->owner;
     counted.Add(uid, Quota::kModels, 1);
+    counted.Add(uid, Quota::kHeaderBytes, model->model->spec->book_bytes);
+    counted.UseFiles(uid, model->model->spec->identities);
     for (const GroupEntry& group : model->groups) {
       if (!Unsaved(group)) continue;
       counted.Add(uid, Quota::kPublishedBytes, SpaceOf(*group.group));

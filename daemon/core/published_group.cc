@@ -216,6 +216,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
                      kMaxTensors, " tensors; publish under another name"));
   }
   grown->tensors += static_cast<uint32_t>(group->tensors.size());
+  grown->book_bytes += BookBytesOf(*group);
   grown->groups.push_back(std::move(group));
   grown->group_contents.push_back(content);
   grown->content = ModelContent(grown->group_contents);

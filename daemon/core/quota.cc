@@ -1,11 +1,13 @@
 #include "daemon/core/quota.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/status.h"
 #include "daemon/core/tier.h"
 
 namespace hoistd {
@@ -26,6 +28,12 @@ Words WordsOf(Quota what) {
       return {"plans", "plans", "clear one", false};
     case Quota::kModels:
       return {"models", "models", "forget one", false};
+    case Quota::kDescriptors:
+      return {"descriptors", "descriptors for model files", "forget a model",
+              false};
+    case Quota::kHeaderBytes:
+      return {"header_bytes", "of memory for models' tensors", "forget a model",
+              true};
     case Quota::kHeldBytes:
       return {"held_bytes", "of host memory for plans", "clear a plan", true};
     case Quota::kPublishedBytes:
@@ -86,6 +94,10 @@ uint64_t QuotaBook::LimitOf(Uid uid, Quota what) const {
       return limits.plans;
     case Quota::kModels:
       return limits.models;
+    case Quota::kDescriptors:
+      return limits.descriptors;
+    case Quota::kHeaderBytes:
+      return limits.header_bytes;
     case Quota::kHeldBytes:
       return limits.held_bytes;
     case Quota::kPublishedBytes:
@@ -137,6 +149,47 @@ void QuotaBook::Add(Uid uid, Quota what, uint64_t amount) {
 void QuotaBook::Remove(Uid uid, Quota what, uint64_t amount) {
   Take(users_[uid].amounts, what, amount);
   Tidy(uid);
+}
+
+absl::Status QuotaBook::CheckFiles(
+    Uid uid, const std::vector<FileIdentity>& files) const {
+  const Holdings& held = Of(uid);
+  std::set<FileIdentity> more;
+  for (const FileIdentity& file : files) {
+    if (!held.files.contains(file)) more.insert(file);
+  }
+  if (more.empty()) return absl::OkStatus();
+  const uint64_t descriptors = more.size() * kDescriptorsOfAFile;
+  HOIST_RETURN_IF_ERROR(Check(uid, Quota::kDescriptors, descriptors));
+  if (!Over(descriptors_, descriptors, options_.descriptors_of_all)) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "hoistd has ", descriptors_, " of ", options_.descriptors_of_all,
+      " descriptors in use for model files, and this model's need ",
+      descriptors,
+      " more; forget a model, or raise hoistd's LimitNOFILE (systemd), ulimit "
+      "-n elsewhere"));
+}
+
+void QuotaBook::UseFiles(Uid uid, const std::vector<FileIdentity>& files) {
+  for (const FileIdentity& file : files) {
+    if (users_[uid].files[file]++ > 0) continue;
+    Add(uid, Quota::kDescriptors, kDescriptorsOfAFile);
+    descriptors_ += kDescriptorsOfAFile;
+  }
+}
+
+void QuotaBook::UnuseFiles(Uid uid, const std::vector<FileIdentity>& files) {
+  for (const FileIdentity& file : files) {
+    Holdings& holdings = users_[uid];
+    const auto use = holdings.files.find(file);
+    HOIST_CHECK(use != holdings.files.end());
+    if (--use->second > 0) continue;
+    holdings.files.erase(use);
+    descriptors_ -= kDescriptorsOfAFile;
+    Remove(uid, Quota::kDescriptors, kDescriptorsOfAFile);
+  }
 }
 
 void QuotaBook::AddRing(Uid uid, DeviceIndex device, uint64_t bytes) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/tensor.h"
 
 namespace hoistd {
 
@@ -24,6 +25,8 @@ struct QuotaLimits {
   uint64_t sessions = kNone;
   uint64_t plans = kNone;
   uint64_t models = kNone;
+  uint64_t descriptors = kNone;
+  uint64_t header_bytes = kNone;
   uint64_t held_bytes = kNone;
   uint64_t published_bytes = kNone;
   std::vector<uint64_t> device_bytes;  // One a device; kNone where it ends.
@@ -33,10 +36,23 @@ struct QuotaOptions {
   QuotaLimits each;  // Of every user, but for
   std::vector<Uid> trusted;
   QuotaLimits of_trusted;
+  // Of all users' model files together.
+  uint64_t descriptors_of_all = QuotaLimits::kNone;
 };
 
 // What the keys of [quota] count, but for device_bytes.
-enum class Quota { kSessions, kPlans, kModels, kHeldBytes, kPublishedBytes };
+enum class Quota {
+  kSessions,
+  kPlans,
+  kModels,
+  kDescriptors,
+  kHeaderBytes,
+  kHeldBytes,
+  kPublishedBytes
+};
+
+// An open file may take two: one for direct reads, one for all else.
+inline constexpr uint64_t kDescriptorsOfAFile = 2;
 
 // What one user holds.
 struct Holdings {
@@ -49,6 +65,8 @@ struct Holdings {
   std::map<Quota, uint64_t> amounts;             // Those that are not 0.
   std::map<DeviceIndex, uint64_t> device_bytes;  // Likewise.
   std::map<CopyRef, Use> uses;  // Of copies on devices, and held on the host.
+  // How many of the user's models are read from each file. It is open once.
+  std::map<FileIdentity, uint32_t> files;
 
   uint64_t Of(Quota what) const;
   uint64_t On(DeviceIndex device) const;
@@ -70,6 +88,13 @@ class QuotaBook {
   void Add(Uid uid, Quota what, uint64_t amount);
   // The user holds so much of it.
   void Remove(Uid uid, Quota what, uint64_t amount);
+  // The same of files that are to be kept open; those that the user's models
+  // have in use already cost nothing.
+  absl::Status CheckFiles(Uid uid,
+                          const std::vector<FileIdentity>& files) const;
+  // One more, or one less, of the user's models is read from them.
+  void UseFiles(Uid uid, const std::vector<FileIdentity>& files);
+  void UnuseFiles(Uid uid, const std::vector<FileIdentity>& files);
   // Device memory that is no copy: a ring.
   void AddRing(Uid uid, DeviceIndex device, uint64_t bytes);
   void RemoveRing(Uid uid, DeviceIndex device, uint64_t bytes);
@@ -92,6 +117,7 @@ class QuotaBook {
   const QuotaOptions options_;
   const Holdings nothing_;
   std::map<Uid, Holdings> users_;
+  uint64_t descriptors_ = 0;  // Of all users.
 };
 
 }  // namespace hoistd

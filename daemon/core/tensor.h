@@ -62,7 +62,7 @@ struct FileIdentity {
   int64_t ctime_ns = 0;
   Fingerprint header_hash = {};  // XXH3-128 of the safetensors header.
 
-  bool operator==(const FileIdentity&) const = default;
+  auto operator<=>(const FileIdentity&) const = default;
 };
 
 enum class Readers { kOwner, kEveryone };

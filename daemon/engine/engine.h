@@ -18,6 +18,7 @@
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/note_ring.h"
+#include "daemon/engine/open_files.h"
 #include "daemon/engine/read_ahead.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
@@ -132,6 +133,9 @@ class Engine final : public EngineApi {
   void Handle(absl::AnyInvocable<void(Effects&)>& event);
   void Carry(Effects effects);
   RequestId Await(SessionId session, OnReply on_reply);
+  // On an opener's thread.
+  void OpenIn(SessionId session, Uid owner, RegisterModelArgs args,
+              Done<ModelPtr> done);
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
   CopyRef PlaceOf(const StageArgs& args, bool shared) const;
@@ -155,13 +159,15 @@ class Engine final : public EngineApi {
   uint64_t moving_ = 0;       // Transfers under way.
   uint64_t slow_events_ = 0;  // That took more than kSlowEvent.
   absl::Duration longest_event_;
+  uint64_t opening_ = 0;  // Models with the openers.
+  uint64_t next_opener_ = 0;
+
+  OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 
   mutable absl::Mutex mu_;
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t next_opener_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t opening_ ABSL_GUARDED_BY(mu_) = 0;  // Models with the openers.
-  Worker openers_[2];                          // They post: gone before mu_.
+  Worker openers_[2];  // They post: gone before mu_.
   // One a device. They copy into the node's slabs and post: gone before both.
   std::vector<std::unique_ptr<Streamer>> streamers_;
   std::thread thread_;

@@ -37,32 +37,37 @@ void Engine::CloseSession(SessionId session) {
 // Opening and parsing may wait for a disk, so that is done elsewhere.
 void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
                            Done<ModelPtr> done) {
-  uint64_t opener;
-  {
-    absl::MutexLock lock(&mu_);
-    opener = next_opener_++ % std::size(openers_);
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects&) mutable {
+    const Peer* peer = node_.PeerOf(session);
+    if (peer == nullptr) {
+      return done(absl::NotFoundError("the session is closed"));
+    }
     ++opening_;
-  }
-  openers_[opener].Post([this, session, args = std::move(args),
-                         done = std::move(done)]() mutable {
-    const std::optional<Readers> readers = args.readers;
-    absl::StatusOr<OpenedModel> opened =
-        OpenModel(std::move(args), parts_.files);
-    Post([this, session, readers, opened = std::move(opened),
-          done = std::move(done)](Effects& effects) mutable {
-      {
-        absl::MutexLock lock(&mu_);
-        --opening_;
-      }
-      if (!opened.ok()) return done(opened.status());
-      absl::StatusOr<ModelPtr> model =
-          node_.AddModel(session, opened->spec, readers, effects);
-      // Attached to the same model: its own files serve.
-      if (model.ok() && (*model)->spec == opened->spec) {
-        mover_->AddFiles((*model)->id, std::move(opened->files));
-      }
-      done(std::move(model));
+    Worker& opener = openers_[next_opener_++ % std::size(openers_)];
+    opener.Post([this, session, owner = peer->uid, args = std::move(args),
+                 done = std::move(done)]() mutable {
+      OpenIn(session, owner, std::move(args), std::move(done));
     });
+  });
+}
+
+void Engine::OpenIn(SessionId session, Uid owner, RegisterModelArgs args,
+                    Done<ModelPtr> done) {
+  const std::optional<Readers> readers = args.readers;
+  absl::StatusOr<OpenedModel> opened =
+      OpenModel(owner, std::move(args), parts_.files, open_files_);
+  Post([this, session, readers, opened = std::move(opened),
+        done = std::move(done)](Effects& effects) mutable {
+    --opening_;
+    if (!opened.ok()) return done(opened.status());
+    absl::StatusOr<ModelPtr> model =
+        node_.AddModel(session, opened->spec, readers, effects);
+    // Attached to the same model: its own files serve.
+    if (model.ok() && (*model)->spec == opened->spec) {
+      mover_->AddFiles((*model)->id, std::move(opened->files));
+    }
+    done(std::move(model));
   });
 }
 

@@ -12,12 +12,36 @@
 namespace hoistd {
 namespace {
 
-absl::StatusOr<ShardHeader> ReadHeader(const SourceFile& file) {
+// The headers of one model's files, as far as they are read.
+class HeaderReader {
+ public:
+  HeaderReader(Uid owner, OpenFiles& open) : owner_(owner), open_(open) {}
+
+  absl::StatusOr<ShardHeader> Read(const SourceFile& file);
+
+ private:
+  const Uid owner_;
+  OpenFiles& open_;
+  uint64_t bytes_ = 0;
+  uint64_t tensors_ = 0;
+  std::optional<OpenFiles::Turn> turn_;  // Once they are large.
+};
+
+absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
   const uint64_t prefix =
       std::min<uint64_t>(file.bytes(), kSafetensorsLengthBytes);
   HOIST_ASSIGN_OR_RETURN(const std::string first, file.ReadPrefix(0, prefix));
   HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
                          SafetensorsHeaderBytes(first, file.bytes()));
+  bytes_ += bytes;
+  if (bytes_ > kMaxHeaderBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the headers of the model's files take more than ", kMaxHeaderBytes,
+        " bytes; register them as several models"));
+  }
+  if (bytes_ > kSmallHeaderBytes && !turn_.has_value()) {
+    turn_.emplace(open_.TakeTurn(owner_));
+  }
   HOIST_ASSIGN_OR_RETURN(const std::string json,
                          file.ReadPrefix(kSafetensorsLengthBytes, bytes));
   ShardHeader shard;
@@ -27,6 +51,12 @@ absl::StatusOr<ShardHeader> ReadHeader(const SourceFile& file) {
       Xxh3(std::as_bytes(std::span<const char>(json.data(), json.size())));
   HOIST_ASSIGN_OR_RETURN(shard.header,
                          ParseSafetensorsHeader(json, file.bytes()));
+  tensors_ += shard.header.tensors.size();
+  if (tensors_ > kMaxTensors) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the model's files hold more than ", kMaxTensors,
+                     " tensors; register them as several models"));
+  }
   return shard;
 }
 
@@ -46,8 +76,9 @@ absl::StatusOr<SafetensorsIndex> ReadIndex(OpenFile index) {
 
 }  // namespace
 
-absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
-                                      const SourceFileOptions& options) {
+absl::StatusOr<OpenedModel> OpenModel(Uid owner, RegisterModelArgs args,
+                                      const SourceFileOptions& options,
+                                      OpenFiles& open) {
   BuildModelArgs build;
   build.name = std::move(args.name);
   build.joined = std::move(args.joined);
@@ -58,16 +89,17 @@ absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
     if (!index.ok()) return Annotate(index.status(), name);
     build.index = *std::move(index);
   }
-  std::map<std::string, SourceFile> opened;
+  HeaderReader headers(owner, open);
+  std::map<std::string, std::shared_ptr<const SourceFile>> opened;
   for (OpenFile& shard : args.shards) {
     const std::string name = shard.name;
     absl::StatusOr<SourceFile> file =
         SourceFile::Open(std::move(shard.fd), name, options);
     if (!file.ok()) return Annotate(file.status(), name);
-    absl::StatusOr<ShardHeader> header = ReadHeader(*file);
+    absl::StatusOr<ShardHeader> header = headers.Read(*file);
     if (!header.ok()) return Annotate(header.status(), name);
     build.shards.push_back(*std::move(header));
-    if (!opened.emplace(name, *std::move(file)).second) {
+    if (!opened.emplace(name, open.Share(owner, *std::move(file))).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("file ", Quoted(name), " was given twice"));
     }
@@ -76,7 +108,7 @@ absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
   HOIST_ASSIGN_OR_RETURN(model.spec, BuildModel(std::move(build)));
   auto files = std::make_shared<SourceFiles>();
   for (const std::string& name : model.spec->files) {
-    files->push_back(std::move(opened.at(name)));
+    files->push_back(opened.at(name));
   }
   model.files = std::move(files);
   return model;

@@ -4,8 +4,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
 #include "daemon/core/model.h"
 #include "daemon/core/requests.h"
+#include "daemon/core/safetensors.h"
+#include "daemon/engine/open_files.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
 
@@ -17,9 +20,18 @@ struct OpenedModel {
 };
 
 // Reads the headers of a model's files and builds the model. Blocks on the
-// disk. Errors name the file as the caller did.
-absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
-                                      const SourceFileOptions& options);
+// disk. Errors name the file as the caller did. The files are `owner`'s: those
+// that are in `open` already are not opened twice.
+//
+// Bounds: headers of kMaxHeaderBytes and kMaxTensors tensors a model
+//         (ResourceExhausted). Of one owner's models with headers of more than
+//         kSmallHeaderBytes one is read at a time, since one of the largest
+//         takes more than 1 GiB of memory meanwhile.
+inline constexpr uint64_t kMaxHeaderBytes = uint64_t{128} << 20;
+inline constexpr uint64_t kSmallHeaderBytes = uint64_t{4} << 20;
+absl::StatusOr<OpenedModel> OpenModel(Uid owner, RegisterModelArgs args,
+                                      const SourceFileOptions& options,
+                                      OpenFiles& open);
 
 }  // namespace hoistd
 

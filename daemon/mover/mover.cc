@@ -35,8 +35,8 @@ class GroupRead {
  private:
   // A file that changed while it was read gave bytes of no one version.
   absl::Status Result() ABSL_LOCKS_EXCLUDED(mu_) {
-    for (const SourceFile& file : *files_) {
-      HOIST_RETURN_IF_ERROR(file.CheckUnchanged());
+    for (const auto& file : *files_) {
+      HOIST_RETURN_IF_ERROR(file->CheckUnchanged());
     }
     absl::MutexLock lock(&mu_);
     return first_error_;
@@ -163,7 +163,7 @@ void Mover::ReadFiles(const Transfer& transfer) {
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
   for (PlannedRead& read : reads) {
     ReadRequest request;
-    request.file = (*files->second)[read.file].io();
+    request.file = (*files->second)[read.file]->io();
     request.offset = read.offset;
     request.into = std::move(read.into);
     parts_.io->Read(std::move(request),

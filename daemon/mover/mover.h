@@ -28,8 +28,9 @@
 
 namespace hoistd {
 
-// A model's open files, as SourceRun::file counts them.
-using SourceFiles = std::vector<SourceFile>;
+// A model's open files, as SourceRun::file counts them; shared with its owner's
+// other models that are read from them.
+using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 
 struct MoverParts {
   std::span<std::byte> host;  // The host pool.

@@ -138,7 +138,8 @@ absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
                                               std::string name,
                                               std::vector<uint64_t> pages,
                                               uint8_t content,
-                                              std::optional<Readers> readers) {
+                                              std::optional<Readers> readers,
+                                              std::vector<FileIdentity> files) {
   auto spec = std::make_shared<ModelSpec>();
   Sha256 hasher;
   hasher.String(name).Number(content);
@@ -147,6 +148,11 @@ absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
     spec->image_bytes += pages[g] * kPage;
     hasher.Number(pages[g]);
   }
+  for (const auto& group : spec->groups) {
+    spec->book_bytes += BookBytesOf(*group);
+  }
+  for (const FileIdentity& file : files) hasher.Number(file.inode);
+  spec->identities = std::move(files);
   spec->name = std::move(name);
   spec->content = hasher.Finish();
   spec->fingerprint = FingerprintOf(spec->content);

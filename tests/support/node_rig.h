@@ -60,7 +60,8 @@ class NodeRig {
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
                                        std::vector<uint64_t> pages,
                                        uint8_t content = 0,
-                                       std::optional<Readers> readers = {});
+                                       std::optional<Readers> readers = {},
+                                       std::vector<FileIdentity> files = {});
   ModelId AddModel(SessionId session, std::string name,
                    std::vector<uint64_t> pages);
   RequestId Publish(SessionId session, std::string model, std::string group,

@@ -200,6 +200,7 @@ void NodeRig::CheckQuotas() const {
   for (const auto& [uid, holdings] : book.users()) {
     // What plans hold may be more, by what is urgent.
     for (const Quota what : {Quota::kSessions, Quota::kPlans, Quota::kModels,
+                             Quota::kDescriptors, Quota::kHeaderBytes,
                              Quota::kPublishedBytes}) {
       EXPECT_LE(holdings.Of(what), book.LimitOf(uid, what));
     }

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
-                 extra="", backend="emulated", mode="0660"):
+                 extra="", backend="emulated", mode="0660", limits=None):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
@@ -40,7 +40,7 @@ sink = "stderr"
         self.log = open(self.path / "log", "wb+")
         self.process = subprocess.Popen(
             [binary, "--config", str(config)], stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT)
+            stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=limits)
 
     def log_text(self):
         self.log.flush()

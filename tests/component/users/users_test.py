@@ -7,6 +7,7 @@ and keeps it, until OTHER has been served as if nobody else were there.
 
 import os
 import pathlib
+import resource
 import signal
 import socket
 import sys
@@ -50,9 +51,12 @@ def start_as(uid, work):
 @unittest.skipIf(os.getuid() != 0, "needs root, to be several users")
 @unittest.skipIf(np is None, "needs NumPy")
 class Users(unittest.TestCase):
-    def start(self, extra=""):
+    def start(self, extra="", limit=None):
+        def few_descriptors():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
         self.daemon = RealDaemon(HOISTD, pool=16 * MIB, slab=2 * MIB,
-                                 host=32 * MIB, extra=extra, mode="0666")
+                                 host=32 * MIB, extra=extra, mode="0666",
+                                 limits=few_descriptors if limit else None)
         self.addCleanup(self.daemon.stop)
         pathlib.Path(self.daemon.folder.name).chmod(0o755)
         self.connect().close()
@@ -133,6 +137,60 @@ class Users(unittest.TestCase):
             session.forget(session.model("name-3"))
             session.register(path, "another")
         self.served(EVIL, forget)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
+
+    def test_names_of_one_file_cost_no_descriptors(self):
+        self.start()
+        path = f"{self.daemon.folder.name}/one.safetensors"
+        write_safetensors(path, {"w": ("U8", [4096], bytes(4096))})
+
+        def names(session):
+            for number in range(500):
+                session.register(path, f"name-{number}")
+            with session.stage(session.model("name-7")["model"]) as lease:
+                assert not lease["w"].numpy().any()
+        before = self.descriptors()
+        self.served(EVIL, names)
+        self.assertLess(self.descriptors(), before + 20)
+
+    def files(self, count):
+        paths = [f"{self.daemon.folder.name}/{number}.safetensors"
+                 for number in range(count)]
+        for path in paths:
+            write_safetensors(path, {"w": ("U8", [4096], bytes(4096))})
+        return paths
+
+    def test_descriptors(self):
+        # As many as hoistd may have at all, so that "auto" must do.
+        self.start(limit=400)
+        paths = self.files(200)
+
+        def take(kept):
+            with self.connect() as session:
+                for path in paths:
+                    session.register(path)
+        said = self.refusal(take, "quota.descriptors")
+        self.assertIn("holds 100 of 100", said)
+        self.assertLess(self.descriptors(), 300)
+
+    def test_header_bytes(self):
+        self.start("[quota]\nheader_bytes = \"16MiB\"")
+        # 20,000 tensors, of no bytes each.
+        header = ",".join(
+            f'"{number}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+            for number in range(20_000))
+        header = f"{{{header}}}".encode()
+        path = f"{self.daemon.folder.name}/large.safetensors"
+        pathlib.Path(path).write_bytes(
+            len(header).to_bytes(8, "little") + header)
+
+        def take(kept):
+            with self.connect() as session:
+                for number in range(100):
+                    session.register(path, f"name-{number}")
+        self.refusal(take, "quota.header_bytes")
 
     def test_published_bytes(self):
         self.start()

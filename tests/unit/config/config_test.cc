@@ -84,6 +84,8 @@ readers = "everyone"
 sessions = 1
 plans = 2
 models = 3
+descriptors = 4
+header_bytes = "5MiB"
 held_bytes = "50%"
 published_bytes = "3GiB"
 device_bytes = 4096
@@ -115,6 +117,8 @@ sink = "stderr"
   EXPECT_EQ(config.quota.sessions, 1u);
   EXPECT_EQ(config.quota.plans, 2u);
   EXPECT_EQ(config.quota.models, 3u);
+  EXPECT_EQ(config.quota.descriptors, 4u);
+  EXPECT_EQ(config.quota.header_bytes, uint64_t{5} << 20);
   EXPECT_EQ(config.quota.held_bytes, SizeOrPercent{.percent = 50});
   EXPECT_EQ(config.quota.published_bytes,
             SizeOrPercent{.bytes = uint64_t{3} << 30});
@@ -177,6 +181,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: log.level: ", "\"warning\""},
         Refusal{"[quota]\nsessions = 0\n",
                 "x.toml:2: quota.sessions: ", "1 to 1000000"},
+        Refusal{"[quota]\ndescriptors = 0\n",
+                "x.toml:2: quota.descriptors: ", "\"auto\""},
+        Refusal{"[quota]\nheader_bytes = \"5%\"\n",
+                "x.toml:2: quota.header_bytes: ", "\"auto\""},
         Refusal{"[quota]\ndevice_bytes = \"120%\"\n",
                 "x.toml:2: quota.device_bytes: ", "\"50%\""},
         Refusal{"[quota]\nheld_bytes = 0\n",

@@ -2,6 +2,7 @@
 // compares the totals with a recount after every step.
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -17,6 +18,7 @@ using testing::IsOk;
 using testing::kPage;
 using testing::NodeRig;
 using testing::NodeRigOptions;
+using ::testing::Not;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
@@ -73,6 +75,76 @@ TEST(NodeQuota, AModelTooManyIsRefusedUntilOneIsForgotten) {
   EXPECT_THAT(rig.TryAddModel(again, "d", {1}), StatusIs(kExhausted));
   ASSERT_OK(rig.Forget(first));
   EXPECT_OK(rig.TryAddModel(again, "d", {1}));
+}
+
+std::vector<FileIdentity> Files(uint64_t first, uint64_t count) {
+  std::vector<FileIdentity> files;
+  for (uint64_t i = 0; i < count; ++i) files.push_back({.inode = first + i});
+  return files;
+}
+
+TEST(NodeQuota, FilesOfModelsCountOnceHoweverManyModelsAreReadFromThem) {
+  NodeRig rig(With({.descriptors = 8}));
+  const SessionId ada = rig.Open(kAda);
+  const auto add = [&](SessionId who, const std::string& name,
+                       std::vector<FileIdentity> files) {
+    return rig.TryAddModel(who, name, {1}, 0, std::nullopt, std::move(files));
+  };
+  const auto first = add(ada, "a", Files(1, 2));
+  ASSERT_OK(first);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK(add(ada, absl::StrCat("again", i), Files(1, 2)));
+  }
+  const auto second = add(ada, "b", Files(2, 3));  // Two more.
+  ASSERT_OK(second);
+  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).Of(Quota::kDescriptors), 8u);
+  EXPECT_THAT(add(ada, "c", Files(9, 1)),
+              StatusIs(kExhausted, AllOf(HasSubstr("uid 1000 holds 8 of 8"),
+                                         HasSubstr("quota.descriptors"))));
+  ASSERT_OK(add(ada, "d", Files(4, 1)));  // It is open already.
+  ASSERT_OK(add(rig.Open(kBob), "c", Files(9, 4)));
+  // A file stays open for the other models that are read from it.
+  ASSERT_OK(rig.Forget((*first)->id));
+  EXPECT_THAT(add(ada, "c", Files(9, 1)), StatusIs(kExhausted));
+  ASSERT_OK(rig.Forget((*second)->id));  // Inode 3 goes.
+  EXPECT_OK(add(ada, "c", Files(9, 1)));
+}
+
+TEST(NodeQuota, FilesOfAllUsersLeaveDescriptorsToSessions) {
+  NodeRigOptions options = With({.descriptors = 8});
+  options.quota.descriptors_of_all = 10;
+  NodeRig rig(options);
+  const auto add = [&](SessionId who, std::vector<FileIdentity> files) {
+    return rig.TryAddModel(who, "m", {1}, 0, std::nullopt, std::move(files));
+  };
+  const auto adas = add(rig.Open(kAda), Files(1, 4));
+  ASSERT_OK(adas);
+  const SessionId bob = rig.Open(kBob);
+  const auto refused = add(bob, Files(1, 2));
+  EXPECT_THAT(refused, StatusIs(kExhausted, AllOf(HasSubstr("8 of 10"),
+                                                  HasSubstr("LimitNOFILE"))));
+  EXPECT_THAT(refused.status().message(), Not(HasSubstr("1000")));
+  ASSERT_OK(rig.Forget((*adas)->id));
+  EXPECT_OK(add(bob, Files(1, 2)));
+}
+
+TEST(NodeQuota, TensorsOfModelsCountUntilTheyAreForgotten) {
+  Group group;
+  group.name = "g0";
+  const uint64_t each = BookBytesOf(group);
+  NodeRig rig(With({.header_bytes = 3 * each}));
+  const SessionId ada = rig.Open(kAda);
+  const ModelId first = rig.AddModel(ada, "a", {1, 1});
+  EXPECT_THAT(rig.TryAddModel(ada, "b", {1, 1}),
+              StatusIs(kExhausted, HasSubstr("quota.header_bytes")));
+  rig.Published(ada, "p", "g0", 1);
+  const RequestId another = rig.Publish(ada, "p", "g1", 1);
+  rig.FinishAll();
+  EXPECT_THAT(rig.AnswerTo(another)->status,
+              StatusIs(kExhausted, HasSubstr("quota.header_bytes")));
+  rig.AddModel(rig.Open(kBob), "b", {1, 1});
+  ASSERT_OK(rig.Forget(first));
+  rig.Published(ada, "p", "g1", 1);
 }
 
 TEST(NodeQuota, APlanTooManyIsRefusedUntilOneIsFreed) {

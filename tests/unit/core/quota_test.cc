@@ -49,6 +49,8 @@ TEST(QuotaBook, EachRefusalNamesItsKeyAndItsUser) {
   options.each = {.sessions = 0,
                   .plans = 0,
                   .models = 0,
+                  .descriptors = 0,
+                  .header_bytes = 0,
                   .held_bytes = 0,
                   .published_bytes = 0,
                   .device_bytes = {0}};
@@ -57,6 +59,8 @@ TEST(QuotaBook, EachRefusalNamesItsKeyAndItsUser) {
       {Quota::kSessions, "quota.sessions"},
       {Quota::kPlans, "quota.plans"},
       {Quota::kModels, "quota.models"},
+      {Quota::kDescriptors, "quota.descriptors"},
+      {Quota::kHeaderBytes, "quota.header_bytes"},
       {Quota::kHeldBytes, "quota.held_bytes"},
       {Quota::kPublishedBytes, "quota.published_bytes"}};
   for (const auto& [what, key] : keys) {

@@ -1,0 +1,123 @@
+#include "daemon/engine/open_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/engine/model_opener.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::StatusIs;
+using testing::TempDir;
+using testing::WriteFile;
+
+constexpr Uid kAda(1000), kBob(1001);
+
+SourceFile Opened(const std::string& path) {
+  return *SourceFile::Open(
+      hoist::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)), path,
+      {.mode = ReadMode::kBuffered});
+}
+
+TEST(OpenFiles, AnOwnersSameFileIsOpenOnceUntilTheLastUseEnds) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/f", other = dir.path() + "/g";
+  ASSERT_OK(WriteFile(path, "some"));
+  ASSERT_OK(WriteFile(other, "some"));
+  OpenFiles files;
+  auto first = files.Share(kAda, Opened(path));
+  const std::weak_ptr<const SourceFile> gone = first;
+  EXPECT_EQ(files.Share(kAda, Opened(path)), first);
+  EXPECT_NE(files.Share(kAda, Opened(other)), first);
+  EXPECT_NE(files.Share(kBob, Opened(path)), first);
+  first.reset();
+  EXPECT_TRUE(gone.expired());
+  EXPECT_NE(files.Share(kAda, Opened(path)), nullptr);
+}
+
+TEST(OpenFiles, AFileThatChangedIsAnother) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/f";
+  ASSERT_OK(WriteFile(path, "some"));
+  OpenFiles files;
+  const auto first = files.Share(kAda, Opened(path));
+  ASSERT_OK(WriteFile(path, "other"));
+  const auto second = files.Share(kAda, Opened(path));
+  EXPECT_NE(second, first);
+  EXPECT_OK(second->CheckUnchanged());
+}
+
+TEST(OpenFiles, OneThreadOfAnOwnerHasTheTurnAndOthersTheirOwn) {
+  OpenFiles files;
+  std::atomic<int> at_once = 0;
+  std::vector<std::thread> threads;
+  const OpenFiles::Turn bobs = files.TakeTurn(kBob);
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 100; ++k) {
+        const OpenFiles::Turn turn = files.TakeTurn(kAda);
+        EXPECT_EQ(at_once.fetch_add(1), 0);
+        at_once.fetch_sub(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+RegisterModelArgs Shards(const TempDir& dir, int count, size_t padding) {
+  RegisterModelArgs args;
+  args.name = "m";
+  for (int i = 0; i < count; ++i) {
+    const std::string name = std::to_string(i);
+    const std::string path = dir.path() + "/" + name;
+    EXPECT_OK(WriteFile(
+        path, testing::WithLength("{\"t" + name +
+                                  "\":{\"dtype\":\"U8\",\"shape\":[0],"
+                                  "\"data_offsets\":[0,0]}" +
+                                  std::string(padding, ' ') + "}")));
+    args.shards.push_back(
+        {name, hoist::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC))});
+  }
+  return args;
+}
+
+TEST(OpenModel, HeadersOfAModelAreBoundedTogether) {
+  const TempDir dir;
+  OpenFiles files;
+  EXPECT_THAT(OpenModel(kAda, Shards(dir, 2, 70'000'000), {}, files),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("as several models")));
+  // The turn was given back.
+  ASSERT_OK(OpenModel(kAda, Shards(dir, 1, kSmallHeaderBytes), {}, files));
+}
+
+TEST(OpenModel, ALargeHeaderWaitsForItsOwnersTurnAlone) {
+  const TempDir dir;
+  OpenFiles files;
+  auto turn = std::make_unique<OpenFiles::Turn>(files.TakeTurn(kAda));
+  ASSERT_OK(OpenModel(kBob, Shards(dir, 1, kSmallHeaderBytes), {}, files));
+  ASSERT_OK(OpenModel(kAda, Shards(dir, 1, 0), {}, files));
+  std::atomic<bool> given = false;
+  std::thread waits([&, args = Shards(dir, 1, kSmallHeaderBytes)]() mutable {
+    EXPECT_OK(OpenModel(kAda, std::move(args), {}, files));
+    EXPECT_TRUE(given);
+  });
+  given = true;
+  turn.reset();
+  waits.join();
+}
+
+}  // namespace
+}  // namespace hoistd
