@@ -166,11 +166,11 @@ uint64_t DescriptorLimit() {
 
 // Root and hoistd's own user run most nodes' workers, and as admins could take
 // all there is anyway: only what is set in hoistd.toml bounds their bytes.
-QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
+QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
                       const std::vector<uint64_t>& device_pools) {
   // What plans may hold in all: Node::HoldableBytes.
   const uint64_t holdable = host_pool / 5 * 4;
-  const auto fill = [&](bool trusted) {
+  const auto fill = [&](const QuotaConfig& config, bool trusted) {
     const auto bytes = [&](const std::optional<SizeOrPercent>& set,
                            uint64_t whole, uint64_t shared) {
       if (set.has_value()) return set->Of(whole);
@@ -192,9 +192,13 @@ QuotaOptions QuotasOf(const QuotaConfig& config, uint64_t host_pool,
     return limits;
   };
   QuotaOptions options;
-  options.each = fill(/*trusted=*/false);
+  options.each = fill(all.quota, /*trusted=*/false);
   options.trusted = {Uid(0), Uid(geteuid())};
-  options.of_trusted = fill(/*trusted=*/true);
+  options.of_trusted = fill(all.quota, /*trusted=*/true);
+  for (const TenantConfig& tenant : all.tenants) {
+    options.of_tenants[*User::Tenant(tenant.name)] =
+        fill(tenant.quota, /*trusted=*/false);
+  }
   // The rest is for sessions, calls, and files that are being opened.
   options.descriptors_of_all = DescriptorLimit() / 2;
   return options;
@@ -219,13 +223,18 @@ struct Hoistd::Parts {
   std::unique_ptr<IoEngine> io;
   std::unique_ptr<SpillStore> store;
   std::unique_ptr<Engine> engine;
-  std::unique_ptr<SessionServer> sessions;
-  std::unique_ptr<RpcServer> rpc;
+  // Of server.socket, then of each tenant's.
+  std::vector<std::unique_ptr<SessionServer>> sessions;
+  std::vector<std::unique_ptr<RpcServer>> rpc;
   std::string summary;
 
   absl::Status OpenTiers(std::vector<std::string>& notes);
   absl::Status StartEngine(std::vector<std::string> notes);
   absl::Status Serve(hoist::UniqueFd session_fd);
+  absl::Status ServeSessions(SessionServerOptions options,
+                             const std::string& group);
+  absl::Status ServeCalls(RpcOptions options);
+  absl::Status ServeTenant(const TenantConfig& tenant, const InstanceId& id);
   std::vector<Device*> DevicePointers() const;
 };
 
@@ -284,7 +293,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
         {device->info(), pool, std::min(config.device.slab_bytes, pool)});
     served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
   }
-  parts.node.quota = QuotasOf(config.quota, parts.node.host_capacity_bytes,
+  parts.node.quota = QuotasOf(config, parts.node.host_capacity_bytes,
                               parts.node.device_capacity_bytes);
   parts.mover.host = host->span();
   parts.mover.io = io.get();
@@ -306,36 +315,72 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   return absl::OkStatus();
 }
 
-absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
-  const ServerConfig& server = config.server;
-  SessionServerOptions options;
-  options.socket.path = server.socket;
-  options.socket.mode = server.socket_mode;
-  options.socket.group = GroupId(server.group);
-  options.listen_fd = std::move(session_fd);
-  options.admin_group = GroupId(server.admin_group);
-  options.max_sessions = server.max_sessions;
+absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
+                                          const std::string& group) {
+  options.socket.group = GroupId(group);
+  if (!group.empty() && !options.socket.group.has_value()) {
+    return absl::NotFoundError(absl::StrCat(
+        "server.group: this host has no group \"", group,
+        "\"; make it (deploy/sysusers.d/hoist.conf), or set it to \"\""));
+  }
+  options.max_sessions = config.server.max_sessions;
   // At least what a message carries.
   options.connection.max_in_flight_fds_of_uid =
       std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
                            options.connection.max_in_flight_fds_of_uid);
-  options.instance_id = NewInstanceId();
-  if (!server.group.empty() && !options.socket.group.has_value()) {
-    return absl::NotFoundError(absl::StrCat(
-        "server.group: this host has no group \"", server.group,
-        "\"; make it (deploy/sysusers.d/hoist.conf), or set it to \"\""));
-  }
-  HOIST_ASSIGN_OR_RETURN(sessions,
+  HOIST_ASSIGN_OR_RETURN(auto server,
                          SessionServer::Create(std::move(options), *engine));
+  sessions.push_back(std::move(server));
+  return absl::OkStatus();
+}
+
+absl::Status Hoistd::Parts::ServeCalls(RpcOptions options) {
+  options.model_roots = config.models.roots;
+  options.max_publish_bytes = host->bytes();
+  HOIST_ASSIGN_OR_RETURN(auto server,
+                         RpcServer::Create(std::move(options), *engine));
+  rpc.push_back(std::move(server));
+  return absl::OkStatus();
+}
+
+absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
+  const ServerConfig& server = config.server;
+  const InstanceId id = NewInstanceId();
+  SessionServerOptions options;
+  options.socket.path = server.socket;
+  options.socket.mode = server.socket_mode;
+  options.listen_fd = std::move(session_fd);
+  options.admin_group = GroupId(server.admin_group);
+  options.instance_id = id;
+  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
   RpcOptions calls;
   calls.socket = server.grpc_socket;
   calls.socket_mode = server.socket_mode;
   calls.group = server.group;
   calls.admin_group = server.admin_group;
-  calls.model_roots = config.models.roots;
-  calls.max_publish_bytes = host->bytes();
-  HOIST_ASSIGN_OR_RETURN(rpc, RpcServer::Create(std::move(calls), *engine));
+  HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls)));
+  for (const TenantConfig& tenant : config.tenants) {
+    HOIST_RETURN_IF_ERROR(Annotate(ServeTenant(tenant, id),
+                                   absl::StrCat("tenant ", tenant.name)));
+  }
   return absl::OkStatus();
+}
+
+absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant,
+                                        const InstanceId& id) {
+  SessionServerOptions options;
+  options.tenant = User::Tenant(tenant.name);
+  options.socket.path = tenant.socket;
+  options.socket.mode = tenant.socket_mode;
+  options.instance_id = id;
+  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), tenant.group));
+  if (tenant.grpc_socket.empty()) return absl::OkStatus();
+  RpcOptions calls;
+  calls.tenant = User::Tenant(tenant.name);
+  calls.socket = tenant.grpc_socket;
+  calls.socket_mode = tenant.socket_mode;
+  calls.group = tenant.group;
+  return ServeCalls(std::move(calls));
 }
 
 Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -357,8 +402,12 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
 }
 
 Hoistd::~Hoistd() {
-  if (parts_->rpc != nullptr) parts_->rpc->Shutdown(absl::Seconds(1));
-  if (parts_->sessions != nullptr) parts_->sessions->Shutdown();
+  // All calls together have a second to end.
+  const absl::Time end = parts_->clock.Now() + absl::Seconds(1);
+  for (const auto& rpc : parts_->rpc) {
+    rpc->Shutdown(std::max(absl::ZeroDuration(), end - parts_->clock.Now()));
+  }
+  for (const auto& sessions : parts_->sessions) sessions->Shutdown();
   parts_->relay.Connect(nullptr);
 }
 

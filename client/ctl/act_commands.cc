@@ -163,9 +163,9 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
     for (const v1::SessionStatus& holder : progress.holders()) {
       output.out << "  session " << holder.id() << " ("
                  << Shown(holder.client_name()) << ", pid " << holder.pid()
-                 << ", uid " << holder.uid() << "): " << holder.leases()
-                 << " leases, " << HumanBytes(holder.leased_bytes())
-                 << std::endl;
+                 << ", user " << UserName(holder.tenant(), holder.uid())
+                 << "): " << holder.leases() << " leases, "
+                 << HumanBytes(holder.leased_bytes()) << std::endl;
     }
   }
   const grpc::Status status = stream->Finish();

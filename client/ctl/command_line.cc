@@ -117,7 +117,7 @@ class CommandLine {
         [this](Connection& daemon, const Output& output) {
           return ShowGroups(daemon, parsed_.model, output);
         })
-        ->add_option("MODEL", parsed_.model, "its name, or UID:NAME")
+        ->add_option("MODEL", parsed_.model, "its name, or USER:NAME")
         ->required();
     Add("sessions", "who is connected and what they hold", ShowSessions);
     Add("plans", "who streams what, and who gets how much of the link",
@@ -136,7 +136,7 @@ class CommandLine {
   CLI::App* AddCopy(const std::string& name, const std::string& help,
                     bool tier_required, Remote run) {
     CLI::App* command = Add(name, help, std::move(run));
-    command->add_option("MODEL", parsed_.model, "its name, or UID:NAME")
+    command->add_option("MODEL", parsed_.model, "its name, or USER:NAME")
         ->required();
     command->add_option("GROUP", parsed_.group, "one group (default: all)");
     AddTier(command, tier_required);

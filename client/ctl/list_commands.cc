@@ -140,9 +140,9 @@ int ShowModels(Connection& daemon, const Output& output) {
                {"SOURCE"}});
   for (const v1::ModelSummary& model : response.models()) {
     table.Add({Shown(model.name()), Hex(model.fingerprint()).substr(0, 12),
-               std::to_string(model.owner_uid()), Readers(model.readers()),
-               std::to_string(model.groups()), std::to_string(model.tensors()),
-               HumanBytes(model.image_bytes()),
+               UserName(model.owner_tenant(), model.owner_uid()),
+               Readers(model.readers()), std::to_string(model.groups()),
+               std::to_string(model.tensors()), HumanBytes(model.image_bytes()),
                HumanBytes(model.device_bytes()), HumanBytes(model.host_bytes()),
                HumanBytes(model.disk_bytes()), Shown(model.source())});
   }
@@ -188,7 +188,7 @@ int ShowSessions(Connection& daemon, const Output& output) {
                {"CLIENT"},
                {"VIA"},
                {"PID", Align::kRight},
-               {"UID", Align::kRight},
+               {"USER", Align::kRight},
                {"AGE", Align::kRight},
                {"LEASES", Align::kRight},
                {"LEASED", Align::kRight},
@@ -199,7 +199,7 @@ int ShowSessions(Connection& daemon, const Output& output) {
     table.Add(
         {std::to_string(session.id()), Shown(session.client_name()),
          Shown(session.via()), std::to_string(session.pid()),
-         std::to_string(session.uid()), HumanTime(session.age_ms()),
+         UserName(session.tenant(), session.uid()), HumanTime(session.age_ms()),
          std::to_string(session.leases()), HumanBytes(session.leased_bytes()),
          session.device_budget_bytes() == 0
              ? "-"

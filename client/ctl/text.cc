@@ -51,6 +51,10 @@ std::string HumanBytes(uint64_t bytes) {
   return text;
 }
 
+std::string UserName(const std::string& tenant, uint32_t uid) {
+  return tenant.empty() ? std::to_string(uid) : Shown(tenant);
+}
+
 std::string HumanTime(uint64_t ms) {
   if (ms < 1000) return std::to_string(ms) + " ms";
   const uint64_t s = ms / 1000;

@@ -14,6 +14,8 @@ namespace hoist::ctl {
 std::string HumanBytes(uint64_t bytes);
 // "350 ms", "12 s", "3 min 5 s", "2 h 10 min", "3 d 4 h".
 std::string HumanTime(uint64_t ms);
+// A tenant's name, else the uid.
+std::string UserName(const std::string& tenant, uint32_t uid);
 // Control characters and broken UTF-8 as "\x1b", so that a name that a client
 // chose cannot steer the terminal.
 std::string Shown(std::string_view text);

@@ -273,6 +273,10 @@ uint32_t hoist_model_owner(const hoist_model* model) {
   return model->table->facts().owner_uid;
 }
 
+const char* hoist_model_owner_tenant(const hoist_model* model) {
+  return model->table->facts().owner_tenant.c_str();
+}
+
 int hoist_model_readers(const hoist_model* model) {
   return model->table->facts().readers;
 }

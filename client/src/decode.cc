@@ -91,6 +91,7 @@ Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
   facts.image_bytes = in.image_bytes;
   facts.published = in.published != 0;
   facts.owner_uid = in.owner_uid;
+  facts.owner_tenant = Text(in.owner_tenant);
   facts.readers = static_cast<int>(in.readers);
   if (!Copy16(in.fingerprint, &facts.fingerprint)) {
     return Malformed("a model's fingerprint is not 16 bytes");

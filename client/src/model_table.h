@@ -55,6 +55,7 @@ class ModelTable {
     uint64_t image_bytes = 0;
     bool published = false;
     uint32_t owner_uid = 0;
+    std::string owner_tenant;
     int readers = 0;  // HOIST_READERS_*, the proto's numbers.
   };
 

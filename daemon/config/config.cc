@@ -5,13 +5,16 @@
 
 #include <cerrno>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
+#include "daemon/core/user.h"
 #include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -64,6 +67,8 @@ struct Draft {
   Config config;
   // Where each key was set last.
   std::map<std::string, std::string> places;
+  // [[tenant]], which begins with what all the rest says.
+  const toml::array* tenants = nullptr;
 };
 
 absl::Status SetKey(const std::string& where, const std::string& name,
@@ -89,6 +94,16 @@ absl::Status ApplyTable(const std::string& file, const std::string& prefix,
   for (const auto& [key, value] : table) {
     const std::string name = absl::StrCat(
         prefix, absl::string_view(key.str().data(), key.str().size()));
+    if (name == "tenant") {
+      if (!value.is_array_of_tables()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            Where(file, value.source()),
+            ": tenant: write [[tenant]] on a line of its own, once for each, "
+            "and its keys below"));
+      }
+      draft.tenants = value.as_array();
+      continue;
+    }
     if (value.is_table() && IsTable(name)) {
       HOIST_RETURN_IF_ERROR(
           ApplyTable(file, absl::StrCat(name, "."), *value.as_table(), draft));
@@ -96,6 +111,98 @@ absl::Status ApplyTable(const std::string& file, const std::string& prefix,
     }
     HOIST_RETURN_IF_ERROR(
         SetKey(Where(file, value.source()), name, value, draft));
+  }
+  return absl::OkStatus();
+}
+
+// A key of a [[tenant]] means what it means in [server] and [quota].
+absl::Status SetTenantKey(const std::string& where, const std::string& key,
+                          const toml::node& value, Config& config) {
+  const bool server = key == "socket" || key == "grpc_socket" ||
+                      key == "socket_mode" || key == "group";
+  const ConfigKey* known = server ? FindKey("server." + key)
+                           : absl::StartsWith(key, "quota.") ? FindKey(key)
+                                                             : nullptr;
+  if (known == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": tenant.", key,
+        ": no such key; a tenant has name, socket, grpc_socket, socket_mode, "
+        "group, and quota.KEY as in [quota]"));
+  }
+  if (!known->apply(value, config)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": tenant.", key, ": ", Shown(value),
+                     " is not allowed; use ", known->allowed));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TenantConfig> MakeTenant(const std::string& file,
+                                        const toml::table& table,
+                                        Config config) {
+  config.server.socket.clear();
+  config.server.grpc_socket.clear();
+  TenantConfig tenant;
+  for (const auto& [toml_key, value] : table) {
+    const std::string key(toml_key.str());
+    const std::string where = Where(file, value.source());
+    if (key == "name") {
+      tenant.name = value.value_or(std::string());
+    } else if (key == "quota" && value.is_table()) {
+      for (const auto& [quota, amount] : *value.as_table()) {
+        HOIST_RETURN_IF_ERROR(SetTenantKey(
+            Where(file, amount.source()),
+            absl::StrCat("quota.", std::string(quota.str())), amount, config));
+      }
+    } else {
+      HOIST_RETURN_IF_ERROR(SetTenantKey(where, key, value, config));
+    }
+  }
+  const std::string where = Where(file, table.source());
+  if (!User::Tenant(tenant.name).has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where,
+        ": tenant.name: use 1 to 31 of a-z, 0-9, '-', '_' and '.', the "
+        "first a letter"));
+  }
+  if (config.server.socket.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where, ": tenant.socket: is missing; use an absolute path of its own"));
+  }
+  tenant.socket = config.server.socket;
+  tenant.grpc_socket = config.server.grpc_socket;
+  tenant.socket_mode = config.server.socket_mode;
+  tenant.group = config.server.group;
+  tenant.quota = config.quota;
+  return tenant;
+}
+
+absl::Status MakeTenants(const std::string& file, Draft& draft) {
+  if (draft.tenants == nullptr) return absl::OkStatus();
+  std::set<std::string> names;
+  std::set<std::string> sockets = {draft.config.server.socket,
+                                   draft.config.server.grpc_socket};
+  for (const toml::node& node : *draft.tenants) {
+    HOIST_ASSIGN_OR_RETURN(TenantConfig tenant,
+                           MakeTenant(file, *node.as_table(), draft.config));
+    const std::string where = Where(file, node.source());
+    if (!names.insert(tenant.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": tenant.name: there are two tenants ",
+                       tenant.name, "; use another name"));
+    }
+    if (names.size() > kMostTenants) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, ": tenant: more than ", kMostTenants, "; use fewer"));
+    }
+    for (const std::string& socket : {tenant.socket, tenant.grpc_socket}) {
+      if (!socket.empty() && !sockets.insert(socket).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": tenant.socket: ", socket,
+                         " is taken; each socket needs its own path"));
+      }
+    }
+    draft.config.tenants.push_back(std::move(tenant));
   }
   return absl::OkStatus();
 }
@@ -192,6 +299,7 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text,
         hoist::GrpcSocketBeside(draft.config.server.socket);
   }
   HOIST_RETURN_IF_ERROR(CheckTogether(name, draft));
+  HOIST_RETURN_IF_ERROR(MakeTenants(name, draft));
   return draft.config;
 }
 

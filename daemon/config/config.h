@@ -96,6 +96,19 @@ struct QuotaConfig {
   bool operator==(const QuotaConfig&) const = default;
 };
 
+// A user by its socket, whatever uids come through it: containers, whose
+// workers all are uid 0. Never an admin.
+struct TenantConfig {
+  std::string name;  // As User::Tenant has it.
+  std::string socket;
+  std::string grpc_socket;      // "": none.
+  uint32_t socket_mode = 0660;  // As [server] has it, like `group`.
+  std::string group;
+  QuotaConfig quota;  // As [quota] has it, where nothing else is said.
+
+  bool operator==(const TenantConfig&) const = default;
+};
+
 struct LogConfig {
   enum class Level { kDebug, kInfo, kWarning, kError };
   enum class Sink { kAuto, kJournal, kStderr };
@@ -106,6 +119,8 @@ struct LogConfig {
   bool operator==(const LogConfig&) const = default;
 };
 
+inline constexpr size_t kMostTenants = 64;
+
 struct Config {
   ServerConfig server;
   DeviceConfig device;
@@ -114,6 +129,7 @@ struct Config {
   ModelsConfig models;
   QuotaConfig quota;
   LogConfig log;
+  std::vector<TenantConfig> tenants;  // [[tenant]]; at most kMostTenants.
 
   bool operator==(const Config&) const = default;
 };

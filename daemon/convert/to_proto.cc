@@ -89,6 +89,7 @@ void ModelToProto(const Model& model, pb::Model* out) {
   out->set_fingerprint(spec.fingerprint.data(), spec.fingerprint.size());
   out->set_readers(ReadersToProto(model.readers));
   out->set_owner_uid(model.owner.number());
+  out->set_owner_tenant(std::string(model.owner.tenant()));
   out->set_published(spec.published);
   out->set_image_bytes(spec.image_bytes);
   uint32_t index = 0;

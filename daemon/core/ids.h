@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "daemon/core/user.h"
+
 namespace hoistd {
 
 // `Tag` keeps the types apart; ids are never reused within one daemon's life.
@@ -37,7 +39,6 @@ using OwnerId = Id<struct OwnerTag>;
 using PlanId = Id<struct PlanTag>;
 using GroupIndex = Id<struct GroupTag, uint32_t>;
 using DeviceIndex = Id<struct DeviceTag, uint32_t>;
-using Uid = Id<struct UidTag, uint32_t>;
 
 // One group of one model.
 struct GroupKey {

@@ -108,11 +108,16 @@ std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text) {
   }
   std::vector<OwnedName> meant = {{asker, std::string(text)}};
   if (asker != kRoot) meant.push_back({kRoot, std::string(text)});
+  const size_t colon = text.find(':');
+  if (colon == absl::string_view::npos) return meant;
+  if (const auto tenant = User::Tenant(text.substr(0, colon))) {
+    meant.push_back({*tenant, std::string(text.substr(colon + 1))});
+  }
   return meant;
 }
 
 std::string ToString(const OwnedName& model) {
-  return absl::StrCat(model.owner.number(), ":", model.name);
+  return absl::StrCat(ShortName(model.owner), ":", model.name);
 }
 
 std::string EscapeControl(absl::string_view name) {

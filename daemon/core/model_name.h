@@ -41,8 +41,9 @@ struct OwnedName {
 // The one rule for which model a name means, in every verb: whose and what it
 // may be for `asker`, best first. "1000:llama" is user 1000's; "llama" is one's
 // own, or else root's; never anybody else's, who could give it other weights.
+// "a:llama" may be called so by oneself or root, and else is tenant a's.
 std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text);
-// "1000:llama".
+// "1000:llama", or "a:llama" of tenant a.
 std::string ToString(const OwnedName& model);
 
 // Control characters become "\xNN", so that a name made from tensors' names is

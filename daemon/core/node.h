@@ -452,6 +452,7 @@ class Node {
                                 absl::Time now) const;
   bool Imported(DeviceIndex device, SlabId slab) const;
   uint64_t CapacityOf(TierAt at) const;
+  uint64_t ReaderNumber(const User& user) const;
   Zone ZoneOf(const CopyRef& ref) const;
 
   // node_explain.cc
@@ -489,6 +490,7 @@ class Node {
   std::vector<Device*> devices_;
   CopyTable copies_;
   std::map<OwnedName, ModelId> named_;
+  std::map<User, uint64_t> tenant_numbers_;  // Of who ever had a model.
   absl::flat_hash_map<Content, std::set<ModelId>> by_content_;
   ExtentMap host_;
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.

@@ -35,7 +35,8 @@ absl::Status NoModel(absl::string_view name) {
   return absl::NotFoundError(
       absl::StrCat("no model ", name,
                    " of yours or root's; register its files, or load it with "
-                   "`hoistctl load` (another user's is written UID:NAME)"));
+                   "`hoistctl load` (another user's is written UID:NAME, a "
+                   "tenant's TENANT:NAME)"));
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ absl::Status Node::CheckShares(const Peer& peer, const Model& model) const {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      model.spec->name, " is user ", model.owner.number(),
+      model.spec->name, " is ", ToString(model.owner),
       "'s, and GPU memory is shared within a user alone, since whoever has it "
       "open could write to it; bring these weights as your own, or set "
       "device.trust = \"everyone\" in hoistd.toml where users trust each "
@@ -96,6 +97,9 @@ ModelPtr Node::Shared(Uid asker, const Content& content, bool published) const {
 }
 
 ModelEntry& Node::Enlist(ModelPtr model) {
+  if (model->owner.is_tenant()) {
+    tenant_numbers_.emplace(model->owner, tenant_numbers_.size());
+  }
   named_[{model->owner, model->spec->name}] = model->id;
   by_content_[model->spec->content].insert(model->id);
   return copies_.AddModel(std::move(model));
@@ -199,8 +203,8 @@ absl::StatusOr<ModelPtr> Node::Find(const Peer& asker,
   for (const auto& [owned, id] : named_) {
     if (owned.name != name) continue;
     return absl::NotFoundError(
-        absl::StrCat("no model ", name, " of yours or root's; write user ",
-                     owned.owner.number(), "'s as ", ToString(owned)));
+        absl::StrCat("no model ", name, " of yours or root's; write ",
+                     ToString(owned.owner), "'s as ", ToString(owned)));
   }
   return absl::NotFoundError(
       absl::StrCat("no model ", name, "; `hoistctl models` lists them"));
@@ -405,7 +409,7 @@ absl::Status Node::ForgetBy(SessionId session, ModelId id, absl::Time now,
   const Peer& peer = *PeerOf(session);
   if (!peer.admin && model->owner != peer.uid) {
     return absl::PermissionDeniedError(
-        absl::StrCat(model->spec->name, " is user ", model->owner.number(),
+        absl::StrCat(model->spec->name, " is ", ToString(model->owner),
                      "'s; only they or an admin can forget it"));
   }
   return Forget(id, now, effects, &peer);

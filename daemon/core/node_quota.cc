@@ -90,8 +90,8 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
   }
   if (taken + added <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the plan needs ", HumanBytes(added), " more; uid ", uid.number(),
-      " holds ", HumanBytes(taken), " of ", HumanBytes(limit), " of ",
+      "the plan needs ", HumanBytes(added), " more; ", ToString(uid), " holds ",
+      HumanBytes(taken), " of ", HumanBytes(limit), " of ",
       ToString(OnDevice(args.device)),
       ": release leases or clear plans, or raise quota.device_bytes in "
       "hoistd.toml"));

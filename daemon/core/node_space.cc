@@ -295,12 +295,18 @@ uint64_t Node::CapacityOf(TierAt at) const {
                                 : options_.spill_capacity_bytes;
 }
 
+// Different for each user, while hoistd lives.
+uint64_t Node::ReaderNumber(const User& user) const {
+  if (!user.is_tenant()) return user.number();
+  return (uint64_t{1} << 32) + tenant_numbers_.at(user);
+}
+
 Zone Node::ZoneOf(const CopyRef& ref) const {
   const Model& model = *copies_.FindModel(ref.key.model)->model;
   Zone zone;
   zone.readers = model.readers == Readers::kEveryone
                      ? std::numeric_limits<uint64_t>::max()
-                     : model.owner.number();
+                     : ReaderNumber(model.owner);
   zone.backing = ref.place.shared
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()]->info().backing;

@@ -79,6 +79,8 @@ uint64_t Holdings::On(DeviceIndex device) const {
 QuotaBook::QuotaBook(QuotaOptions options) : options_(std::move(options)) {}
 
 const QuotaLimits& QuotaBook::LimitsOf(Uid uid) const {
+  const auto tenant = options_.of_tenants.find(uid);
+  if (tenant != options_.of_tenants.end()) return tenant->second;
   const auto& trusted = options_.trusted;
   const bool found =
       std::find(trusted.begin(), trusted.end(), uid) != trusted.end();
@@ -120,10 +122,11 @@ absl::Status QuotaBook::Check(Uid uid, Quota what, uint64_t more) const {
   const auto amount = [&](uint64_t n) {
     return words.bytes ? HumanBytes(n) : absl::StrCat(n);
   };
-  std::string text = absl::StrCat("uid ", uid.number(), " holds ", amount(held),
+  std::string text = absl::StrCat(ToString(uid), " holds ", amount(held),
                                   " of ", amount(limit), " ", words.noun);
   if (words.bytes) absl::StrAppend(&text, " and asks for ", amount(more));
-  absl::StrAppend(&text, "; ", words.cure, ", or raise quota.", words.key,
+  absl::StrAppend(&text, "; ", words.cure, ", or raise ",
+                  uid.is_tenant() ? "tenant." : "", "quota.", words.key,
                   " in hoistd.toml");
   return absl::ResourceExhaustedError(text);
 }
@@ -134,11 +137,10 @@ absl::Status QuotaBook::CheckDevice(Uid uid, DeviceIndex device,
   const uint64_t held = Of(uid).On(device);
   if (!Over(held, more, limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "uid ", uid.number(), " holds ", HumanBytes(held), " of ",
-      HumanBytes(limit), " of ", ToString(OnDevice(device)), " and asks for ",
-      HumanBytes(more),
-      "; release leases or clear plans, or raise quota.device_bytes in "
-      "hoistd.toml"));
+      ToString(uid), " holds ", HumanBytes(held), " of ", HumanBytes(limit),
+      " of ", ToString(OnDevice(device)), " and asks for ", HumanBytes(more),
+      "; release leases or clear plans, or raise ",
+      uid.is_tenant() ? "tenant." : "", "quota.device_bytes in hoistd.toml"));
 }
 
 void QuotaBook::Add(Uid uid, Quota what, uint64_t amount) {

@@ -36,6 +36,7 @@ struct QuotaOptions {
   QuotaLimits each;  // Of every user, but for
   std::vector<Uid> trusted;
   QuotaLimits of_trusted;
+  std::map<User, QuotaLimits> of_tenants;
   // Of all users' model files together.
   uint64_t descriptors_of_all = QuotaLimits::kNone;
 };

@@ -25,9 +25,10 @@ namespace hoistd {
 
 // Who is at the other end, as the kernel says.
 struct Peer {
-  Uid uid;
+  Uid uid;  // Or whose socket it came through.
   int32_t pid = 0;
-  // Root, hoistd's own uid, or in the group hoist-admin; not from a container.
+  // Root, hoistd's own uid, or in the group hoist-admin; not from a container,
+  // nor through a tenant's socket.
   bool admin = false;
   std::string via;  // "socket", "grpc".
 };

@@ -116,10 +116,11 @@ absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
       if (model.owner == meant.owner && model.name == meant.name) return &model;
     }
   }
-  return absl::NotFoundError(
-      absl::StrCat("no model \"", name,
-                   "\" of yours or root's; `hoistctl models` lists "
-                   "what there is, and another user's is written UID:NAME"));
+  return absl::NotFoundError(absl::StrCat(
+      "no model \"", name,
+      "\" of yours or root's; `hoistctl models` lists "
+      "what there is; another user's is written UID:NAME, a tenant's "
+      "TENANT:NAME"));
 }
 
 void StatusToProto(const NodeFacts& facts, const NodeNotes& notes,
@@ -159,6 +160,7 @@ void SummaryToProto(const ModelSnapshot& model, pb::ModelSummary* out) {
   out->set_fingerprint(model.fingerprint.data(), model.fingerprint.size());
   out->set_readers(ReadersToProto(model.readers));
   out->set_owner_uid(model.owner.number());
+  out->set_owner_tenant(std::string(model.owner.tenant()));
   out->set_groups(static_cast<uint32_t>(model.groups.size()));
   out->set_image_bytes(model.image_bytes);
   out->set_published(model.published);
@@ -200,6 +202,7 @@ void SessionToProto(const SessionSnapshot& session, pb::SessionStatus* out) {
   out->set_client_name(session.client_name);
   out->set_pid(static_cast<uint32_t>(session.pid));
   out->set_uid(session.uid.number());
+  out->set_tenant(std::string(session.uid.tenant()));
   out->set_age_ms(WholeMilliseconds(session.age));
   out->set_leases(session.leases);
   out->set_leased_bytes(session.leased_bytes);

@@ -43,8 +43,10 @@ std::string AuditText(const ShareChanged& changed) {
 void AdminAct::Ended(const absl::Status& result,
                      const std::string& changed) const {
   std::string line = absl::StrCat(
-      "audit: act=", act_, " uid=", who_.uid.number(), " pid=", who_.pid,
-      " on=", Quoted(on_), " result=", absl::StatusCodeToString(result.code()));
+      "audit: act=", act_,
+      who_.uid.is_tenant() ? " tenant=" : " uid=", ShortName(who_.uid),
+      " pid=", who_.pid, " on=", Quoted(on_),
+      " result=", absl::StatusCodeToString(result.code()));
   if (!changed.empty()) absl::StrAppend(&line, " ", changed);
   if (!result.ok()) {
     absl::StrAppend(&line, " why=", Quoted(result.message()));

@@ -35,6 +35,11 @@ absl::StatusOr<AdminAct> CallEnv::AdminActOf(
 
 absl::Status CallEnv::CheckAdmin(const Peer& peer) const {
   if (peer.admin) return absl::OkStatus();
+  if (peer.uid.is_tenant()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("Admin is not for tenants, whatever their uid; you are ",
+                     ToString(peer.uid), "; use server.grpc_socket"));
+  }
   return absl::PermissionDeniedError(absl::StrCat(
       "Admin is for root, hoistd's own user",
       admin_group.empty()

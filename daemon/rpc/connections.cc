@@ -41,17 +41,21 @@ absl::Status AddToEpoll(int epoll, int fd, uint32_t events, uint64_t tag) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Connections>> Connections::Create(
-    ListeningSocket socket, std::optional<gid_t> admin_group,
-    RpcLimits limits) {
+    ListeningSocket socket, std::optional<gid_t> admin_group, RpcLimits limits,
+    std::optional<User> tenant) {
   std::unique_ptr<Connections> made(
-      new Connections(std::move(socket), admin_group, limits));
+      new Connections(std::move(socket), admin_group, limits, tenant));
   HOIST_RETURN_IF_ERROR(made->Prepare());
   return made;
 }
 
 Connections::Connections(ListeningSocket socket,
-                         std::optional<gid_t> admin_group, RpcLimits limits)
-    : socket_(std::move(socket)), admin_group_(admin_group), limits_(limits) {}
+                         std::optional<gid_t> admin_group, RpcLimits limits,
+                         std::optional<User> tenant)
+    : socket_(std::move(socket)),
+      admin_group_(admin_group),
+      limits_(limits),
+      tenant_(tenant) {}
 
 absl::Status Connections::Prepare() {
   epoll_ = hoist::UniqueFd(epoll_create1(EPOLL_CLOEXEC));
@@ -148,7 +152,8 @@ bool Connections::HasRoom(const Peer& peer) const {
 }
 
 void Connections::Take(hoist::UniqueFd accepted) {
-  absl::StatusOr<PeerProcess> process = PeerOf(accepted.get(), admin_group_);
+  absl::StatusOr<PeerProcess> process =
+      PeerOf(accepted.get(), admin_group_, tenant_);
   if (!process.ok()) return;  // It is dead; so is the connection.
   process->peer.via = "grpc";
   if (!HasRoom(process->peer)) return;

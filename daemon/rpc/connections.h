@@ -44,7 +44,7 @@ class Connections {
 
   static absl::StatusOr<std::unique_ptr<Connections>> Create(
       ListeningSocket socket, std::optional<gid_t> admin_group,
-      RpcLimits limits);
+      RpcLimits limits, std::optional<User> tenant = std::nullopt);
   ~Connections();  // Stop()s.
 
   // Accepts from now on. Once.
@@ -67,7 +67,7 @@ class Connections {
   };
 
   Connections(ListeningSocket socket, std::optional<gid_t> admin_group,
-              RpcLimits limits);
+              RpcLimits limits, std::optional<User> tenant);
   absl::Status Prepare();
   void Run();
   void AcceptAll();
@@ -81,7 +81,8 @@ class Connections {
   const ListeningSocket socket_;
   const std::optional<gid_t> admin_group_;
   const RpcLimits limits_;
-  HandOver hand_over_;  // Only the thread calls it.
+  const std::optional<User> tenant_;  // Whose the socket is.
+  HandOver hand_over_;                // Only the thread calls it.
   hoist::UniqueFd epoll_;
   hoist::UniqueFd stop_;
   uint64_t next_serial_ = 2;  // 0 and 1 are the stop and listening events.

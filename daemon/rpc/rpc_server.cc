@@ -95,7 +95,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
                          ListeningSocket::Create(std::move(file)));
   HOIST_ASSIGN_OR_RETURN(
       std::unique_ptr<Connections> connections,
-      Connections::Create(std::move(socket), admin_group, options.connections));
+      Connections::Create(std::move(socket), admin_group, options.connections,
+                          options.tenant));
   auto env = std::make_shared<CallEnv>(engine);
   env->model_roots = std::move(options.model_roots);
   env->admin_group = std::move(options.admin_group);

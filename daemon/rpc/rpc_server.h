@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ namespace hoistd {
 struct RpcOptions {
   std::string socket;
   mode_t socket_mode = 0660;
-  std::string group;        // Of the socket; "": as it comes.
-  std::string admin_group;  // "": root and our own uid only.
+  std::optional<User> tenant;  // Whose socket it is; nullopt: who connects.
+  std::string group;           // Of the socket; "": as it comes.
+  std::string admin_group;     // "": root and our own uid only.
   std::vector<std::string> model_roots;
   RpcLimits connections;
   // Of images being received over Worker.Publish, all together. A larger one

@@ -141,19 +141,22 @@ absl::Status CheckMapped(uid_t uid) {
 
 }  // namespace
 
-absl::StatusOr<PeerProcess> PeerOf(int socket,
-                                   std::optional<gid_t> admin_group) {
+absl::StatusOr<PeerProcess> PeerOf(int socket, std::optional<gid_t> admin_group,
+                                   const std::optional<User>& tenant) {
   ucred credentials = {};
   socklen_t bytes = sizeof(credentials);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
     return ErrnoToStatus(errno, "ask who connected");
   }
-  HOIST_RETURN_IF_ERROR(CheckMapped(credentials.uid));
+  if (!tenant.has_value()) {
+    HOIST_RETURN_IF_ERROR(CheckMapped(credentials.uid));
+  }
   PeerProcess process;
-  process.peer.uid = Uid(credentials.uid);
+  process.peer.uid = tenant.value_or(User(credentials.uid));
   process.peer.pid = credentials.pid;
   process.peer.via = "socket";
   HOIST_ASSIGN_OR_RETURN(process.pidfd, PidfdOf(socket, credentials.pid));
+  if (tenant.has_value()) return process;
   const bool entitled =
       credentials.uid == 0 || credentials.uid == geteuid() ||
       (admin_group.has_value() && InGroup(socket, credentials, *admin_group));

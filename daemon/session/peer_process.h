@@ -27,8 +27,12 @@ struct PeerProcess {
 //
 // Unavailable: that process is dead already. PermissionDenied: its uid has no
 // number in our user namespace, where all such look like one user.
-absl::StatusOr<PeerProcess> PeerOf(int socket,
-                                   std::optional<gid_t> admin_group);
+//
+// Of a `tenant`'s socket all are the tenant, whatever their uids, which often
+// are one in all containers; none is an admin.
+absl::StatusOr<PeerProcess> PeerOf(
+    int socket, std::optional<gid_t> admin_group,
+    const std::optional<User>& tenant = std::nullopt);
 
 // The number of a group of this host. NotFound says how to make it.
 absl::StatusOr<gid_t> GroupByName(const std::string& name);

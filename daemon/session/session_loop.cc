@@ -52,8 +52,8 @@ uint32_t EventsOf(const Connection& connection) {
 }
 
 std::string Describe(const Connection& connection) {
-  return absl::StrCat("pid ", connection.peer().pid, " uid ",
-                      connection.peer().uid.number());
+  return absl::StrCat("pid ", connection.peer().pid, " ",
+                      ToString(connection.peer().uid));
 }
 
 }  // namespace
@@ -175,7 +175,7 @@ void SessionLoop::AcceptAll() {
 
 void SessionLoop::Welcome(hoist::UniqueFd socket) {
   absl::StatusOr<PeerProcess> process =
-      PeerOf(socket.get(), options_.admin_group);
+      PeerOf(socket.get(), options_.admin_group, options_.tenant);
   if (!process.ok()) {
     spdlog::info("a connection is refused: {}", process.status().ToString());
     Connection(ConnectionId(), std::move(socket), {}, options_.connection,
@@ -232,7 +232,7 @@ void SessionLoop::MakeRoomFor(Uid newcomer) {
   if (oldest == silent_.end()) return;
   TurnAway(oldest->first,
            absl::ResourceExhaustedError(absl::StrCat(
-               "uid ", most.number(), " has ", of_uid[most],
+               ToString(most), " has ", of_uid[most],
                " connections on which no session was opened, and another came; "
                "send OpenSession right after connecting")));
 }

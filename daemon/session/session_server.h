@@ -36,6 +36,8 @@ struct SessionServerOptions {
   SocketFileOptions socket;
   // A listening unix SOCK_SEQPACKET socket made by systemd.
   hoist::UniqueFd listen_fd;
+  // Whose socket this is. nullopt: each user's who connects.
+  std::optional<User> tenant;
   // Its members are admins, beside root and our own uid.
   std::optional<gid_t> admin_group;
   size_t max_sessions = 1024;

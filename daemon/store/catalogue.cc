@@ -14,7 +14,7 @@
 namespace hoistd {
 namespace {
 
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 
 // Names are TEXT for people who look with sqlite3; any bytes go through.
 constexpr char kCreate[] = R"(
@@ -24,13 +24,21 @@ CREATE TABLE IF NOT EXISTS images(
   group_index INTEGER NOT NULL, owner INTEGER NOT NULL,
   readers INTEGER NOT NULL, content BLOB NOT NULL,
   image_bytes INTEGER NOT NULL, header_hash BLOB NOT NULL,
-  quarantined TEXT NOT NULL);
+  quarantined TEXT NOT NULL, tenant TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS tensors(
   image INTEGER NOT NULL REFERENCES images(id) ON DELETE CASCADE,
   seq INTEGER NOT NULL, name TEXT NOT NULL, dtype INTEGER NOT NULL,
   shape BLOB NOT NULL, strides BLOB NOT NULL, byte_offset INTEGER NOT NULL,
   bytes INTEGER NOT NULL, PRIMARY KEY(image, seq)) WITHOUT ROWID;
-PRAGMA user_version=2;
+PRAGMA user_version=3;
+COMMIT;
+)";
+
+// From schema 2, whose owners were all uids.
+constexpr char kAddTenants[] = R"(
+BEGIN IMMEDIATE;
+ALTER TABLE images ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+PRAGMA user_version=3;
 COMMIT;
 )";
 
@@ -95,6 +103,9 @@ absl::Status Catalogue::SetUp() {
   HOIST_ASSIGN_OR_RETURN(const std::string found,
                          Ask(db_.get(), "PRAGMA quick_check(1)"));
   if (found != "ok") return absl::DataLossError(found);
+  if (version == "2") {
+    HOIST_RETURN_IF_ERROR(ExecSqlite(db_.get(), kAddTenants));
+  }
   return ExecSqlite(db_.get(), kCreate);
 }
 
@@ -102,7 +113,8 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
   std::vector<CatalogueRow> rows;
   SqliteQuery query(db_.get(),
                     "SELECT id, model, group_name, group_index, owner, readers,"
-                    " content, image_bytes, header_hash, quarantined"
+                    " content, image_bytes, header_hash, quarantined,"
+                    " tenant"
                     " FROM images ORDER BY id");
   constexpr int64_t kMaxU32 = std::numeric_limits<uint32_t>::max();
   while (query.Step()) {
@@ -116,6 +128,12 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
     if (id.number() == 0 || query.IntAt(0) < 0) return BadRow(id, "id");
     if (index < 0 || index > kMaxU32) return BadRow(id, "group index");
     if (owner < 0 || owner > kMaxU32) return BadRow(id, "owner");
+    // By name, since hoistd.toml may list tenants in another order by now.
+    const std::string tenant = query.TextAt(10);
+    const std::optional<User> user = tenant.empty()
+                                         ? User(static_cast<uint32_t>(owner))
+                                         : User::Tenant(tenant);
+    if (!user.has_value()) return BadRow(id, "tenant");
     if (readers < 0 || readers > 1) return BadRow(id, "right to read");
     if (!content || !header_hash) return BadRow(id, "digest");
     if (bytes < 0 || static_cast<uint64_t>(bytes) > hoist::kMaxImageBytes ||
@@ -124,7 +142,7 @@ absl::StatusOr<std::vector<CatalogueRow>> Catalogue::Load() {
     }
     SpillMeta meta = {
         .model = query.TextAt(1),
-        .owner = Uid(static_cast<uint32_t>(owner)),
+        .owner = *user,
         .readers = readers == 0 ? Readers::kOwner : Readers::kEveryone,
         .group_content = *content,
         .group_index = GroupIndex(static_cast<uint32_t>(index))};
@@ -185,7 +203,7 @@ absl::Status Catalogue::AddRows(const CatalogueRow& row) {
   const SpillMeta& meta = *row.meta;
   const auto id = static_cast<int64_t>(row.id.number());
   HOIST_RETURN_IF_ERROR(
-      SqliteQuery(db_.get(), "INSERT INTO images VALUES(?,?,?,?,?,?,?,?,?,?)")
+      SqliteQuery(db_.get(), "INSERT INTO images VALUES(?,?,?,?,?,?,?,?,?,?,?)")
           .Int(id)
           .Text(meta.model)
           .Text(meta.group.name)
@@ -196,6 +214,7 @@ absl::Status Catalogue::AddRows(const CatalogueRow& row) {
           .Int(static_cast<int64_t>(meta.group.image_bytes))
           .Blob(std::as_bytes(std::span(row.header_hash)))
           .Text(row.quarantined)
+          .Text(std::string(meta.owner.tenant()))
           .Run());
   SqliteQuery insert(db_.get(), "INSERT INTO tensors VALUES(?,?,?,?,?,?,?,?)");
   int64_t seq = 0;

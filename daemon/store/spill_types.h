@@ -20,7 +20,7 @@ struct SpillOptions {
 // Everything needed to serve the group again after a restart or a reboot.
 struct SpillMeta {
   std::string model;
-  Uid owner;
+  User owner;
   Readers readers = Readers::kOwner;
   Content group_content = {};
   GroupIndex group_index;

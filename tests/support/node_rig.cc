@@ -92,6 +92,15 @@ void NodeRig::Take(Effects effects) {
 // --- What is asked
 // ------------------------------------------------------------
 
+SessionId NodeRig::Open(const Peer& peer) {
+  OpenSessionArgs args;
+  args.peer = peer;
+  const auto id =
+      Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
+  EXPECT_OK(id);
+  return id.value_or(SessionId());
+}
+
 SessionId NodeRig::Open(uint32_t uid, uint64_t budget_pages) {
   const auto id = TryOpen(uid, budget_pages);
   EXPECT_OK(id);

@@ -51,6 +51,7 @@ class NodeRig {
  public:
   explicit NodeRig(NodeRigOptions options = {});
 
+  SessionId Open(const Peer& peer);
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
   // Who evicts and unpins here: an admin of that uid.
   static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};

@@ -14,7 +14,7 @@ namespace {
 std::string Shown(const std::map<Uid, Holdings>& users) {
   std::string text;
   for (const auto& [uid, holdings] : users) {
-    absl::StrAppend(&text, "uid ", uid.number(), ":");
+    absl::StrAppend(&text, ToString(uid), ":");
     for (const auto& [what, amount] : holdings.amounts) {
       absl::StrAppend(&text, " ", static_cast<int>(what), "=", amount);
     }

@@ -46,14 +46,14 @@ sink = "stderr"
         self.log.flush()
         return (self.path / "log").read_text(errors="replace")
 
-    def ctl(self, *arguments):
+    def ctl(self, *arguments, socket=None):
         """What hoistctl prints; CalledProcessError if it refuses."""
         # Beside hoistd where that is installed, else in the build's folder.
         beside = self.binary.with_name("hoistctl")
         built = self.binary.parents[1] / "client" / "ctl" / "hoistctl"
         return subprocess.run(
             [beside if beside.exists() else built, "--socket",
-             self.grpc_socket, *arguments],
+             socket or self.grpc_socket, *arguments],
             check=True, capture_output=True, text=True).stdout
 
     def status(self):

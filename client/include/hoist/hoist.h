@@ -43,8 +43,12 @@ class Model {
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
   std::string_view name() const { return hoist_model_name(handle_.get()); }
-  // The uid whose model it is.
+  // The uid whose model it is; UINT32_MAX if it is a tenant's.
   uint32_t owner() const { return hoist_model_owner(handle_.get()); }
+  // The tenant (hoistd.toml) whose model it is; empty if it is a uid's.
+  std::string_view owner_tenant() const {
+    return hoist_model_owner_tenant(handle_.get());
+  }
   Readers readers() const {
     return static_cast<Readers>(hoist_model_readers(handle_.get()));
   }

@@ -271,6 +271,9 @@ HOIST_API const char* hoist_model_name(const hoist_model* model);
 HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
 /* The uid whose model it is, and who may read it (HOIST_READERS_*). */
 HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
+/* The tenant (hoistd.toml) whose model it is, the uid then being UINT32_MAX;
+ * "" if it is a uid's. */
+HOIST_API const char* hoist_model_owner_tenant(const hoist_model* model);
 HOIST_API int hoist_model_readers(const hoist_model* model);
 HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
 HOIST_API int hoist_model_is_published(const hoist_model* model);

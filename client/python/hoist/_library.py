@@ -161,6 +161,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "model_name": (c.c_char_p, [_P]),
     "model_fingerprint": (c.POINTER(c.c_uint8), [_P]),
     "model_owner": (c.c_uint32, [_P]),
+    "model_owner_tenant": (c.c_char_p, [_P]),
     "model_readers": (c.c_int, [_P]),
     "model_image_bytes": (c.c_uint64, [_P]),
     "model_is_published": (c.c_int, [_P]),

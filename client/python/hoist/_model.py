@@ -59,7 +59,9 @@ class Model:
         self.id: int = ask("model_id", handle)
         self.name: str = ask("model_name", handle).decode()
         self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
-        self.owner: int = ask("model_owner", handle)  # A uid.
+        # A uid, or the name of a tenant of hoistd.toml.
+        self.owner: int | str = (ask("model_owner_tenant", handle).decode() or
+                                 ask("model_owner", handle))
         self.readers = _READERS.get(ask("model_readers", handle), "owner")
         self.image_bytes: int = ask("model_image_bytes", handle)
         self.published = bool(ask("model_is_published", handle))

@@ -10,7 +10,9 @@ import pathlib
 import resource
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import traceback
 import unittest
 
@@ -252,6 +254,64 @@ class Users(unittest.TestCase):
             raise hoist.ResourceExhausted("none: they were all let in")
         self.taken(take)
         self.served()
+
+    def test_tenants_of_one_uid_are_apart_and_no_admins(self):
+        folder = tempfile.TemporaryDirectory(prefix="hoist-tenants-")
+        self.addCleanup(folder.cleanup)
+        names = {name: f"{folder.name}/{name}.sock" for name in ("a", "b")}
+        self.start("".join(f"""
+[[tenant]]
+name = "{name}"
+socket = "{path}"
+grpc_socket = "{path}.grpc"
+quota = {{ models = 2 }}
+""" for name, path in names.items()))
+
+        def publish(session, name, number):
+            return session.publish(name, "g", {
+                "w": np.full(4096, number, np.uint8)})
+
+        # All of them root, as in containers.
+        a = hoist.connect(names["a"])
+        b = hoist.connect(names["b"])
+        self.addCleanup(a.close)
+        self.addCleanup(b.close)
+        for session, number in ((a, 1), (b, 2)):
+            publish(session, "m", number)
+        for session, owner, number in ((a, "a", 1), (b, "b", 2)):
+            model = session.model("m")
+            self.assertEqual(model.owner, owner)
+            with session.stage(model["g"]) as lease:
+                self.assertTrue((lease["w"].numpy() == number).all())
+        with self.assertRaises(hoist.NotFound):
+            b.model("a:m")
+        publish(a, "n", 1)
+        with self.assertRaisesRegex(hoist.ResourceExhausted,
+                                    "tenant a .*tenant.quota.models"):
+            publish(a, "o", 1)
+        publish(b, "n", 2)
+        # What everyone may read is everyone's, tenants included, by its name.
+        with self.connect() as root:
+            self.assertEqual(root.model("a:m").owner, "a")
+            root.publish("shared", "g", {"w": np.zeros(4096, np.uint8)},
+                         readers="everyone")
+        self.assertEqual(a.model("shared").owner, 0)
+        # hoistctl through a tenant's socket, as root.
+        for act in (["evict", "m"], ["drain", "--deadline", "1"],
+                    ["models"], ["status"]):
+            with self.assertRaises(subprocess.CalledProcessError) as refused:
+                self.daemon.ctl(*act, socket=f"{names['a']}.grpc")
+            self.assertIn("not for tenants", refused.exception.stderr)
+        self.assertRegex(self.daemon.log_text(),
+                         "audit: act=evict tenant=a .*PERMISSION_DENIED")
+        shown = self.daemon.ctl("models")
+        self.assertRegex(shown, r"(?m)^m +\w+ +a +owner")
+        self.assertRegex(shown, r"(?m)^m +\w+ +b +owner")
+        self.assertRegex(self.daemon.ctl("sessions"), r"socket +\d+ +a ")
+        self.daemon.ctl("evict", "a:m", "--forget")
+        with self.assertRaises(hoist.NotFound):
+            a.model("m")
+        b.model("m")
 
     def test_another_users_root_is_not_root_here(self):
         self.start()

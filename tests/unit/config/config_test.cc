@@ -283,5 +283,70 @@ TEST(Config, AUsersOwnIsForThatUserAlone) {
   EXPECT_EQ(config.server.admin_group, "");
 }
 
+TEST(Config, TenantsBeginWithWhatTheRestOfTheFileSays) {
+  ASSERT_OK_AND_ASSIGN(const Config config, ParseWith(R"(
+[[tenant]]
+name = "team-a"
+socket = "/run/a.sock"
+[tenant.quota]
+models = 3
+[[tenant]]
+name = "b"
+socket = "/run/b.sock"
+grpc_socket = "/run/b.grpc.sock"
+socket_mode = "0666"
+group = "bees"
+quota = { held_bytes = "10%", plans = 1 }
+[quota]
+plans = 7
+[server]
+group = "all"
+)",
+                                                      {"quota.models=9"}));
+  ASSERT_EQ(config.tenants.size(), 2u);
+  TenantConfig a = {.name = "team-a", .socket = "/run/a.sock", .group = "all"};
+  a.quota.plans = 7;
+  a.quota.models = 3;
+  EXPECT_EQ(config.tenants[0], a);
+  TenantConfig b = {.name = "b",
+                    .socket = "/run/b.sock",
+                    .grpc_socket = "/run/b.grpc.sock",
+                    .socket_mode = 0666,
+                    .group = "bees"};
+  b.quota.plans = 1;
+  b.quota.models = 9;
+  b.quota.held_bytes = SizeOrPercent{.percent = 10};
+  EXPECT_EQ(config.tenants[1], b);
+  EXPECT_EQ(config.quota.plans, 7u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Tenants, ConfigRefusal,
+    ::testing::Values(
+        Refusal{"[tenant]\nname = \"a\"\n", "x.toml:1: tenant: ", "[[tenant]]"},
+        Refusal{"tenant = 3\n", "x.toml:1: tenant: ", "[[tenant]]"},
+        Refusal{"[[tenant]]\nsocket = \"/a\"\n",
+                "x.toml:1: tenant.name: ", "a-z"},
+        Refusal{"[[tenant]]\nname = \"7\"\nsocket = \"/a\"\n",
+                "x.toml:1: tenant.name: ", "a-z"},
+        Refusal{"[[tenant]]\nname = \"a\"\n",
+                "x.toml:1: tenant.socket: ", "absolute"},
+        Refusal{"[[tenant]]\nname = \"a\"\nsocket = \"a\"\n",
+                "x.toml:3: tenant.socket: ", "absolute"},
+        Refusal{"[[tenant]]\nname = \"a\"\nadmin_group = \"a\"\n",
+                "x.toml:3: tenant.admin_group: ", "quota.KEY"},
+        Refusal{"[[tenant]]\nname = \"a\"\nsocket = \"/a\"\n"
+                "[tenant.quota]\nplan = 3\n",
+                "x.toml:5: tenant.quota.plan: ", "quota.KEY"},
+        Refusal{"[[tenant]]\nname = \"a\"\nsocket = \"/a\"\n"
+                "[tenant.quota]\nplans = 0\n",
+                "x.toml:5: tenant.quota.plans: ", "1 to 1000000"},
+        Refusal{"[[tenant]]\nname = \"a\"\nsocket = \"/a\"\n"
+                "[[tenant]]\nname = \"a\"\nsocket = \"/b\"\n",
+                "x.toml:4: tenant.name: ", "another name"},
+        Refusal{"[[tenant]]\nname = \"a\"\n"
+                "socket = \"/run/hoist/hoistd.sock\"\n",
+                "x.toml:1: tenant.socket: ", "its own path"}));
+
 }  // namespace
 }  // namespace hoistd

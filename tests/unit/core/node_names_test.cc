@@ -27,8 +27,27 @@ TEST(MeantBy, OnesOwnThenRootsAndOthersOnlyIfNamed) {
   EXPECT_THAT(MeantBy(Uid(0), "m"), ElementsAre(OwnedName{Uid(0), "m"}));
   EXPECT_THAT(MeantBy(Uid(7), "8:a:b"), ElementsAre(OwnedName{Uid(8), "a:b"}));
   EXPECT_THAT(MeantBy(Uid(7), "a:b"),
-              ElementsAre(OwnedName{Uid(7), "a:b"}, OwnedName{Uid(0), "a:b"}));
+              ElementsAre(OwnedName{Uid(7), "a:b"}, OwnedName{Uid(0), "a:b"},
+                          OwnedName{*User::Tenant("a"), "b"}));
+  EXPECT_THAT(MeantBy(Uid(7), "A:b"),
+              ElementsAre(OwnedName{Uid(7), "A:b"}, OwnedName{Uid(0), "A:b"}));
   EXPECT_THAT(MeantBy(Uid(7), "99999999999:m"), IsEmpty());
+}
+
+TEST(User, ATenantIsItsNameAndNoUid) {
+  const User a = *User::Tenant("team-a"), b = *User::Tenant("team-b");
+  EXPECT_NE(a, b);
+  EXPECT_EQ(a, *User::Tenant("team-a"));
+  for (const uint32_t uid : {0u, 65534u, UINT32_MAX}) EXPECT_NE(a, User(uid));
+  EXPECT_EQ(ToString(a), "tenant team-a");
+  EXPECT_EQ(ToString(User(7)), "uid 7");
+  EXPECT_EQ(ToString(OwnedName{a, "m"}), "team-a:m");
+  EXPECT_TRUE(User::Tenant(std::string(31, 'a')).has_value());
+  for (const std::string& bad :
+       {std::string(), std::string("1a"), std::string("A"), std::string("a:b"),
+        std::string("a b"), std::string(32, 'a'), std::string("a\0b", 3)}) {
+    EXPECT_FALSE(User::Tenant(bad).has_value()) << bad;
+  }
 }
 
 TEST(ModelName, CannotLookLikeAnotherUsers) {
@@ -163,6 +182,61 @@ TEST_F(NodeNames, ItsOwnerForgetsAModelAndNobodyElse) {
   EXPECT_THAT(rig_.Forget(mine_, model->id), StatusIs(kNotFound));
   Publish(mine_, "m", 2);  // The name is free.
   EXPECT_OK(rig_.Forget(root_, (*rig_.node().Find(mine_, "m"))->id));
+}
+
+// In containers every worker is uid 0: tenants are told apart by their sockets.
+class NodeTenants : public ::testing::Test {
+ protected:
+  static Peer Worker(const char* tenant) {
+    return {.uid = *User::Tenant(tenant), .pid = 1, .via = "socket"};
+  }
+
+  NodeRig rig_{
+      {.quota = {.each = {.models = 100},
+                 .of_tenants = {{*User::Tenant("a"), {.models = 1}}}}}};
+  const SessionId a_ = rig_.Open(Worker("a")), b_ = rig_.Open(Worker("b"));
+};
+
+TEST_F(NodeTenants, NamesDoNotCollideAndAreOfTheTenantAlone) {
+  const ModelId of_a = rig_.AddModel(a_, "m", {1});
+  const ModelId of_b = rig_.AddModel(b_, "m", {2});
+  EXPECT_NE(of_a, of_b);
+  const SessionId again = rig_.Open(Worker("a"));
+  ASSERT_OK_AND_ASSIGN(const ModelPtr found, rig_.node().Find(again, "m"));
+  EXPECT_EQ(found->id, of_a);
+  for (const SessionId other : {b_, rig_.Open(65534)}) {
+    EXPECT_THAT(rig_.node().Find(other, "a:m"), StatusIs(kNotFound));
+    EXPECT_THAT(rig_.node().Find(other, of_a), StatusIs(kNotFound));
+  }
+  ASSERT_OK_AND_ASSIGN(const ModelPtr admins,
+                       rig_.node().Find(rig_.Open(kRoot), "a:m"));
+  EXPECT_EQ(admins->id, of_a);
+  EXPECT_THAT(rig_.Forget(b_, of_a), StatusIs(kNotFound));
+}
+
+TEST_F(NodeTenants, EachHasItsOwnQuota) {
+  rig_.AddModel(a_, "m", {1});
+  EXPECT_THAT(rig_.TryAddModel(rig_.Open(Worker("a")), "n", {1}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("tenant a holds 1 of 1 models; forget one, or "
+                                 "raise tenant.quota.models")));
+  rig_.AddModel(b_, "m", {1, 1});
+  rig_.AddModel(b_, "n", {1, 1, 1});
+}
+
+TEST_F(NodeTenants, MemoryOfOneIsNoOthersZone) {
+  NodeRig rig({.users_share_devices = false});
+  const SessionId a = rig.Open(Worker("a")), b = rig.Open(Worker("b"));
+  const auto of_a = rig.TryAddModel(a, "m", {1}, 1, Readers::kEveryone);
+  const auto of_b = rig.TryAddModel(b, "m", {1}, 2);
+  ASSERT_OK(of_a);
+  ASSERT_OK(of_b);
+  rig.StageNow(a, {(*of_a)->id, GroupIndex(0)});
+  rig.StageNow(b, {(*of_b)->id, GroupIndex(0)});
+  const RequestId refused = rig.Stage(b, {(*of_a)->id, GroupIndex(0)});
+  EXPECT_THAT(rig.AnswerTo(refused)->status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is tenant a's")));
 }
 
 }  // namespace

@@ -34,6 +34,18 @@ TEST(PeerOf, TellsThisProcessAsItIs) {
   EXPECT_EQ(poll(&alive, 1, 0), 0);
 }
 
+TEST(PeerOf, ThroughATenantsSocketIsTheTenantAndNoAdmin) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const hoist::UniqueFd a(ends[0]), b(ends[1]);
+  ASSERT_OK_AND_ASSIGN(const PeerProcess process,
+                       PeerOf(a.get(), getegid(), User::Tenant("team-a")));
+  EXPECT_EQ(process.peer.uid, *User::Tenant("team-a"));
+  EXPECT_EQ(process.peer.pid, getpid());
+  EXPECT_FALSE(process.peer.admin);  // Though it is our own uid.
+  EXPECT_TRUE(process.pidfd.valid());
+}
+
 // Root of namespaces of its own, connected to a socket of ours; what PeerOf
 // says of it. nullopt: this system lets us make no such namespaces.
 std::optional<PeerProcess> RootElsewhere(int namespaces) {

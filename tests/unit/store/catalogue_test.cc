@@ -116,10 +116,42 @@ TEST_F(CatalogueTest, AFileThatIsNoDatabaseIsDataLoss) {
 
 TEST_F(CatalogueTest, ANewerSchemaIsRefused) {
   { ASSERT_OK(Catalogue::Open(path_)); }
-  Tamper("PRAGMA user_version=3");
+  Tamper("PRAGMA user_version=4");
   EXPECT_THAT(
       Catalogue::Open(path_),
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("newer")));
+}
+
+TEST_F(CatalogueTest, ATenantIsKeptByItsName) {
+  {
+    ASSERT_OK_AND_ASSIGN(Catalogue catalogue, Catalogue::Open(path_));
+    CatalogueRow row = Row(1, 1);
+    SpillMeta meta = *row.meta;
+    meta.owner = *User::Tenant("team-a");
+    row.meta = std::make_shared<const SpillMeta>(meta);
+    ASSERT_OK(catalogue.Add(row));
+    ASSERT_OK(catalogue.Add(Row(2, 1)));
+  }
+  ASSERT_OK_AND_ASSIGN(Catalogue catalogue, Catalogue::Open(path_));
+  ASSERT_OK_AND_ASSIGN(const auto rows, catalogue.Load());
+  EXPECT_EQ(rows[0].meta->owner, *User::Tenant("team-a"));
+  EXPECT_EQ(rows[1].meta->owner, User(4'000'000'000));
+  Tamper("UPDATE images SET tenant='Team A'");
+  EXPECT_THAT(catalogue.Load(), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST_F(CatalogueTest, OneOfSchemaTwoIsBroughtUpToDate) {
+  {
+    ASSERT_OK_AND_ASSIGN(Catalogue catalogue, Catalogue::Open(path_));
+    ASSERT_OK(catalogue.Add(Row(1, 1)));
+  }
+  Tamper("ALTER TABLE images DROP COLUMN tenant; PRAGMA user_version=2");
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_OK_AND_ASSIGN(Catalogue catalogue, Catalogue::Open(path_));
+    ASSERT_OK_AND_ASSIGN(const auto rows, catalogue.Load());
+    ASSERT_THAT(rows, SizeIs(1));
+    EXPECT_EQ(rows[0].meta->owner, User(4'000'000'000));
+  }
 }
 
 TEST_F(CatalogueTest, RowsThatMakeNoSenseAreDataLoss) {
