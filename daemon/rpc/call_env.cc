@@ -12,7 +12,9 @@ namespace hoistd {
 
 absl::StatusOr<Peer> CallEnv::PeerOf(
     const grpc::ServerContextBase& call) const {
-  return find_peer(call.peer());
+  HOIST_ASSIGN_OR_RETURN(Peer peer, find_peer(call.peer()));
+  if (calls != nullptr) HOIST_RETURN_IF_ERROR(calls->Check(peer.uid));
+  return peer;
 }
 
 absl::StatusOr<Peer> CallEnv::AdminOf(

@@ -14,6 +14,7 @@
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/rpc/audit.h"
+#include "daemon/rpc/call_counts.h"
 #include "daemon/rpc/work_queue.h"
 #include "grpcpp/server_context.h"
 
@@ -28,12 +29,14 @@ struct CallEnv {
   EngineApi& engine;  // Outlives its callbacks.
   WorkQueue queue{2};
   // Whose connection it is; Connections::Find.
-  std::function<absl::StatusOr<Peer>(const std::string& grpc_peer)> find_peer;
+  FindPeer find_peer;
+  std::shared_ptr<CallCounts> calls;  // nullptr: they are not counted.
   std::vector<std::string> model_roots;
   std::string admin_group;
   uint64_t max_publish_bytes = 0;             // Of all Publish calls at once.
   std::atomic<uint64_t> publishing_bytes{0};  // Of those being received.
 
+  // ResourceExhausted: the user has too many calls in flight.
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;
   // PermissionDenied says who may.
   absl::StatusOr<Peer> AdminOf(const grpc::ServerContextBase& call) const;

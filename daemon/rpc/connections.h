@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "daemon/core/requests.h"
 #include "daemon/session/listening_socket.h"
 #include "hoist/shared/unique_fd.h"
@@ -22,8 +23,12 @@
 namespace hoistd {
 
 struct RpcLimits {
-  size_t all = 1024;     // The last eighth is kept for admins.
-  size_t one_uid = 512;  // So that one user cannot lock the others out.
+  size_t all = 1024;            // The last eighth is kept for admins.
+  size_t one_uid = 512;         // So that one user cannot lock the others out.
+  size_t calls_of_user = 4096;  // Over all of its connections.
+  // A connection without a call is closed after so long; clients connect again
+  // by themselves with the next call.
+  absl::Duration idle = absl::Minutes(5);
 };
 
 // Accepts gRPC's connections, so that the kernel says who each one is.

@@ -3,9 +3,11 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/base/status.h"
 #include "daemon/rpc/admin_service.h"
+#include "daemon/rpc/call_counts.h"
 #include "daemon/rpc/call_env.h"
 #include "daemon/rpc/worker_service.h"
 #include "daemon/session/peer_process.h"
@@ -24,8 +26,9 @@ constexpr int kMaxCallsPerConnection = 128;
 class RpcServerImpl final : public RpcServer {
  public:
   RpcServerImpl(std::shared_ptr<CallEnv> env,
-                std::unique_ptr<Connections> connections)
-      : env_(std::move(env)),
+                std::unique_ptr<Connections> connections, RpcLimits limits)
+      : limits_(limits),
+        env_(std::move(env)),
         connections_(std::move(connections)),
         admin_(env_),
         worker_(env_) {}
@@ -43,6 +46,15 @@ class RpcServerImpl final : public RpcServer {
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                                kMaxCallsPerConnection);
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(limits_.idle)));
+    env_->calls = std::make_shared<CallCounts>(limits_.calls_of_user);
+    std::vector<
+        std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+        interceptors;
+    interceptors.push_back(CountCalls(env_->calls, env_->find_peer));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     builder.RegisterService(&admin_);
     builder.RegisterService(&worker_);
     server_ = builder.BuildAndStart();
@@ -68,6 +80,7 @@ class RpcServerImpl final : public RpcServer {
   size_t connections() const override { return connections_->count(); }
 
  private:
+  const RpcLimits limits_;
   const std::shared_ptr<CallEnv> env_;
   const std::unique_ptr<Connections> connections_;
   AdminService admin_;
@@ -101,8 +114,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
   env->model_roots = std::move(options.model_roots);
   env->admin_group = std::move(options.admin_group);
   env->max_publish_bytes = options.max_publish_bytes;
-  auto server =
-      std::make_unique<RpcServerImpl>(std::move(env), std::move(connections));
+  auto server = std::make_unique<RpcServerImpl>(
+      std::move(env), std::move(connections), options.connections);
   HOIST_RETURN_IF_ERROR(server->Start());
   return server;
 }

@@ -35,7 +35,8 @@ struct RpcOptions {
 //           two work threads, and gRPC's.
 // Owns:     the socket and every connection. Borrows the engine, which must
 //           outlive it and every callback that it was given.
-// Bounds:   connections as `connections`; 128 calls a connection; 64 MiB a
+// Bounds:   connections and a user's calls as `connections`; 128 calls a
+// connection; 64 MiB a
 //           message from a client.
 class RpcServer {
  public:

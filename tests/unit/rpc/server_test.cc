@@ -171,5 +171,69 @@ TEST_F(ServerTest, GarbageOnTheSocketHarmsNobody) {
   EXPECT_TRUE(worker_->ListDevices(&context, {}, &response).ok());
 }
 
+TEST_F(ServerTest, AUsersCallsOverAllConnectionsAreBounded) {
+  RpcOptions options;
+  options.connections.calls_of_user = 2;
+  Serve(options);
+  // Two that wait for the engine, on two connections.
+  grpc::ClientContext first_context, second_context;
+  v1::WorkerStageRequest request;
+  request.set_model("m");
+  request.set_group("g");
+  auto first = worker_->Stage(&first_context, request);
+  const auto first_waits = engine_.describe_model.Next();
+  auto other = v1::Worker::NewStub(NewChannel());
+  auto second = other->Stage(&second_context, request);
+  const auto second_waits = engine_.describe_model.Next();
+  const auto list = [](v1::Worker::Stub& worker) {
+    grpc::ClientContext context;
+    v1::ListDevicesResponse response;
+    return worker.ListDevices(&context, {}, &response);
+  };
+  auto third = v1::Worker::NewStub(NewChannel());
+  const grpc::Status refused = list(*third);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("2 gRPC calls in flight"));
+  first_context.TryCancel();
+  EXPECT_FALSE(first->Finish().ok());
+  // gRPC forgets the call a little after its caller heard of its end.
+  while (!list(*third).ok()) {
+  }
+  second_context.TryCancel();
+  EXPECT_FALSE(second->Finish().ok());
+  engine_.WaitUntilClosed(first_waits.session);
+  engine_.WaitUntilClosed(second_waits.session);
+}
+
+TEST_F(ServerTest, AConnectionWithoutACallIsClosed) {
+  RpcOptions options;
+  options.connections.idle = absl::Milliseconds(50);
+  Serve(options);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (dir_.path() + "/hoistd.grpc.sock").c_str());
+  // One that says nothing at all, and one that begins as HTTP/2 does: the
+  // preface, and empty settings.
+  const std::string settings = {0, 0, 0, 4, 0, 0, 0, 0, 0};
+  for (const std::string& start :
+       {std::string(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings}) {
+    const hoist::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+                      sizeof(address)),
+              0);
+    send(fd.get(), start.data(), start.size(), MSG_NOSIGNAL);
+    char bytes[4096];
+    while (read(fd.get(), bytes, sizeof(bytes)) > 0) {
+    }
+  }
+  // Whoever calls again is served, over another connection.
+  for (int call = 0; call < 2; ++call) {
+    grpc::ClientContext context;
+    v1::ListDevicesResponse response;
+    context.set_wait_for_ready(true);
+    EXPECT_TRUE(worker_->ListDevices(&context, {}, &response).ok());
+  }
+}
+
 }  // namespace
 }  // namespace hoistd
