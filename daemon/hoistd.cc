@@ -26,6 +26,7 @@
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
 #include "daemon/io/create_io_engine.h"
+#include "daemon/link/link.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
@@ -218,6 +219,7 @@ struct Hoistd::Parts {
   Config config;
   MonotonicClock clock;
   Devices devices;
+  std::vector<std::unique_ptr<Link>> links;  // By device.
   GrowthRelay relay;
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
@@ -246,6 +248,10 @@ std::vector<Device*> Hoistd::Parts::DevicePointers() const {
 
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
+  for (const auto& device : devices) {
+    HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock));
+    links.push_back(std::move(link));
+  }
   if (config.device.share == DeviceConfig::Share::kIpc &&
       devices[0]->info().kind == DeviceKind::kCuda) {
     notes.push_back(
@@ -298,7 +304,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   parts.mover.host = host->span();
   parts.mover.io = io.get();
   parts.mover.store = store.get();
-  parts.mover.devices = DevicePointers();
+  for (const auto& link : links) parts.mover.links.push_back(link.get());
   parts.clock = &clock;
   if (config.disk.direct == DiskConfig::Direct::kNever) {
     parts.files.mode = ReadMode::kBuffered;

@@ -9,9 +9,11 @@
 namespace hoistd {
 namespace {
 
-// Virtual times grow by bytes; beyond 2^53 a double would lose them. A level
-// starts anew from 0 long before.
+// Virtual times grow by bytes; beyond 2^53 a double would lose them. They start
+// anew from 0 long before.
 constexpr double kRebaseAt = 1e12;
+
+size_t IndexOf(LinkClass of) { return static_cast<size_t>(of); }
 
 }  // namespace
 
@@ -21,63 +23,89 @@ absl::Time LinkShare::Entry::AllowedAt() const {
   return as_of + absl::Seconds((owed - double(kBurstBytes)) / double(rate));
 }
 
-LinkShare::Entry& LinkShare::Of(PlanId plan) {
-  const auto it = plans_.find(plan);
-  HOIST_CHECK(it != plans_.end());
+LinkShare::Entry& LinkShare::Of(LinkParty party) {
+  const auto it = parties_.find(party);
+  HOIST_CHECK(it != parties_.end());
   return it->second;
 }
 
-void LinkShare::Add(PlanId plan, const ShareOptions& options) {
+void LinkShare::Add(LinkParty party, const ShareOptions& options) {
   HOIST_CHECK(options.weight > 0);
   Entry entry;
   entry.options = options;
-  entry.start = virtual_time_[options.priority];
-  HOIST_CHECK(plans_.emplace(plan, entry).second);
+  entry.turn.start = virtual_time_[LevelOf(party, options)];
+  HOIST_CHECK(parties_.emplace(party, entry).second);
 }
 
-void LinkShare::Remove(PlanId plan) { HOIST_CHECK(plans_.erase(plan) == 1); }
+void LinkShare::Remove(LinkParty party) {
+  HOIST_CHECK(parties_.erase(party) == 1);
+}
 
-void LinkShare::Set(PlanId plan, const ShareOptions& options) {
+void LinkShare::Set(LinkParty party, const ShareOptions& options) {
   HOIST_CHECK(options.weight > 0);
-  Entry& entry = Of(plan);
-  // Levels have clocks of their own; the plan keeps what it is ahead of one.
-  const double ahead = entry.start - virtual_time_[entry.options.priority];
-  entry.start = virtual_time_[options.priority] + std::max(ahead, 0.0);
+  Entry& entry = Of(party);
+  // Levels have clocks of their own; the party keeps what it is ahead of one.
+  const double ahead =
+      entry.turn.start - virtual_time_[LevelOf(party, entry.options)];
+  entry.turn.start =
+      virtual_time_[LevelOf(party, options)] + std::max(ahead, 0.0);
   entry.options = options;
 }
 
-// A plan that is always ready is never behind the clock: the clock is the least
-// of those that are. One that was not ready joins at the clock.
-double LinkShare::StartOfNext(const Entry& entry) const {
-  return std::max(entry.finish(), virtual_time_.at(entry.options.priority));
+// Who is always ready is never behind the clock: the clock is the least of
+// those that are. Who was not ready joins at the clock.
+double LinkShare::StartOfNext(LinkParty party, const Entry& entry) const {
+  return std::max(entry.turn.finish(entry.options.weight),
+                  virtual_time_.at(LevelOf(party, entry.options)));
 }
 
-std::optional<PlanId> LinkShare::Pick(const std::vector<PlanId>& ready,
-                                      absl::Time now) {
-  std::optional<PlanId> best;
+double LinkShare::StartOfNext(LinkClass of) const {
+  const size_t i = IndexOf(of);
+  return std::max(classes_[i].finish(kWeights[i]), classes_time_);
+}
+
+std::optional<LinkParty> LinkShare::Pick(const std::vector<LinkParty>& ready,
+                                         absl::Time now) {
+  std::optional<LinkParty> best;
   const Entry* best_entry = nullptr;
-  for (const PlanId plan : ready) {
-    const Entry& entry = Of(plan);
+  for (const LinkParty party : ready) {
+    const Entry& entry = Of(party);
     if (entry.AllowedAt() > now) continue;
-    const auto rank = [&](PlanId id, const Entry& e) {
-      return std::tuple(-e.options.priority, StartOfNext(e), id);
+    const auto rank = [&](LinkParty one, const Entry& e) {
+      return std::tuple(StartOfNext(one.of), one.of, -e.options.priority,
+                        StartOfNext(one, e), one.plan);
     };
-    if (best_entry == nullptr || rank(plan, entry) < rank(*best, *best_entry)) {
-      best = plan;
+    if (best_entry == nullptr ||
+        rank(party, entry) < rank(*best, *best_entry)) {
+      best = party;
       best_entry = &entry;
     }
   }
   return best;
 }
 
-void LinkShare::Charge(PlanId plan, uint64_t bytes, absl::Time now) {
-  Entry& entry = Of(plan);
-  const int32_t priority = entry.options.priority;
-  entry.start = StartOfNext(entry);
-  entry.bytes = bytes;
-  virtual_time_[priority] = entry.start;
-  if (entry.start > kRebaseAt) Rebase(priority);
+void LinkShare::Charge(LinkParty party, uint64_t bytes, absl::Time now) {
+  Entry& entry = Of(party);
+  const Level level = LevelOf(party, entry.options);
+  entry.turn = {StartOfNext(party, entry), bytes};
+  virtual_time_[level] = entry.turn.start;
+  if (entry.turn.start > kRebaseAt) Rebase(level);
 
+  classes_time_ = StartOfNext(party.of);
+  classes_[IndexOf(party.of)] = {classes_time_, bytes};
+  if (classes_time_ > kRebaseAt) {
+    for (Turn& turn : classes_) turn.start -= classes_time_;
+    classes_time_ = 0;
+  }
+  ChargeCap(entry, bytes, now);
+}
+
+bool LinkShare::IsOwed(LinkClass of) const {
+  const size_t i = IndexOf(of);
+  return classes_[i].finish(kWeights[i]) <= classes_time_;
+}
+
+void LinkShare::ChargeCap(Entry& entry, uint64_t bytes, absl::Time now) {
   const uint64_t rate = entry.options.max_bytes_per_second;
   if (rate == 0) {
     entry.owed = 0;
@@ -89,17 +117,17 @@ void LinkShare::Charge(PlanId plan, uint64_t bytes, absl::Time now) {
   entry.as_of = std::max(entry.as_of, now);
 }
 
-void LinkShare::Rebase(int32_t priority) {
-  const double now = std::exchange(virtual_time_[priority], 0.0);
-  for (auto& [id, entry] : plans_) {
-    if (entry.options.priority == priority) entry.start -= now;
+void LinkShare::Rebase(Level level) {
+  const double now = std::exchange(virtual_time_[level], 0.0);
+  for (auto& [party, entry] : parties_) {
+    if (LevelOf(party, entry.options) == level) entry.turn.start -= now;
   }
 }
 
-absl::Time LinkShare::NextTurn(const std::vector<PlanId>& ready) const {
+absl::Time LinkShare::NextTurn(const std::vector<LinkParty>& ready) const {
   absl::Time next = absl::InfiniteFuture();
-  for (const PlanId plan : ready) {
-    const Entry& entry = plans_.at(plan);
+  for (const LinkParty party : ready) {
+    const Entry& entry = parties_.at(party);
     if (entry.options.max_bytes_per_second == 0) continue;
     next = std::min(next, entry.AllowedAt());
   }

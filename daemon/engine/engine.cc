@@ -11,7 +11,9 @@ namespace hoistd {
 namespace {
 
 std::vector<Device*> DevicesOf(const EngineParts& parts) {
-  return parts.mover.devices;
+  std::vector<Device*> devices;
+  for (const Link* link : parts.mover.links) devices.push_back(&link->device());
+  return devices;
 }
 
 }  // namespace
@@ -19,19 +21,17 @@ std::vector<Device*> DevicesOf(const EngineParts& parts) {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
   HOIST_RETURN_IF_ERROR(engine->Restore());
-  HOIST_ASSIGN_OR_RETURN(
-      engine->mover_,
-      Mover::Create(engine->parts_.mover, [e = engine.get()](
-                                              TransferId id,
-                                              absl::Status status,
-                                              const TransferResult& result) {
+  engine->mover_ = std::make_unique<Mover>(
+      engine->parts_.mover,
+      [e = engine.get()](TransferId id, absl::Status status,
+                         const TransferResult& result) {
         e->Post([e, id, status = std::move(status), result](Effects& effects) {
           --e->moving_;
           e->mover_->Finished(id);
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
-      }));
-  HOIST_RETURN_IF_ERROR(engine->MakeStreamers());
+      });
+  engine->MakeStreamers();
   engine->thread_ = std::thread([e = engine.get()] { e->Run(); });
   return engine;
 }
@@ -53,12 +53,11 @@ Engine::~Engine() {
   streamers_.clear();
 }
 
-absl::Status Engine::MakeStreamers() {
-  for (Device* device : parts_.mover.devices) {
+void Engine::MakeStreamers() {
+  for (Link* link : parts_.mover.links) {
     StreamerParts parts;
-    parts.device = device;
+    parts.link = link;
     parts.host = parts_.mover.host;
-    parts.clock = parts_.clock;
     StreamerEvents events;
     events.host_used = [this](PlanId plan, LaneGroup group,
                               absl::Duration step) {
@@ -80,11 +79,8 @@ absl::Status Engine::MakeStreamers() {
       AddNote(absl::StrCat("plan ", plan.number(),
                            " ended: ", std::string(why.message())));
     };
-    HOIST_ASSIGN_OR_RETURN(auto streamer,
-                           Streamer::Create(parts, std::move(events)));
-    streamers_.push_back(std::move(streamer));
+    streamers_.push_back(std::make_unique<Streamer>(parts, std::move(events)));
   }
-  return absl::OkStatus();
 }
 
 // Published groups that were spilled before this daemon started.

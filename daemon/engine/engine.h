@@ -108,7 +108,7 @@ class Engine final : public EngineApi {
 
   explicit Engine(EngineParts parts);
   absl::Status Restore();
-  absl::Status MakeStreamers();
+  void MakeStreamers();
 
   // engine_plans.cc
   void StartPlan(SessionId session, SetPlanArgs args, Done<OpenedPlan> done,

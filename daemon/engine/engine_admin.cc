@@ -28,8 +28,11 @@ void Engine::Snapshot(Done<NodeSnapshot> done) {
     NodeSnapshot snapshot = node_.Snapshot(Now());
     snapshot.counters.slow_events = slow_events_;
     snapshot.counters.longest_event = longest_event_;
+    for (const Link* link : parts_.mover.links) {
+      snapshot.counters.host_to_device_bytes +=
+          link->copied_bytes(LinkClass::kPlans);
+    }
     for (const std::unique_ptr<Streamer>& streamer : streamers_) {
-      snapshot.counters.host_to_device_bytes += streamer->copied_bytes();
       for (const LaneStats& lane : streamer->Stats()) {
         for (PlanSnapshot& plan : snapshot.plans) {
           if (plan.id == lane.plan) AddLane(lane, plan);

@@ -58,17 +58,6 @@ int CopyThreads() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mover>> Mover::Create(MoverParts parts,
-                                                     OnDone on_done) {
-  std::unique_ptr<Mover> mover(new Mover(std::move(parts), std::move(on_done)));
-  for (Device* device : mover->parts_.devices) {
-    HOIST_ASSIGN_OR_RETURN(auto stream, device->CreateStream());
-    mover->streams_.push_back(std::move(stream));
-    mover->copies_.emplace_back(kCopiesUnderWay);
-  }
-  return mover;
-}
-
 Mover::Mover(MoverParts parts, OnDone on_done)
     : parts_(std::move(parts)),
       on_done_(std::move(on_done)),
@@ -97,7 +86,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
     case TransferKind::kSpill:
       return spills_;
     case TransferKind::kToDevice:
-      return copies_[transfer.device.number()];
+      break;  // Its link has turns of its own.
     case TransferKind::kToClient:
       return images_;
   }
@@ -105,6 +94,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
 }
 
 void Mover::Start(Transfer transfer) {
+  if (transfer.kind == TransferKind::kToDevice) return CopyToDevice(transfer);
   Road& road = RoadOf(transfer);
   road_of_[transfer.id] = &road;
   road.Add(std::move(transfer));
@@ -114,9 +104,12 @@ void Mover::Start(Transfer transfer) {
 void Mover::Hurry(TransferId id) {
   const auto road = road_of_.find(id);
   if (road != road_of_.end()) road->second->Hurry(id);
+  const auto link = link_of_.find(id);
+  if (link != link_of_.end()) link->second->Hurry(id);
 }
 
 void Mover::Finished(TransferId id) {
+  if (link_of_.erase(id) > 0) return;
   const auto found = road_of_.find(id);
   HOIST_CHECK(found != road_of_.end());
   Road& road = *found->second;
@@ -136,7 +129,7 @@ void Mover::Run(Transfer transfer) {
     case TransferKind::kSpill:
       return Spill(transfer);
     case TransferKind::kToDevice:
-      return CopyToDevice(transfer);
+      HOIST_CHECK(false);  // It needs no road.
     case TransferKind::kToClient:
       return CopyToClient(transfer);
   }
@@ -232,15 +225,15 @@ void Mover::Spill(const Transfer& transfer) {
 }
 
 void Mover::CopyToDevice(const Transfer& transfer) {
-  CopyStream& stream = *streams_[transfer.device.number()];
-  absl::Status queued = absl::OkStatus();
-  if (transfer.group->image_bytes > 0) {
-    queued = stream.CopyIn(transfer.device_offset, HostOf(transfer));
-  }
-  // Also after an error: what was queued before must be over when it is told.
-  stream.Then([this, id = transfer.id, queued](absl::Status s) {
-    Report(id, queued.ok() ? std::move(s) : queued);
-  });
+  Link* const link = parts_.links[transfer.device.number()];
+  link_of_[transfer.id] = link;
+  link->Copy({.id = transfer.id,
+              .from = HostOf(transfer),
+              .to_offset = transfer.device_offset,
+              .urgent = transfer.urgent,
+              .done = [this, id = transfer.id](absl::Status s) {
+                Report(id, std::move(s));
+              }});
 }
 
 void Mover::CopyToClient(const Transfer& transfer) {

@@ -16,12 +16,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "daemon/core/device.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/io_engine.h"
 #include "daemon/core/transfer.h"
 #include "daemon/io/source_file.h"
+#include "daemon/link/link.h"
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/store/task_threads.h"
@@ -36,28 +35,26 @@ struct MoverParts {
   std::span<std::byte> host;  // The host pool.
   IoEngine* io = nullptr;
   SpillStore* store = nullptr;  // nullptr: nothing spills.
-  std::vector<Device*> devices;
+  std::vector<Link*> links;     // One a device.
 };
 
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
 //           a transfer, from any thread, and must not block.
-// Owns:     the models' files, one copy stream a device. Borrows the parts.
-// Bounds:   kReadsUnderWay groups from disk, kCopiesUnderWay copies a device,
-//           kImagesUnderWay images to clients, as many from clients as there
-//           are threads for them.
+// Owns:     the models' files. Borrows the parts.
+// Bounds:   kReadsUnderWay groups from disk, kImagesUnderWay images to clients,
+//           as many from clients as there are threads for them; what goes to a
+//           device its link bounds.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
-  static constexpr int kCopiesUnderWay = 16;
   static constexpr int kSpillsUnderWay = 2;
   static constexpr int kImagesUnderWay = 2;
 
   using OnDone =
       absl::AnyInvocable<void(TransferId, absl::Status, const TransferResult&)>;
 
-  static absl::StatusOr<std::unique_ptr<Mover>> Create(MoverParts parts,
-                                                       OnDone on_done);
-  ~Mover();  // Waits for what is under way; its `on_done` still comes.
+  Mover(MoverParts parts, OnDone on_done);
+  ~Mover();  // Waits for what its threads do; the rest must be over.
 
   void AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files);
   // They close when no read uses them any more.
@@ -72,8 +69,6 @@ class Mover {
   void Unspill(SpillId id);
 
  private:
-  Mover(MoverParts parts, OnDone on_done);
-
   Road& RoadOf(const Transfer& transfer);
   void Run(Transfer transfer);
   void ReadFiles(const Transfer& transfer);
@@ -92,9 +87,8 @@ class Mover {
   Road spills_;
   Road receives_;
   Road images_;
-  std::vector<Road> copies_;  // One a device.
   absl::flat_hash_map<TransferId, Road*> road_of_;
-  std::vector<std::unique_ptr<CopyStream>> streams_;
+  absl::flat_hash_map<TransferId, Link*> link_of_;
   TaskThreads receivers_;
   TaskThreads copiers_;  // Not the former: somebody waits for these.
 };

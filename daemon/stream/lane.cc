@@ -77,6 +77,14 @@ void Lane::Fail(absl::Status why) {
 }
 
 bool Lane::Look(absl::Time now) {
+  bool news = LookAtWords(now);
+  news |= Advance();
+  CheckDeadline(now);
+  if (std::exchange(changed_, false)) parts_.board->Publish(stats_, now);
+  return news;
+}
+
+bool Lane::LookAtWords(absl::Time now) {
   if (closed_) return false;
   if (!stats_.fault.ok()) return Release();
   bool changed = LookAtRequests();
@@ -210,7 +218,7 @@ bool Lane::Jump(uint32_t want, uint64_t to) {
   if (!passes && to == schedule_.head()) return false;
   // A copy that is under way would set its flag later.
   jump_due_ = true;
-  if (under_way_ > 0 || current_.has_value()) return false;
+  if (!under_way_.empty() || current_.has_value()) return false;
   std::vector<std::pair<uint64_t, LaneGroup>> passed;
   for (const LaneGroup group : watched_) {
     const uint64_t position = schedule_.last_position(group);
@@ -319,37 +327,26 @@ void Lane::AskHost() {
   parts_.events->host_wanted(spec_.plan, *group);
 }
 
-// What lies side by side, on the host and on the device, is one run.
-void Lane::Append(uint64_t to_offset, std::span<const std::byte> from,
-                  Piece& piece) {
-  piece.bytes += from.size();
-  if (!piece.runs.empty()) {
-    Piece::Run& last = piece.runs.back();
-    if (last.to_offset + last.from.size() == to_offset &&
-        last.from.data() + last.from.size() == from.data()) {
-      last.from = {last.from.data(), last.from.size() + from.size()};
-      return;
-    }
-  }
-  piece.runs.push_back({to_offset, from});
+bool Lane::HasPiece() {
+  Advance();
+  return has_piece();
 }
 
-Piece Lane::TakePiece() {
+LinkPiece Lane::TakePiece(uint64_t at_most) {
   Current& first = *current_;
   const LaneSpec::Streamed& group = spec_.groups[first.load.group];
-  const uint64_t bytes =
-      std::min(Streamer::kPieceBytes, group.bytes - first.at);
-  Piece piece;
-  piece.lane = this;
-  Append(group.device_offset + first.at,
-         {HostAt(first.load.group) + first.at, bytes}, piece);
+  const uint64_t bytes = std::min(at_most, group.bytes - first.at);
+  const uint64_t joined_bytes = std::min(at_most, joined_bytes_);
+  LinkPiece piece;
+  Taken& taken = under_way_.emplace_back();
+  piece.Add(group.device_offset + first.at,
+            {HostAt(first.load.group) + first.at, bytes});
   first.at += bytes;
-  ++under_way_;
   // Small groups go together: words between their copies would cost time.
   while (current_->at == spec_.groups[current_->load.group].bytes) {
     const LaneSchedule::Load load = current_->load;
     const bool by_flag = by_flags(load.position);
-    piece.ends.push_back({load, by_flag});
+    taken.ends.push_back({load, by_flag});
     lane::GroupWords& words = memory_->group(load.group);
     piece.words.push_back(
         by_flag ? WordWrite{&words.flag, lane::kFlagReady}
@@ -358,42 +355,50 @@ Piece Lane::TakePiece() {
     Advance();
     if (!has_piece()) break;
     const LaneSpec::Streamed& next = spec_.groups[current_->load.group];
-    if (piece.bytes + next.bytes > joined_bytes_) break;
-    Append(next.device_offset, {HostAt(current_->load.group), next.bytes},
-           piece);
+    if (piece.bytes + next.bytes > joined_bytes) break;
+    piece.Add(next.device_offset, {HostAt(current_->load.group), next.bytes});
     current_->at = next.bytes;
   }
+  taken.bytes = piece.bytes;
   return piece;
 }
 
-void Lane::Ended(const Piece& piece, absl::Time now) {
-  --under_way_;
+void Lane::Refused(const absl::Status& why, bool queued) {
+  if (!queued) under_way_.pop_back();
+  Fail(Annotate(why, "copy to the device"));
+}
+
+void Lane::Ended(const absl::Status&, absl::Time now) {
+  const Taken taken = std::move(under_way_.front());
+  under_way_.pop_front();
   changed_ = true;
   released_ = false;  // It may have written over what was released.
-  stats_.copied_bytes += piece.bytes;
-  for (const auto& [load, by_flag] : piece.ends) {
-    ++stats_.loads;
-    ++changes_;
-    schedule_.Loaded(load);
-    // The captured form may have begun since the copy was queued.
-    if (!by_flag && by_flags(load.position) && alive() &&
-        schedule_.in_use(load.group)) {
-      memory_->Store(memory_->group(load.group).flag, lane::kFlagReady);
-    }
-    Host& host = hosts_[load.group];
-    if (!host.once) continue;
-    host = {};
-    schedule_.SetHostReady(load.group, false);
-    if (load.position > used_position_ && used_at_ > absl::InfinitePast()) {
-      const absl::Duration step =
-          (now - used_at_) /
-          static_cast<int64_t>(load.position - used_position_);
-      step_ = step_ == absl::ZeroDuration() ? step : (3 * step_ + step) / 4;
-    }
-    used_position_ = load.position;
-    used_at_ = now;
-    if (!closed_) parts_.events->host_used(spec_.plan, load.group, step_);
+  stats_.copied_bytes += taken.bytes;
+  for (const End& end : taken.ends) Loaded(end, now);
+}
+
+void Lane::Loaded(const End& end, absl::Time now) {
+  const auto& [load, by_flag] = end;
+  ++stats_.loads;
+  ++changes_;
+  schedule_.Loaded(load);
+  // The captured form may have begun since the copy was queued.
+  if (!by_flag && by_flags(load.position) && alive() &&
+      schedule_.in_use(load.group)) {
+    memory_->Store(memory_->group(load.group).flag, lane::kFlagReady);
   }
+  Host& host = hosts_[load.group];
+  if (!host.once) return;
+  host = {};
+  schedule_.SetHostReady(load.group, false);
+  if (load.position > used_position_ && used_at_ > absl::InfinitePast()) {
+    const absl::Duration step =
+        (now - used_at_) / static_cast<int64_t>(load.position - used_position_);
+    step_ = step_ == absl::ZeroDuration() ? step : (3 * step_ + step) / 4;
+  }
+  used_position_ = load.position;
+  used_at_ = now;
+  if (!closed_) parts_.events->host_used(spec_.plan, load.group, step_);
 }
 
 // The oldest position that the client asked for and that is not ready.
@@ -422,9 +427,9 @@ std::optional<Lane::Wanted> Lane::FindWanted() const {
 }
 
 bool Lane::quiet(bool held_back) const {
-  if (closed_) return under_way_ == 0;
+  if (closed_) return under_way_.empty();
   if (!stats_.fault.ok()) return released_ && !stats_.captured;
-  if (under_way_ > 0 || stats_.captured) return false;
+  if (!under_way_.empty() || stats_.captured) return false;
   if (current_.has_value() && !held_back) return false;
   if (parts_.cpu_workers) return true;
   // Kernels of what was staged will write done words.
@@ -492,9 +497,9 @@ bool Lane::Release() {
   for (size_t i = 0; i < count; ++i) {
     release(static_cast<LaneGroup>(release_at_));
     release_at_ = (release_at_ + 1) % spec_.groups.size();
-    if (release_at_ == 0) released_ = under_way_ == 0;
+    if (release_at_ == 0) released_ = under_way_.empty();
   }
-  return !released_ && under_way_ == 0;
+  return !released_ && under_way_.empty();
 }
 
 void Lane::SetSleeping(bool sleeping) {

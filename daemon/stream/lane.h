@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,22 +16,24 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/lane_schedule.h"
-#include "daemon/stream/copy_queue.h"
+#include "daemon/link/link_customer.h"
+#include "daemon/stream/lane_board.h"
 #include "daemon/stream/lane_memory.h"
 #include "daemon/stream/streamer.h"
 
 namespace hoistd {
 
-// Threads:  the streamer's alone.
+// Threads:  the link's alone.
 // Owns:     the lane's memory. Borrows the rest, which outlives it. It must
-//           live until every piece that was taken has been given to Ended().
+//           live until every piece that was taken has ended.
 // Bounds:   a look costs the groups that lie in the ring, and at most
 //           kRequestsALook requests, whatever the client writes.
-class Lane {
+class Lane final : public LinkCustomer {
  public:
   struct Parts {
     std::span<std::byte> host;
     StreamerEvents* events = nullptr;
+    LaneBoard* board = nullptr;  // Is told whatever changed.
     bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
   };
   static constexpr int kRequestsALook = 8;
@@ -45,42 +48,28 @@ class Lane {
 
   void HostReady(LaneGroup group, uint64_t host_offset, bool once);
   void TakeBack(LaneGroup group);
-  // Ends the plan: releases what waits, loads nothing more. Only the first
-  // reason counts.
-  void Fail(absl::Status why);
   void Close() { closed_ = true; }
   void SetShare(const ShareOptions& share) {
     stats_.share = share;
     changed_ = true;
   }
 
-  // Takes in what the client's words say. True if anything was new.
-  bool Look(absl::Time now);
-  // Serves what can be served without a copy. True if anything was new.
-  bool Advance();
-  // There is a piece to take.
-  bool has_piece() const { return current_.has_value() && alive(); }
-  Piece TakePiece();
-  // It was taken and could not be queued.
-  void NotQueued() { --under_way_; }
-  void Ended(const Piece& piece, absl::Time now);
-
-  // Nothing will change unless a CPU changes it and says so, or at deadline().
-  // `held_back`: LinkShare's cap lets no piece go now.
-  bool quiet(bool held_back) const;
+  // Takes in what the client's words say, and serves what needs no copy.
+  bool Look(absl::Time now) override;
+  bool HasPiece() override;
+  LinkPiece TakePiece(uint64_t at_most) override;
+  void Refused(const absl::Status& why, bool queued) override;
+  void Ended(const absl::Status& status, absl::Time now) override;
+  // Ends the plan: releases what waits, loads nothing more. Only the first
+  // reason counts.
+  void Fail(absl::Status why) override;
+  bool quiet(bool held_back) const override;
   // When the position that the client waits for is overdue.
-  absl::Time deadline() const;
-  void CheckDeadline(absl::Time now);
-  void SetSleeping(bool sleeping);
+  absl::Time deadline() const override;
+  void SetSleeping(bool sleeping) override;
 
-  bool alive() const { return !closed_ && stats_.fault.ok(); }
   bool closed() const { return closed_; }
-  // No copy can be writing into the ring, nor any stream a word here.
-  bool idle() const { return under_way_ == 0; }
-  PlanId plan() const { return spec_.plan; }
   const LaneMemory& memory() const { return *memory_; }
-  const LaneStats& stats() const { return stats_; }
-  bool TakeChanged() { return std::exchange(changed_, false); }
 
  private:
   struct Host {
@@ -93,12 +82,23 @@ class Lane {
     LaneSchedule::Load load;
     uint64_t at = 0;
   };
+  struct End {  // A load of which a piece under way is the last.
+    LaneSchedule::Load load;
+    bool by_flag = false;  // Its word is the group's flag.
+  };
+  struct Taken {  // A piece under way.
+    uint64_t bytes = 0;
+    std::vector<End> ends;
+  };
   struct Wanted {  // What the client waits for.
     uint64_t position = 0;
     uint64_t changes = 0;
     auto operator<=>(const Wanted&) const = default;
   };
 
+  bool alive() const { return !closed_ && stats_.fault.ok(); }
+  bool has_piece() const { return current_.has_value() && alive(); }
+  bool LookAtWords(absl::Time now);
   bool LookAtRequests();
   bool Request(const hoist::lane::Request& request);
   bool Capture(uint64_t from);
@@ -113,11 +113,14 @@ class Lane {
     return stats_.captured && position >= captured_from_;
   }
   void Watch(LaneGroup group);
+  // Serves what can be served without a copy, and finds what is to be copied
+  // next. True if anything was new.
+  bool Advance();
   void Serve(const LaneSchedule::Serve& serve);
-  static void Append(uint64_t to_offset, std::span<const std::byte> from,
-                     Piece& piece);
   void AskHost();
+  void Loaded(const End& end, absl::Time now);
   std::optional<Wanted> FindWanted() const;
+  void CheckDeadline(absl::Time now);
   std::string WhatItWaitsFor(LaneGroup group) const;
   bool Release();
   const std::byte* HostAt(LaneGroup group) const {
@@ -137,7 +140,7 @@ class Lane {
   std::vector<LaneSchedule::Serve> served_;
   std::vector<LaneSchedule::Refresh> stale_;
   std::optional<Current> current_;
-  int under_way_ = 0;
+  std::deque<Taken> under_way_;
   bool closed_ = false;
   bool changed_ = true;
 

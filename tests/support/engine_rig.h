@@ -26,6 +26,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/create_io_engine.h"
+#include "daemon/link/link.h"
 #include "daemon/store/spill_store.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/unique_fd.h"
@@ -90,7 +91,9 @@ class EngineRig {
     parts.mover.host = host_.span();
     parts.mover.io = &*faulty_io;
     parts.mover.store = store_.get();
-    parts.mover.devices = {&*faulty_device};
+    // In true time: what is copied now goes by when something was before.
+    HOIST_ASSIGN_OR_RETURN(link_, Link::Create(*faulty_device, monotonic_));
+    parts.mover.links = {link_.get()};
     parts.clock = &clock;
     parts.version = "test";
     HOIST_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(parts)));
@@ -99,6 +102,7 @@ class EngineRig {
   }
   void Stop() {
     engine_.reset();
+    link_.reset();
     store_.reset();
   }
   Engine& engine() { return *engine_; }
@@ -266,7 +270,9 @@ class EngineRig {
   std::optional<FaultyDevice> faulty_device;
 
  private:
+  const MonotonicClock monotonic_;
   std::unique_ptr<SpillStore> store_;
+  std::unique_ptr<Link> link_;
   std::unique_ptr<Engine> engine_;
 };
 

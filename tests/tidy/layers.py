@@ -61,12 +61,13 @@ ZONES = {
     "daemon/host": zone(CORE, "absl spdlog"),
     "daemon/store": zone(CORE + " daemon/io",
                           "absl spdlog sqlite xxhash nlohmann"),
+    "daemon/link": zone(CORE, "absl spdlog"),
     "daemon/mover": zone(
-        CORE + " daemon/store daemon/host daemon/io/source_file.h",
+        CORE + " daemon/store daemon/host daemon/link daemon/io/source_file.h",
         "absl spdlog xxhash"),
-    "daemon/stream": zone(CORE, "absl spdlog"),
+    "daemon/stream": zone(CORE + " daemon/link", "absl spdlog"),
     "daemon/engine": zone(
-        CORE + " daemon/mover daemon/store daemon/stream daemon/host"
+        CORE + " daemon/link daemon/mover daemon/store daemon/stream daemon/host"
         " daemon/io/source_file.h",
         "absl spdlog"),
     "daemon/session": zone(CORE + " daemon/engine daemon/convert proto",
@@ -77,7 +78,8 @@ ZONES = {
     # main: the only place that builds concrete things.
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"
-        " daemon/mover daemon/stream daemon/engine daemon/session daemon/rpc",
+        " daemon/link daemon/mover daemon/stream daemon/engine daemon/session"
+        " daemon/rpc",
         "absl cli11 spdlog systemd"),
 }
 

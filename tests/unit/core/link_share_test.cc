@@ -13,9 +13,9 @@ namespace hoistd {
 namespace {
 
 constexpr uint64_t kPiece = uint64_t{32} << 20;
-const PlanId kA(1);
-const PlanId kB(2);
-const PlanId kC(3);
+constexpr LinkParty kA = LinkParty::Of(PlanId(1));
+constexpr LinkParty kB = LinkParty::Of(PlanId(2));
+constexpr LinkParty kC = LinkParty::Of(PlanId(3));
 
 absl::Time At(double seconds) {
   return absl::UnixEpoch() + absl::Seconds(seconds);
@@ -36,10 +36,10 @@ ShareOptions Cap(uint64_t bytes_per_second, int32_t priority = 0) {
 }
 
 // Copies `pieces` pieces of whoever's turn it is; bytes by plan.
-std::map<PlanId, uint64_t> CopyPieces(LinkShare& share,
-                                      std::vector<PlanId> ready, int pieces,
-                                      uint64_t bytes = kPiece) {
-  std::map<PlanId, uint64_t> copied;
+std::map<LinkParty, uint64_t> CopyPieces(LinkShare& share,
+                                         std::vector<LinkParty> ready,
+                                         int pieces, uint64_t bytes = kPiece) {
+  std::map<LinkParty, uint64_t> copied;
   for (int i = 0; i < pieces; ++i) {
     const auto plan = share.Pick(ready, At(0));
     if (!plan) break;
@@ -54,9 +54,9 @@ TEST(LinkShare, BytesAreSharedByWeight) {
   share.Add(kA, Weight(1));
   share.Add(kB, Weight(2));
   share.Add(kC, Weight(4));
-  std::map<PlanId, uint64_t> pieces;
+  std::map<LinkParty, uint64_t> pieces;
   for (uint64_t i = 1; i <= 70'000; ++i) {
-    const PlanId plan = share.Pick({kA, kB, kC}, At(0)).value();
+    const LinkParty plan = share.Pick({kA, kB, kC}, At(0)).value();
     share.Charge(plan, kPiece, At(0));
     ++pieces[plan];
     // Never two pieces off, and exact whenever it can be.
@@ -64,7 +64,7 @@ TEST(LinkShare, BytesAreSharedByWeight) {
          {std::pair(kA, 1.0), std::pair(kB, 2.0), std::pair(kC, 4.0)}) {
       const double fair = double(i) * weight / 7;
       ASSERT_NEAR(double(pieces[id]), fair, i % 7 == 0 ? 0 : 2)
-          << "plan " << id.number() << " after " << i << " pieces";
+          << "plan " << id.plan.number() << " after " << i << " pieces";
     }
   }
 }
@@ -77,7 +77,7 @@ TEST(LinkShare, BytesCountAndNotTurns) {
   uint64_t a = 0;
   uint64_t b = 0;
   for (int i = 0; i < 10'000; ++i) {
-    const PlanId plan = share.Pick({kA, kB}, At(0)).value();
+    const LinkParty plan = share.Pick({kA, kB}, At(0)).value();
     const uint64_t bytes = plan == kA ? kPiece : 4096 + random() % 1'000'000;
     share.Charge(plan, bytes, At(0));
     (plan == kA ? a : b) += bytes;

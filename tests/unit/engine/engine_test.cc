@@ -125,15 +125,15 @@ TEST_F(EngineTest, SpilledGroupsAreThereAfterARestart) {
 TEST_F(EngineTest, ClosingASessionAnswersWhatItWaitsFor) {
   const SessionId session = rig_.Open();
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
-  rig_.faulty_device->Hold();
+  rig_.faulty_device->HoldCopies();
   Answer<absl::StatusOr<LeaseGrant>> answer;
   rig_.engine().Stage(session,
                       {Key(model, 0), DeviceIndex(0), absl::Seconds(100)},
                       answer.done());
-  rig_.faulty_device->WaitUntilHeld(1);
+  rig_.faulty_device->WaitForCopies(1);
   rig_.engine().CloseSession(session);
   EXPECT_THAT(answer.Wait(), StatusIs(absl::StatusCode::kCancelled));
-  rig_.faulty_device->Unhold();
+  rig_.faulty_device->LetCopiesGo();
   rig_.engine().CloseSession(session);  // Again: nothing happens.
   ASSERT_OK(rig_.Stage(rig_.Open(), Key(model, 0)));
 }
@@ -141,13 +141,13 @@ TEST_F(EngineTest, ClosingASessionAnswersWhatItWaitsFor) {
 TEST_F(EngineTest, ClosingAnUnknownSessionDisturbsNoAdmin) {
   const SessionId session = rig_.Open();
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
-  rig_.faulty_device->Hold();
+  rig_.faulty_device->HoldCopies();
   Answer<absl::StatusOr<LoadProgress>> answer;
   rig_.engine().Load(
       model->id, kDevice, [](const LoadProgress&) {}, answer.done());
   rig_.engine().CloseSession(SessionId());
   rig_.engine().CloseSession(SessionId(12345));
-  rig_.faulty_device->Unhold();
+  rig_.faulty_device->LetCopiesGo();
   ASSERT_OK_AND_ASSIGN(const LoadProgress progress, answer.Wait());
   EXPECT_EQ(progress.done_groups, progress.total_groups);
 }

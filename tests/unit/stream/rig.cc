@@ -45,15 +45,15 @@ StreamRig::StreamRig(const RigOptions& options) {
     faults_[plan].push_back(std::move(why));
   };
   const Clock* clock = options.clock != nullptr ? options.clock : &monotonic_;
-  streamer_ =
-      Streamer::Create({.device = faulty_.get(), .host = host_, .clock = clock},
-                       std::move(events))
-          .value();
+  link_ = Link::Create(*faulty_, *clock).value();
+  streamer_ = std::make_unique<Streamer>(
+      StreamerParts{.link = link_.get(), .host = host_}, std::move(events));
 }
 
 StreamRig::~StreamRig() {
   faulty_->LetCopiesGo();
   streamer_.reset();
+  link_.reset();
 }
 
 TestLane StreamRig::Make(const std::vector<uint64_t>& sizes, size_t slots,

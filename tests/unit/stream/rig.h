@@ -83,6 +83,7 @@ class StreamRig {
   std::vector<LaneGroup> returned(PlanId plan) const;
 
   Streamer& streamer() { return *streamer_; }
+  Link& link() { return *link_; }
   FaultyDevice& faulty() { return *faulty_; }
   std::span<std::byte> device() const { return memory_.span(); }
 
@@ -100,6 +101,7 @@ class StreamRig {
   std::map<PlanId, std::vector<LaneGroup>> wanted_ ABSL_GUARDED_BY(mu_);
   std::map<PlanId, std::vector<LaneGroup>> used_ ABSL_GUARDED_BY(mu_);
   std::map<PlanId, std::vector<LaneGroup>> returned_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Link> link_;
   std::unique_ptr<Streamer> streamer_;
 };
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "daemon/stream/streamer_thread.h"
+#include "daemon/stream/lane.h"
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
@@ -22,7 +22,7 @@ std::vector<uint64_t> FillTogether(StreamRig& rig, TestLane& first,
                                    std::vector<TestLane>& lanes) {
   rig.faulty().HoldCopies();
   rig.Open(first);  // Its copies are under way while the others come.
-  rig.faulty().WaitForCopies(Streamer::kPiecesUnderWay);
+  rig.faulty().WaitForCopies(Link::kPiecesUnderWay);
   for (TestLane& lane : lanes) rig.Open(lane);
   rig.Close(PlanId(77));  // Its end shows that all images are known.
   rig.faulty().LetCopiesGo();
@@ -49,8 +49,8 @@ std::vector<uint64_t> FillTogether(StreamRig& rig, TestLane& first,
 
 // As many copies as may be under way.
 TestLane MakeFirst(StreamRig& rig) {
-  return rig.Make(std::vector<uint64_t>(Streamer::kPiecesUnderWay, 4 * kKiB),
-                  Streamer::kPiecesUnderWay, {}, kApart);
+  return rig.Make(std::vector<uint64_t>(Link::kPiecesUnderWay, 4 * kKiB),
+                  Link::kPiecesUnderWay, {}, kApart);
 }
 
 TEST(StreamerShare, TwoPlansShareByBytesNotByGroups) {
@@ -137,7 +137,7 @@ TEST(StreamerShare, MoreLanesThanTheLimitAreRefused) {
   if (limit.rlim_cur < 8192) GTEST_SKIP() << "too few descriptors allowed";
   StreamRig rig;
   std::vector<TestLane> lanes;
-  for (size_t i = 0; i < StreamerThread::kMaxLanes; ++i) {
+  for (size_t i = 0; i < Streamer::kMaxLanes; ++i) {
     lanes.push_back(rig.Make({64}, 1));
     ASSERT_OK(rig.TryOpen(lanes.back())) << i;
   }

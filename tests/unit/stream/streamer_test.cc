@@ -29,7 +29,7 @@ TEST(Streamer, BytesAreRightOverManyPassesAndEachIsCopiedOnceAPass) {
       StreamRig::Until([&] { return rig.Stats(lane.plan).loads == loads; }));
   const LaneStats stats = rig.Stats(lane.plan);
   EXPECT_EQ(stats.copied_bytes, loads * size);
-  EXPECT_EQ(rig.streamer().copied_bytes(), loads * size);
+  EXPECT_EQ(rig.link().copied_bytes(LinkClass::kPlans), loads * size);
   EXPECT_EQ(stats.served_in_place, 0u);
   EXPECT_EQ(stats.wasted_loads, 0u);
   EXPECT_EQ(rig.faults(lane.plan), 0);
@@ -58,7 +58,7 @@ TEST(Streamer, WhatLiesInItsSlotIsServedWithoutACopy) {
 
 TEST(Streamer, AGroupOfManyPiecesIsReadyWhenTheLastIsThere) {
   StreamRig rig({.device_bytes = 80 * kMiB, .host_bytes = 80 * kMiB});
-  const uint64_t size = 2 * Streamer::kPieceBytes + 5 * kMiB + 3;
+  const uint64_t size = 2 * Link::kPieceBytes + 5 * kMiB + 3;
   TestLane lane = rig.Make({size, kMiB}, 1);
   rig.Open(lane);
   for (uint64_t position = 0; position < 4; ++position) {

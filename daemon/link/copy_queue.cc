@@ -1,7 +1,6 @@
-#include "daemon/stream/copy_queue.h"
+#include "daemon/link/copy_queue.h"
 
 #include <algorithm>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -42,17 +41,18 @@ CopyQueue::~CopyQueue() {
   }
 }
 
-absl::Status CopyQueue::Add(Piece piece, bool& queued) {
+absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
+                            bool& queued) {
   queued = false;
   absl::Status status;
-  for (const Piece::Run& run : piece.runs) {
+  for (const LinkPiece::Run& run : piece.runs) {
     status = copies_->CopyIn(run.to_offset, run.from);
     if (!status.ok()) break;
     queued = true;
   }
   if (!queued) return status;
   const uint64_t number = ++last_;
-  std::vector<WordWrite> words = std::move(piece.words);
+  std::vector<WordWrite> words = piece.words;
   words.push_back({by_stream_, static_cast<uint32_t>(number)});
   if (status.ok()) status = copies_->WriteWords(words);
   if (!status.ok()) {
@@ -60,12 +60,12 @@ absl::Status CopyQueue::Add(Piece piece, bool& queued) {
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }
-  pieces_.push_back(std::move(piece));
+  pieces_.push_back({party, piece.bytes});
   return status;
 }
 
-std::vector<Piece> CopyQueue::Ended() {
-  std::vector<Piece> ended;
+std::vector<CopyQueue::Queued> CopyQueue::Ended() {
+  std::vector<Queued> ended;
   uint64_t number = by_thread_.load(std::memory_order_acquire);
   // How many more the word speaks of; absurd if it lags.
   const uint32_t more = by_stream_->load(std::memory_order_acquire) -
@@ -73,15 +73,14 @@ std::vector<Piece> CopyQueue::Ended() {
   if (more <= pieces_.size()) number = std::max(number, ended_ + more);
   while (ended_ < number && !pieces_.empty()) {
     ++ended_;
-    ended.push_back(std::move(pieces_.front()));
+    ended.push_back(pieces_.front());
     pieces_.pop_front();
   }
   return ended;
 }
 
-std::vector<Piece> CopyQueue::GiveUp() {
-  std::vector<Piece> left(std::make_move_iterator(pieces_.begin()),
-                          std::make_move_iterator(pieces_.end()));
+std::vector<CopyQueue::Queued> CopyQueue::GiveUp() {
+  std::vector<Queued> left(pieces_.begin(), pieces_.end());
   pieces_.clear();
   ended_ = last_;
   return left;

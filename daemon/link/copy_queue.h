@@ -1,43 +1,22 @@
-// The copies of one device's streaming that are under way.
-#ifndef HOIST_DAEMON_STREAM_COPY_QUEUE_H_
-#define HOIST_DAEMON_STREAM_COPY_QUEUE_H_
+// The copies to one device that are under way.
+#ifndef HOIST_DAEMON_LINK_COPY_QUEUE_H_
+#define HOIST_DAEMON_LINK_COPY_QUEUE_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/device.h"
-#include "daemon/core/lane_schedule.h"
+#include "daemon/core/link_share.h"
+#include "daemon/link/link_customer.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {
-
-class Lane;
-
-// What is copied for a lane in one go: runs of bytes, and the words behind
-// them.
-struct Piece {
-  struct Run {
-    uint64_t to_offset = 0;
-    std::span<const std::byte> from;
-  };
-  Lane* lane = nullptr;   // Lives until the piece is taken from Ended().
-  std::vector<Run> runs;  // In order; not empty.
-  uint64_t bytes = 0;     // Of all runs.
-  struct End {
-    LaneSchedule::Load load;
-    bool by_flag = false;  // Its word is the group's flag.
-  };
-  std::vector<End> ends;         // Loads that this is the last of.
-  std::vector<WordWrite> words;  // To be written behind it.
-};
 
 // One stream: copies on two would share the link and end together, so that a
 // ring of two slots is empty while both are awaited (measured: 90 % of the link
@@ -48,6 +27,12 @@ struct Piece {
 // Owns:     the stream and a page with the word. Destroying it waits for them.
 class CopyQueue {
  public:
+  // A piece that was queued, and whose it is.
+  struct Queued {
+    LinkParty party;
+    uint64_t bytes = 0;
+  };
+
   static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(Device& device);
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
@@ -55,11 +40,11 @@ class CopyQueue {
 
   // On an error nothing of the piece is queued, or it is queued without its
   // words: `queued` says which. If it was, it will be among those that ended.
-  absl::Status Add(Piece piece, bool& queued);
+  absl::Status Add(LinkParty party, const LinkPiece& piece, bool& queued);
   // Takes those that ended since the last call, oldest first.
-  std::vector<Piece> Ended();
+  std::vector<Queued> Ended();
   // As for Ended(), of all that is left: after an error of the device.
-  std::vector<Piece> GiveUp();
+  std::vector<Queued> GiveUp();
   absl::Status Health() { return copies_->Health(); }
   int under_way() const { return static_cast<int>(pieces_.size()); }
 
@@ -78,10 +63,10 @@ class CopyQueue {
   std::atomic<uint64_t> by_thread_ = 0;
   uint64_t last_ = 0;  // Number of the piece that was queued last.
   uint64_t ended_ = 0;
-  std::deque<Piece> pieces_;
+  std::deque<Queued> pieces_;
   std::unique_ptr<CopyStream> copies_;
 };
 
 }  // namespace hoistd
 
-#endif  // HOIST_DAEMON_STREAM_COPY_QUEUE_H_
+#endif  // HOIST_DAEMON_LINK_COPY_QUEUE_H_

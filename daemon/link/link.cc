@@ -1,0 +1,294 @@
+#include "daemon/link/link.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "spdlog/spdlog.h"
+
+namespace hoistd {
+namespace {
+
+constexpr int kLooksToHealth = 1 << 14;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Link>> Link::Create(Device& device,
+                                                   const Clock& clock,
+                                                   const LinkOptions& options) {
+  HOIST_ASSIGN_OR_RETURN(auto copies, CopyQueue::Create(device));
+  hoist::UniqueFd command(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  hoist::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!command.valid() || !epoll.valid()) {
+    return ErrnoToStatus(errno, "make a link's descriptors");
+  }
+  epoll_event event = {.events = EPOLLIN | EPOLLET, .data = {}};
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, command.get(), &event) != 0) {
+    return ErrnoToStatus(errno, "watch a link's commands");
+  }
+  return absl::WrapUnique(new Link(device, clock, options, std::move(copies),
+                                   std::move(command), std::move(epoll)));
+}
+
+Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
+           std::unique_ptr<CopyQueue> copies, hoist::UniqueFd command,
+           hoist::UniqueFd epoll)
+    : device_(device),
+      clock_(clock),
+      command_(std::move(command)),
+      epoll_(std::move(epoll)),
+      copies_(std::move(copies)) {
+  Add(LinkParty::Leases(), {}, leases_);
+  Add(LinkParty::Background(),
+      {.max_bytes_per_second = options.load_bytes_per_second}, background_);
+  thread_ = std::thread([this] { Run(); });
+}
+
+Link::~Link() {
+  Post([this] { stopping_ = true; });
+  thread_.join();
+  copies_.reset();  // Before the customers whose words its stream writes.
+}
+
+void Link::Copy(ImageLoad load) {
+  auto job = std::make_shared<ImageQueue::Job>();
+  job->load = std::move(load);
+  Post([this, job = std::move(job)]() mutable {
+    ImageQueue& queue = job->load.urgent ? leases_ : background_;
+    queue.Add(std::move(job));
+  });
+}
+
+void Link::Hurry(TransferId id) {
+  Post([this, id] {
+    ImageQueue::JobPtr job = background_.Remove(id);
+    if (job != nullptr) leases_.Add(std::move(job));
+  });
+}
+
+void Link::Post(Command command) {
+  {
+    const absl::MutexLock lock(&mu_);
+    commands_.push_back(std::move(command));
+  }
+  // Never read: each write is an edge, and it takes 2^64 of them to fill.
+  const uint64_t one = 1;
+  HOIST_CHECK(write(command_.get(), &one, sizeof(one)) == sizeof(one));
+}
+
+void Link::Add(LinkParty party, const ShareOptions& share,
+               LinkCustomer& customer) {
+  share_.Add(party, share);
+  members_[party].customer = &customer;
+}
+
+void Link::SetShare(LinkParty party, const ShareOptions& share) {
+  share_.Set(party, share);
+}
+
+void Link::Remove(LinkParty party, Command gone) {
+  members_.at(party).gone = std::move(gone);
+}
+
+absl::Status Link::Watch(int eventfd) {
+  epoll_event event = {.events = EPOLLIN | EPOLLET, .data = {}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, eventfd, &event) != 0) {
+    return ErrnoToStatus(errno, "watch an eventfd");
+  }
+  return absl::OkStatus();
+}
+
+void Link::Unwatch(int eventfd) {
+  // What others have of it would keep it in the set.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, eventfd, nullptr);
+}
+
+void Link::Run() {
+  // Naps of a microsecond would else last 50 more. Refused: they do.
+  prctl(PR_SET_TIMERSLACK, 1);
+  while (!stopping_) {
+    bool news = RunCommands();
+    const absl::Time now = clock_.Now();
+    news |= TakeEnded(now);
+    news |= Look(now);
+    news |= Fill(now);
+    news |= LetGo();
+    if (news) {
+      spins_ = 0;
+      rested_ = absl::ZeroDuration();
+    } else {
+      Rest(now);
+    }
+  }
+  Stop();
+}
+
+// No new copies; those under way end before what they write to goes.
+void Link::Stop() {
+  RunCommands();
+  const absl::Status why = absl::UnavailableError("hoistd is stopping");
+  for (auto& [party, member] : members_) member.customer->Fail(why);
+  while (copies_->under_way() > 0) {
+    const absl::Time now = clock_.Now();
+    if (!TakeEnded(now)) CheckHealth(now);
+    Wait(absl::Milliseconds(1));
+  }
+  LetGo();
+}
+
+bool Link::RunCommands() {
+  std::vector<Command> commands;
+  {
+    const absl::MutexLock lock(&mu_);
+    commands.swap(commands_);
+  }
+  for (Command& command : commands) std::move(command)();
+  return !commands.empty();
+}
+
+bool Link::TakeEnded(absl::Time now) {
+  const std::vector<CopyQueue::Queued> ended = copies_->Ended();
+  // However busy customers keep this thread, an error is seen.
+  looks_ = ended.empty() && copies_->under_way() > 0 ? looks_ + 1 : 0;
+  if (looks_ >= kLooksToHealth) {
+    looks_ = 0;
+    CheckHealth(now);
+  }
+  for (const CopyQueue::Queued& piece : ended) {
+    copied_[static_cast<size_t>(piece.party.of)] += piece.bytes;
+    End(piece, absl::OkStatus(), now);
+  }
+  return !ended.empty();
+}
+
+void Link::End(const CopyQueue::Queued& piece, const absl::Status& status,
+               absl::Time now) {
+  Activity& activity = activity_[static_cast<size_t>(piece.party.of)];
+  --activity.under_way;
+  activity.bytes_under_way -= piece.bytes;
+  activity.ended = now;
+  const bool more =
+      std::ranges::any_of(activity_, [](auto& a) { return a.under_way > 0; });
+  meter_.Ended(piece.party.of, piece.bytes, more, now);
+  Member& member = members_.at(piece.party);
+  --member.under_way;
+  member.customer->Ended(status, now);
+}
+
+bool Link::Look(absl::Time now) {
+  bool news = false;
+  for (auto& [party, member] : members_) news |= member.customer->Look(now);
+  return news;
+}
+
+uint64_t Link::Room(LinkClass of, absl::Time now) const {
+  absl::Time ended = absl::InfinitePast();
+  for (const LinkClass other : {LinkClass::kPlans, LinkClass::kLeases}) {
+    if (other >= of) break;
+    if (Of(other).under_way > 0) return 0;
+    ended = std::max(ended, Of(other).ended);
+  }
+  // An hour, so that the product is a number.
+  const double idle = absl::ToDoubleSeconds(
+      std::min<absl::Duration>(now - ended, absl::Hours(1)));
+  constexpr uint64_t kMost = kPiecesUnderWay * kPieceBytes;
+  return static_cast<uint64_t>(std::min(idle * meter_.Rate(), double(kMost)));
+}
+
+uint64_t Link::SizeOfNext(LinkClass of, absl::Time now) const {
+  if (of == LinkClass::kPlans) return kPieceBytes;
+  return std::clamp(Room(of, now) / kPiecesUnderWay, kSmallPieceBytes,
+                    kPieceBytes);
+}
+
+bool Link::BackgroundMayGo(absl::Time now) const {
+  constexpr LinkClass kThis = LinkClass::kBackground;
+  return share_.IsOwed(kThis) ||
+         Of(kThis).bytes_under_way + SizeOfNext(kThis, now) <= Room(kThis, now);
+}
+
+void Link::ListReady(absl::Time now) {
+  ready_.clear();
+  no_room_ = false;
+  for (auto& [party, member] : members_) {
+    if (!member.customer->HasPiece()) continue;
+    if (party.of == LinkClass::kBackground && !BackgroundMayGo(now)) {
+      no_room_ = true;
+    } else {
+      ready_.push_back(party);
+    }
+  }
+}
+
+bool Link::Fill(absl::Time now) {
+  bool news = false;
+  held_back_ = false;
+  while (copies_->under_way() < kPiecesUnderWay) {
+    ListReady(now);
+    if (ready_.empty()) break;
+    const std::optional<LinkParty> next = share_.Pick(ready_, now);
+    if (!next.has_value()) {
+      held_back_ = true;
+      next_turn_ = share_.NextTurn(ready_);
+      break;
+    }
+    Queue(*next, now);
+    news = true;
+  }
+  return news;
+}
+
+void Link::Queue(LinkParty party, absl::Time now) {
+  Member& member = members_.at(party);
+  const LinkPiece piece = member.customer->TakePiece(SizeOfNext(party.of, now));
+  share_.Charge(party, piece.bytes, now);
+  const bool was_idle = copies_->under_way() == 0;
+  bool queued = false;
+  const absl::Status status = copies_->Add(party, piece, queued);
+  if (queued) {
+    if (was_idle) meter_.Began(now);
+    Activity& activity = activity_[static_cast<size_t>(party.of)];
+    ++activity.under_way;
+    activity.bytes_under_way += piece.bytes;
+    ++member.under_way;
+  }
+  if (!status.ok()) member.customer->Refused(status, queued);
+}
+
+bool Link::LetGo() {
+  bool news = false;
+  for (auto it = members_.begin(); it != members_.end();) {
+    if (it->second.gone == nullptr || it->second.under_way > 0) {
+      ++it;
+      continue;
+    }
+    Command gone = std::move(it->second.gone);
+    share_.Remove(it->first);
+    it = members_.erase(it);
+    std::move(gone)();
+    news = true;
+  }
+  return news;
+}
+
+// An error of the device: no stream of ours will write a word again.
+void Link::CheckHealth(absl::Time now) {
+  const absl::Status health = copies_->Health();
+  if (health.ok()) return;
+  if (broken_.ok()) spdlog::error("copies stop: {}", health.ToString());
+  broken_ = Annotate(health, "copies to the device failed");
+  for (const CopyQueue::Queued& piece : copies_->GiveUp()) {
+    End(piece, broken_, now);
+  }
+  for (auto& [party, member] : members_) member.customer->Fail(broken_);
+}
+
+}  // namespace hoistd

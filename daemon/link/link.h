@@ -1,0 +1,191 @@
+// A device's link: the one owner of what is copied from the host to it.
+//
+// Whoever copies is a customer: each plan's lane (daemon/stream), and images
+// whole, those that somebody waits for and those that nobody does. Copies are
+// queued in pieces, two deep, by whose turn it is (LinkShare): so the link
+// never idles while anybody has something to copy, and nobody waits long behind
+// somebody else's large image.
+#ifndef HOIST_DAEMON_LINK_LINK_H_
+#define HOIST_DAEMON_LINK_LINK_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/base/clock.h"
+#include "daemon/core/device.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/link_share.h"
+#include "daemon/link/copy_queue.h"
+#include "daemon/link/image_queue.h"
+#include "daemon/link/link_customer.h"
+#include "daemon/link/link_meter.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct LinkOptions {
+  // Of loads and prefetches that nobody waits for, together; 0: no cap.
+  uint64_t load_bytes_per_second = 0;
+};
+
+// Who waits for a copy, and plans, share as LinkShare says. The background has
+// what they leave: a piece of its own starts only once they left the link alone
+// for as long as it will take, with those of its own that are under way. So a
+// plan whose gaps between two copies are shorter is not delayed at all, and any
+// other by less than the gap: a ring of two slots loses nothing. Beyond that it
+// has LinkShare's least part, in pieces of kSmallPieceBytes.
+//
+// Threads:  thread-safe but for what is said to be the link's thread's, which
+//           is the link's own: it looks, queues and rests. Callbacks run on it
+//           and must not block.
+// Owns:     the copy stream, queued images. Borrows the device and the clock.
+//           Customers are borrowed, and must be gone before it.
+// Bounds:   kPieceBytes a piece, kPiecesUnderWay of them queued. Images queue;
+//           those who ask bound them (each has its place on the device).
+class Link {
+ public:
+  using Command = absl::AnyInvocable<void()>;
+
+  static constexpr uint64_t kPieceBytes = uint64_t{32} << 20;
+  // Of whole images beside plans that stream: a tenth of a millisecond on a
+  // PCIe 5 link, which it still uses to 96 %.
+  static constexpr uint64_t kSmallPieceBytes = uint64_t{4} << 20;
+  // One is copied, one is next. A third would only take single small groups
+  // that could have gone in one copy with their neighbours.
+  static constexpr int kPiecesUnderWay = 2;
+
+  static absl::StatusOr<std::unique_ptr<Link>> Create(
+      Device& device, const Clock& clock, const LinkOptions& options = {});
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  // Waits for what is under way; images that are queued are told Unavailable.
+  ~Link();
+
+  // `done` gets the device's error, or Ok when the image is there.
+  void Copy(ImageLoad load);
+  // Somebody waits for it now. Nothing happens if it is over.
+  void Hurry(TransferId id);
+  // Runs it on the link's thread, after what was posted before.
+  void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Host to device, complete.
+  uint64_t copied_bytes(LinkClass of) const {
+    return copied_[static_cast<size_t>(of)];
+  }
+  // As LinkMeter::Demand, now.
+  double Demand() const { return meter_.Demand(clock_.Now()); }
+  Device& device() const { return device_; }
+  const Clock& clock() const { return clock_; }
+
+  // --- On the link's thread alone -------------------------------------------
+
+  void Add(LinkParty party, const ShareOptions& share, LinkCustomer& customer);
+  void SetShare(LinkParty party, const ShareOptions& share);
+  // Calls `gone` when no piece of it is under way any more, which may be at
+  // once. It must not be asked twice.
+  void Remove(LinkParty party, Command gone);
+  // For a customer that is gone after the device broke: the stream may still
+  // know its words.
+  void Keep(std::unique_ptr<LinkCustomer> customer) {
+    kept_.push_back(std::move(customer));
+  }
+  // Why nothing can be copied to the device any more; or Ok.
+  const absl::Status& broken() const { return broken_; }
+  // Each write to this eventfd wakes the link's thread. It is never read: who
+  // shares it may set its flags, so a read could block.
+  absl::Status Watch(int eventfd);
+  void Unwatch(int eventfd);
+
+ private:
+  struct Member {
+    LinkCustomer* customer = nullptr;
+    int under_way = 0;
+    Command gone;  // Set: it is to go.
+  };
+  // Of a class.
+  struct Activity {
+    int under_way = 0;
+    uint64_t bytes_under_way = 0;
+    absl::Time ended = absl::InfinitePast();  // The last piece.
+  };
+
+  Link(Device& device, const Clock& clock, const LinkOptions& options,
+       std::unique_ptr<CopyQueue> copies, hoist::UniqueFd command,
+       hoist::UniqueFd epoll);
+
+  void Run();
+  bool RunCommands() ABSL_LOCKS_EXCLUDED(mu_);
+  bool TakeEnded(absl::Time now);
+  void End(const CopyQueue::Queued& piece, const absl::Status& status,
+           absl::Time now);
+  bool Look(absl::Time now);
+  bool Fill(absl::Time now);
+  void ListReady(absl::Time now);
+  void Queue(LinkParty party, absl::Time now);
+  bool LetGo();
+  void CheckHealth(absl::Time now);
+  void Stop();
+
+  // Bytes that could be copied in the time for which all that goes before this
+  // class has left the link alone.
+  uint64_t Room(LinkClass of, absl::Time now) const;
+  uint64_t SizeOfNext(LinkClass of, absl::Time now) const;
+  bool BackgroundMayGo(absl::Time now) const;
+
+  // Nothing was new: spins, naps or sleeps, by how long that has been so.
+  void Rest(absl::Time now);
+  bool AllQuiet() const;
+  void SetSleeping(bool sleeping);
+  // InfiniteDuration: until somebody writes an eventfd.
+  void Wait(absl::Duration limit);
+
+  const Activity& Of(LinkClass of) const {
+    return activity_[static_cast<size_t>(of)];
+  }
+
+  Device& device_;
+  const Clock& clock_;
+  const hoist::UniqueFd command_;  // An eventfd; written with each command.
+  const hoist::UniqueFd epoll_;
+  LinkMeter meter_;
+  std::array<std::atomic<uint64_t>, kLinkClasses> copied_ = {};
+
+  absl::Mutex mu_;
+  std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);
+
+  // The thread's alone from here on.
+  std::vector<std::unique_ptr<LinkCustomer>> kept_;
+  std::unique_ptr<CopyQueue> copies_;  // Goes before what it writes to.
+  ImageQueue leases_;
+  ImageQueue background_;
+  LinkShare share_;
+  std::map<LinkParty, Member> members_;
+  std::array<Activity, kLinkClasses> activity_;
+  std::vector<LinkParty> ready_;
+  bool no_room_ = false;    // For the background, which has something to copy.
+  bool held_back_ = false;  // By caps, until next_turn_.
+  absl::Time next_turn_ = absl::InfiniteFuture();
+  int looks_ = 0;        // Since a copy ended.
+  absl::Status broken_;  // The device's streams, for good.
+  bool stopping_ = false;
+  int spins_ = 0;
+  absl::Duration rested_ = absl::ZeroDuration();  // Since anything was new.
+
+  std::thread thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_LINK_LINK_H_

@@ -1,0 +1,52 @@
+// How fast a link is, and how busy.
+#ifndef HOIST_DAEMON_LINK_LINK_METER_H_
+#define HOIST_DAEMON_LINK_LINK_METER_H_
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/core/link_share.h"
+
+namespace hoistd {
+
+// Threads: thread-safe; the link's thread tells it what happens.
+class LinkMeter {
+ public:
+  // What is unknown is slow, so that nobody is kept waiting by a guess.
+  static constexpr double kFirstGuess = 4e9;  // Bytes a second.
+  // Of what was copied last, it goes by about so much.
+  static constexpr uint64_t kMemoryBytes = uint64_t{256} << 20;
+  // Demand is over about the last so much.
+  static constexpr absl::Duration kMemory = absl::Milliseconds(100);
+
+  // There is something under way now; there was nothing.
+  void Began(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  // A piece ended; `more`: something else is under way.
+  void Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Bytes a second while something was under way.
+  double Rate() const ABSL_LOCKS_EXCLUDED(mu_);
+  // From 0 to 1: the part of the link's time that copies need. A plan that
+  // streams needs all of it: its copies must not wait, however short they are.
+  double Demand(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // The part in which something was under way.
+  double UsageAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Advance(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable absl::Mutex mu_;
+  absl::Time at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // Since at_.
+  double usage_ ABSL_GUARDED_BY(mu_) = 0;   // At at_.
+  absl::Time plan_ended_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  double bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  double seconds_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_LINK_LINK_METER_H_

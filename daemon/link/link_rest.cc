@@ -1,0 +1,85 @@
+// What the link's thread does while nothing happens.
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+
+#include "daemon/link/link.h"
+
+namespace hoistd {
+namespace {
+
+// What follows at once (the next group's done word) is seen without a nap.
+constexpr int kSpins = 16;
+constexpr absl::Duration kShortestNap = absl::Microseconds(1);
+constexpr absl::Duration kNapOverhead = absl::Microseconds(3);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
+constexpr absl::Duration kLazyNap = absl::Milliseconds(5);
+constexpr absl::Duration kLazyAfter = absl::Seconds(10);
+// Naps grow with the time since anything was new, by this part of it: what
+// comes then is seen at most so much later.
+constexpr int kNapPart = 32;
+// Who stages layer after layer should not have to wake us for each; before this
+// we only nap.
+constexpr absl::Duration kSleepAfter = absl::Milliseconds(5);
+constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
+
+}  // namespace
+
+bool Link::AllQuiet() const {
+  return copies_->under_way() == 0 && !no_room_ &&
+         std::ranges::all_of(members_, [this](const auto& entry) {
+           return entry.second.customer->quiet(held_back_);
+         });
+}
+
+void Link::SetSleeping(bool sleeping) {
+  for (auto& [party, member] : members_) {
+    member.customer->SetSleeping(sleeping);
+  }
+}
+
+void Link::Rest(absl::Time now) {
+  if (++spins_ <= kSpins) return;
+  absl::Time until = held_back_ ? next_turn_ : absl::InfiniteFuture();
+  for (const auto& [party, member] : members_) {
+    until = std::min(until, member.customer->deadline());
+  }
+  if (rested_ >= kSleepAfter && AllQuiet()) {
+    // Who changes something after this look sees that we sleep, and wakes us.
+    SetSleeping(true);
+    if (Look(now) || Fill(now)) {
+      spins_ = 0;
+    } else {
+      Wait(std::max(until - now, kShortestNap));
+    }
+    SetSleeping(false);
+    return;
+  }
+  if (copies_->under_way() > 0 && rested_ >= kHealthAfter) CheckHealth(now);
+  const absl::Duration longest =
+      rested_ >= kLazyAfter && copies_->under_way() == 0 ? kLazyNap
+                                                         : kLongestNap;
+  absl::Duration nap = std::clamp(rested_ / kNapPart, kShortestNap, longest);
+  nap = std::clamp(until - now, kShortestNap, nap);
+  // The kernel's part of a nap, which the shortest ones mostly are, is guessed.
+  rested_ += nap + kNapOverhead;
+  Wait(nap);
+}
+
+void Link::Wait(absl::Duration limit) {
+  pollfd poll = {.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+  timespec time = {};
+  const bool forever = limit == absl::InfiniteDuration();
+  if (!forever) time = absl::ToTimespec(std::min(limit, absl::Hours(1)));
+  if (ppoll(&poll, 1, forever ? nullptr : &time, nullptr) <= 0) return;
+  // Takes the edges; which they were does not matter.
+  std::array<epoll_event, 64> events;
+  while (epoll_wait(epoll_.get(), events.data(), events.size(), 0) ==
+         static_cast<int>(events.size())) {
+    continue;
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,57 @@
+// What lanes have done so far, for whoever asks.
+#ifndef HOIST_DAEMON_STREAM_LANE_BOARD_H_
+#define HOIST_DAEMON_STREAM_LANE_BOARD_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/link_share.h"
+
+namespace hoistd {
+
+// What a lane has done so far.
+struct LaneStats {
+  PlanId plan;
+  ShareOptions share;
+  uint64_t copied_bytes = 0;  // Host to device, complete.
+  uint64_t loads = 0;
+  uint64_t served_in_place = 0;   // Positions that needed no copy.
+  uint64_t skipped = 0;           // Positions the client skipped.
+  uint64_t wasted_loads = 0;      // Loads of positions that were then skipped.
+  uint64_t host_waits = 0;        // Times a load waited for the host tier.
+  uint64_t bytes_per_second = 0;  // Over about the last second.
+  bool captured = false;
+  absl::Status fault;
+};
+
+// Threads: thread-safe.
+class LaneBoard {
+ public:
+  void Publish(const LaneStats& stats, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  void Erase(PlanId plan) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<LaneStats> Stats(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // The rate is the bytes since `since`.
+  struct Published {
+    LaneStats stats;
+    uint64_t bytes_at_since = 0;
+    uint64_t bytes_at_mark = 0;
+    absl::Time since;
+    absl::Time mark;
+    absl::Time last_copy = absl::InfinitePast();
+  };
+
+  mutable absl::Mutex mu_;
+  std::map<PlanId, Published> published_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_STREAM_LANE_BOARD_H_

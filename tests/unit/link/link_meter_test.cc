@@ -1,0 +1,54 @@
+#include "daemon/link/link_meter.h"
+
+#include "gtest/gtest.h"
+
+namespace hoistd {
+namespace {
+
+constexpr uint64_t kPiece = 32'000'000;
+
+absl::Time At(double seconds) {
+  return absl::UnixEpoch() + absl::Seconds(seconds);
+}
+
+// Copies a piece a millisecond, and is idle for `idle` after each.
+double Copy(LinkMeter& meter, LinkClass of, double at, int pieces,
+            double idle) {
+  for (int i = 0; i < pieces; ++i) {
+    meter.Began(At(at));
+    meter.Ended(of, kPiece, /*more=*/false, At(at + 0.001));
+    at += 0.001 + idle;
+  }
+  return at;
+}
+
+TEST(LinkMeter, KnowsTheRateOfTheTimeInWhichSomethingWasCopied) {
+  LinkMeter meter;
+  EXPECT_DOUBLE_EQ(meter.Rate(), LinkMeter::kFirstGuess);
+  const double at = Copy(meter, LinkClass::kPlans, 1, 100, 0.5);
+  EXPECT_NEAR(meter.Rate(), 32e9, 1e9);
+  // And that of today, not of all times.
+  meter.Began(At(at));
+  meter.Ended(LinkClass::kPlans, 20 * kPiece, false, At(at + 1));
+  EXPECT_LT(meter.Rate(), 2e9);
+}
+
+TEST(LinkMeter, DemandIsThePartOfTheTimeInWhichSomethingWasCopied) {
+  LinkMeter meter;
+  EXPECT_EQ(meter.Demand(At(1)), 0);
+  double at = Copy(meter, LinkClass::kBackground, 1, 1000, 0);
+  EXPECT_NEAR(meter.Demand(At(at)), 1, 0.01);
+  at = Copy(meter, LinkClass::kLeases, at, 1000, 0.003);
+  EXPECT_NEAR(meter.Demand(At(at)), 0.25, 0.02);
+  EXPECT_LT(meter.Demand(At(at + 1)), 0.001);
+}
+
+TEST(LinkMeter, APlanThatStreamsDemandsAll) {
+  LinkMeter meter;
+  const double at = Copy(meter, LinkClass::kPlans, 1, 10, 0.05);
+  EXPECT_EQ(meter.Demand(At(at)), 1);
+  EXPECT_LT(meter.Demand(At(at + 0.2)), 0.1);
+}
+
+}  // namespace
+}  // namespace hoistd
