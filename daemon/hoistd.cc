@@ -317,7 +317,14 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
       "; ", store == nullptr ? "no spill store" : config.disk.spill_dir, "; ",
       io->info().engine);
   relay.Connect(engine.get());
-  host->Start([this](uint64_t ready) { relay.Grown(ready); });
+  host->Start([this](uint64_t ready) { relay.Grown(ready); },
+              [this] {
+                double most = 0;
+                for (const auto& link : links) {
+                  most = std::max(most, link->Demand());
+                }
+                return most;
+              });
   return absl::OkStatus();
 }
 

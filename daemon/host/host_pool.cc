@@ -20,10 +20,16 @@ namespace hoistd {
 namespace {
 
 constexpr uint64_t kStep = uint64_t{2} << 20;
-constexpr uint64_t kTouchStep = uint64_t{64} << 20;
+constexpr uint64_t kTouchStep = uint64_t{8} << 20;
 constexpr uint64_t kMaxPiece = uint64_t{1} << 30;
 // The driver's locks are not fair: who asks again at once gets them again.
 constexpr absl::Duration kYield = absl::Milliseconds(1);
+// Who waits for copies to end looks again after this.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
+// Below this part of the time nobody is in anybody's way.
+constexpr double kNoDemand = 0.01;
+constexpr int kShyThreads =
+    4;  // One in so many touches while there are copies.
 
 // Brings the pages in, for writing, without changing what is in them: they may
 // hold what an earlier daemon left.
@@ -52,8 +58,10 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
   HostPoolOptions o = options;
   o.piece_bytes = std::min(o.piece_bytes, kMaxPiece);
   o.first_piece_bytes = std::min(o.first_piece_bytes, kMaxPiece);
+  o.shy_piece_bytes = std::min(o.shy_piece_bytes, o.piece_bytes);
   o.touch_threads = std::max(o.touch_threads, 1);
-  for (const uint64_t size : {o.bytes, o.piece_bytes, o.first_piece_bytes}) {
+  for (const uint64_t size :
+       {o.bytes, o.piece_bytes, o.first_piece_bytes, o.shy_piece_bytes}) {
     if (size == 0 || size % kStep != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the host pool's sizes must be multiples of 2 MiB and "
@@ -93,11 +101,7 @@ HostPool::HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
       read_only_fd_(std::move(read_only_fd)),
       memory_(std::move(memory)) {
   const absl::MutexLock lock(&mu_);
-  if (devices_.empty()) {
-    ready_bytes_ = options_.bytes;
-  } else {
-    CutPieces();
-  }
+  if (devices_.empty()) ready_bytes_ = options_.bytes;
 }
 
 HostPool::~HostPool() {
@@ -113,24 +117,16 @@ HostPool::~HostPool() {
   }
 }
 
-void HostPool::CutPieces() {
-  uint64_t size = options_.first_piece_bytes;
-  for (uint64_t at = 0; at < options_.bytes; size = options_.piece_bytes) {
-    const uint64_t bytes = std::min(size, options_.bytes - at);
-    pieces_.push_back({at, bytes, bytes});
-    at += bytes;
-  }
-}
-
-void HostPool::Start(OnGrown on_grown) {
-  HOIST_CHECK(threads_.empty());
+void HostPool::Start(OnGrown on_grown, Demand demand) {
+  HOIST_CHECK(threads_.empty() && demand != nullptr);
   on_grown_ = std::move(on_grown);
+  demand_ = std::move(demand);
   if (devices_.empty()) {
     on_grown_(options_.bytes);
     return;
   }
   for (int i = 0; i < options_.touch_threads; ++i) {
-    threads_.emplace_back([this] { Touch(); });
+    threads_.emplace_back([this, i] { Touch(i % kShyThreads != 0); });
   }
   threads_.emplace_back([this] { Register(); });
 }
@@ -145,58 +141,95 @@ std::vector<std::string> HostPool::notes() const {
   return notes_;
 }
 
+bool HostPool::IsShy() const { return demand_() > kNoDemand; }
+
 // Runs ahead of registration, so that the two overlap.
-void HostPool::Touch() {
-  size_t piece = 0;
+void HostPool::Touch(bool shy) {
   while (true) {
-    std::span<std::byte> memory;
-    {
-      const absl::MutexLock lock(&mu_);
-      if (stopping_ || next_touch_ == options_.bytes) return;
-      while (next_touch_ >= pieces_[piece].offset + pieces_[piece].bytes) {
-        ++piece;
-      }
-      const uint64_t end = pieces_[piece].offset + pieces_[piece].bytes;
-      const uint64_t bytes = std::min(kTouchStep, end - next_touch_);
-      memory = memory_.span().subspan(next_touch_, bytes);
-      next_touch_ += bytes;
-    }
-    TouchPages(memory);
-    const absl::MutexLock lock(&mu_);
-    pieces_[piece].untouched -= memory.size();
-    if (pieces_[piece].untouched == 0) changed_.SignalAll();
+    const std::span<std::byte> step = TakeStep(shy);
+    if (step.empty()) return;
+    TouchPages(step);
+    Touched(step);
   }
+}
+
+std::span<std::byte> HostPool::TakeStep(bool shy) {
+  while (true) {
+    const bool copies = IsShy();
+    const absl::MutexLock lock(&mu_);
+    if (stopping_ || next_touch_ == options_.bytes) return {};
+    const uint64_t ahead =
+        ready_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
+    if (copies && (shy || next_touch_ >= ahead)) {
+      changed_.WaitWithTimeout(&mu_, kLookAgain);
+      continue;
+    }
+    const uint64_t bytes = std::min(
+        {kTouchStep, options_.shy_piece_bytes, options_.bytes - next_touch_});
+    const uint64_t from = std::exchange(next_touch_, next_touch_ + bytes);
+    return memory_.span().subspan(from, bytes);
+  }
+}
+
+void HostPool::Touched(std::span<std::byte> step) {
+  const auto from = static_cast<uint64_t>(step.data() - memory_.data());
+  const absl::MutexLock lock(&mu_);
+  touched_later_[from] = from + step.size();
+  while (!touched_later_.empty() && touched_later_.begin()->first == touched_) {
+    touched_ = touched_later_.begin()->second;
+    touched_later_.erase(touched_later_.begin());
+  }
+  changed_.SignalAll();
+}
+
+uint64_t HostPool::SizeOfNext(uint64_t ready) const {
+  uint64_t bytes = options_.piece_bytes;
+  if (ready == 0) bytes = std::min(bytes, options_.first_piece_bytes);
+  if (IsShy()) bytes = std::min(bytes, options_.shy_piece_bytes);
+  return std::min(bytes, options_.bytes - ready);
+}
+
+absl::Duration HostPool::PauseAfter(absl::Duration took, double demand) {
+  const double part = std::max(1 - demand, kLeastPart);
+  return std::max(kYield, took * ((1 - part) / part));
 }
 
 void HostPool::Register() {
   uint64_t ready = 0;
-  for (size_t i = 0; ready < options_.bytes; ++i) {
-    if (!WaitUntilTouched(i)) return;
-    uint64_t bytes = 0;
-    {
-      const absl::MutexLock lock(&mu_);
-      bytes = pieces_[i].bytes;
-    }
+  while (ready < options_.bytes) {
+    const uint64_t bytes = WaitForPiece(ready);
+    if (bytes == 0) return;
+    const absl::Time begin = clock_.Now();
     RegisterPiece(memory_.span().subspan(ready, bytes));
+    const absl::Duration took = clock_.Now() - begin;
     ready += bytes;
     {
       const absl::MutexLock lock(&mu_);
       ready_bytes_ = ready;
+      changed_.SignalAll();
     }
     on_grown_(ready);
-    if (!Yield()) return;
+    if (!Yield(PauseAfter(took, demand_()))) return;
   }
 }
 
-bool HostPool::WaitUntilTouched(size_t piece) {
-  const absl::MutexLock lock(&mu_);
-  while (pieces_[piece].untouched > 0 && !stopping_) changed_.Wait(&mu_);
-  return !stopping_;
+uint64_t HostPool::WaitForPiece(uint64_t ready) {
+  while (true) {
+    // Anew each time: what is touched ahead goes by the same demand.
+    const uint64_t bytes = SizeOfNext(ready);
+    const absl::MutexLock lock(&mu_);
+    if (stopping_) return 0;
+    if (touched_ >= ready + bytes) return bytes;
+    changed_.WaitWithTimeout(&mu_, kLookAgain);
+  }
 }
 
-bool HostPool::Yield() {
+bool HostPool::Yield(absl::Duration pause) {
+  const absl::Time until = clock_.Now() + pause;
   const absl::MutexLock lock(&mu_);
-  if (!stopping_) changed_.WaitWithTimeout(&mu_, kYield);
+  while (!stopping_ && clock_.Now() < until) {
+    changed_.WaitWithTimeout(&mu_, until - clock_.Now());
+  }
   return !stopping_;
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/base/clock.h"
 #include "daemon/core/device.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"
@@ -26,6 +30,9 @@ struct HostPoolOptions {
   // A driver pins about 1 GiB in 40 to 90 ms with its locks held; half of that
   // keeps others' calls under 50 ms.
   uint64_t piece_bytes = uint64_t{512} << 20;
+  // While there are copies to devices: 1 to 3 ms, of which the copies that are
+  // queued already hide 1.2.
+  uint64_t shy_piece_bytes = uint64_t{32} << 20;
   int touch_threads = 4;
 };
 
@@ -33,6 +40,11 @@ struct HostPoolOptions {
 // background, piece by piece from its start: several threads touch the pages,
 // one registers what is touched. With emulated devices alone it is whole at
 // once, and pages come as they are written.
+//
+// Bring-up yields to copies. It pins in the part of the time that they do not
+// need, and in kLeastPart of it at the least, small pieces with pauses between
+// them; then a quarter of the threads touch, and no further ahead than
+// kShyPiecesAhead pieces.
 //
 // Threads:  thread-safe. Bring-up runs on threads of its own, joined on
 //           destruction.
@@ -42,6 +54,12 @@ struct HostPoolOptions {
 class HostPool {
  public:
   using OnGrown = absl::AnyInvocable<void(uint64_t ready_bytes)>;
+  // From 0 to 1: the part of the time that copies to devices need now.
+  // Thread-safe.
+  using Demand = std::function<double()>;
+
+  static constexpr double kLeastPart = 0.05;
+  static constexpr uint64_t kShyPiecesAhead = 8;
 
   // InvalidArgument: a size is 0 or not a multiple of 2 MiB.
   static absl::StatusOr<std::unique_ptr<HostPool>> Create(
@@ -54,7 +72,9 @@ class HostPool {
   // Begins bring-up. `on_grown` is called after each piece, from a thread of
   // the pool; where the pool is whole already, once, from in here. It is never
   // called after the destructor began to return. Call once.
-  void Start(OnGrown on_grown);
+  void Start(OnGrown on_grown, Demand demand);
+  // How long others have the driver after a piece that took so long.
+  static absl::Duration PauseAfter(absl::Duration took, double demand);
 
   // [0, ready_bytes()) may be used; bytes().. is the end.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -76,16 +96,17 @@ class HostPool {
            hoist::UniqueFd fd, hoist::UniqueFd read_only_fd,
            hoist::Mapping memory);
 
-  struct Piece {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-    uint64_t untouched = 0;  // Bytes that no thread has finished touching.
-  };
-  void CutPieces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Touch() ABSL_LOCKS_EXCLUDED(mu_);
+  // `shy`: this thread leaves the work to others while there are copies.
+  void Touch(bool shy) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes what is to be touched next; empty: there is no more.
+  std::span<std::byte> TakeStep(bool shy) ABSL_LOCKS_EXCLUDED(mu_);
+  void Touched(std::span<std::byte> step) ABSL_LOCKS_EXCLUDED(mu_);
   void Register() ABSL_LOCKS_EXCLUDED(mu_);
-  bool WaitUntilTouched(size_t piece) ABSL_LOCKS_EXCLUDED(mu_);
-  bool Yield() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until the piece after `ready` is touched; its bytes, or 0: stop.
+  uint64_t WaitForPiece(uint64_t ready) ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t SizeOfNext(uint64_t ready) const;
+  bool IsShy() const;
+  bool Yield(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mu_);
   void RegisterPiece(std::span<std::byte> piece) ABSL_LOCKS_EXCLUDED(mu_);
   void AddNote(std::string note) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -95,6 +116,7 @@ class HostPool {
   const hoist::UniqueFd read_only_fd_;
   const hoist::Mapping memory_;
   OnGrown on_grown_;  // Only the registering thread, once started.
+  Demand demand_;     // Set before threads start.
 
   // What was registered, and with which device, in order. Only the registering
   // thread, then the destructor.
@@ -104,10 +126,13 @@ class HostPool {
   };
   std::vector<Registration> registered_;
 
+  const MonotonicClock clock_;
   mutable absl::Mutex mu_;
   absl::CondVar changed_;
-  std::vector<Piece> pieces_ ABSL_GUARDED_BY(mu_);
   uint64_t next_touch_ ABSL_GUARDED_BY(mu_) = 0;  // Taken up to here.
+  uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // All up to here.
+  // Beyond that, from where to where.
+  std::map<uint64_t, uint64_t> touched_later_ ABSL_GUARDED_BY(mu_);
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);

@@ -3,8 +3,11 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "daemon/device/emulated_device.h"
@@ -119,6 +122,12 @@ class Growth {
   std::vector<uint64_t> told_ ABSL_GUARDED_BY(mu_);
 };
 
+uint64_t ResidentBytes(const HostPool& pool) {
+  std::vector<unsigned char> resident(pool.bytes() / 4096);
+  EXPECT_EQ(mincore(pool.Address(0), pool.bytes(), resident.data()), 0);
+  return 4096 * static_cast<uint64_t>(std::ranges::count(resident, 1));
+}
+
 HostPoolOptions Options() {
   return {.bytes = 20 * kMiB,
           .first_piece_bytes = 2 * kMiB,
@@ -134,7 +143,7 @@ TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
       HostPool::Create({.bytes = uint64_t{64} << 30}, {device.get()}));
   EXPECT_EQ(pool->ready_bytes(), uint64_t{64} << 30);
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback());
+  pool->Start(growth.Callback(), [] { return 0.0; });
   EXPECT_THAT(growth.told(), ElementsAre(uint64_t{64} << 30));
   // The last byte is there when it is wanted, and no sooner.
   std::byte* const last = pool->Address(pool->bytes() - 1);
@@ -150,7 +159,7 @@ TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
                          HostPool::Create(Options(), {&device}));
     EXPECT_EQ(pool->ready_bytes(), 0u);
     Growth growth(pool->bytes());
-    pool->Start(growth.Callback());
+    pool->Start(growth.Callback(), [] { return 0.0; });
     growth.WaitForAll();
     EXPECT_THAT(growth.told(),
                 ElementsAre(2 * kMiB, 10 * kMiB, 18 * kMiB, 20 * kMiB));
@@ -158,10 +167,7 @@ TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
                 ElementsAre(2 * kMiB, 8 * kMiB, 8 * kMiB, 2 * kMiB));
     EXPECT_EQ(pool->ready_bytes(), pool->bytes());
     EXPECT_THAT(pool->notes(), IsEmpty());
-    // All of it is in memory.
-    std::vector<unsigned char> resident(pool->bytes() / 4096);
-    ASSERT_EQ(mincore(pool->Address(0), pool->bytes(), resident.data()), 0);
-    EXPECT_THAT(resident, ::testing::Each(1));
+    EXPECT_EQ(ResidentBytes(*pool), pool->bytes());
     EXPECT_EQ(device.pinned(), 4u);
   }
   EXPECT_EQ(device.pinned(), 0u);
@@ -172,7 +178,7 @@ TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
   device.Allow(1);
   ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback());
+  pool->Start(growth.Callback(), [] { return 0.0; });
   growth.WaitFor(1);
   EXPECT_EQ(pool->ready_bytes(), 2 * kMiB);
   std::memset(pool->Address(0), 7, 2 * kMiB);
@@ -187,7 +193,7 @@ TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
   device.RefuseNth(2);
   ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {&device}));
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback());
+  pool->Start(growth.Callback(), [] { return 0.0; });
   growth.WaitForAll();
   EXPECT_EQ(device.pinned(), 3u);
   ASSERT_THAT(pool->notes(), SizeIs(1));
@@ -201,12 +207,52 @@ TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
     device.Allow(started);
     ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
     Growth growth(pool->bytes());
-    pool->Start(growth.Callback());
+    pool->Start(growth.Callback(), [] { return 0.0; });
     growth.WaitFor(started);
     device.Allow(1000);  // A driver call cannot be stopped.
     pool.reset();
     EXPECT_EQ(device.pinned(), 0u);
   }
+}
+
+TEST(HostPool, BesideCopiesPiecesAreSmallAndLittleIsTouchedAhead) {
+  PinningDevice device;
+  device.Allow(0);
+  HostPoolOptions options = Options();
+  options.bytes = 64 * kMiB;
+  options.first_piece_bytes = 8 * kMiB;
+  options.shy_piece_bytes = 2 * kMiB;
+  options.touch_threads = 8;
+  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(options, {&device}));
+  Growth growth(pool->bytes());
+  std::atomic<double> demand = 0.5;
+  pool->Start(growth.Callback(), [&] { return demand.load(); });
+  for (int calls = 1; calls < 10; ++calls) {
+    device.Allow(calls);
+    growth.WaitFor(static_cast<size_t>(calls));
+    EXPECT_LE(ResidentBytes(*pool),
+              // What each of two threads has in hand.
+              (static_cast<uint64_t>(calls) + HostPool::kShyPiecesAhead + 2) *
+                  options.shy_piece_bytes);
+  }
+  EXPECT_THAT(device.sizes(), ::testing::Each(2 * kMiB));
+  demand = 0;
+  device.Allow(1000);
+  growth.WaitForAll();
+  EXPECT_EQ(device.sizes().back(), 64 * kMiB - growth.told().end()[-2]);
+  EXPECT_EQ(ResidentBytes(*pool), pool->bytes());
+  EXPECT_THAT(device.sizes(), ::testing::Contains(8 * kMiB));
+}
+
+TEST(HostPool, PinningTakesTheTimeThatCopiesLeaveAndAPartOfItAtTheLeast) {
+  const absl::Duration took = absl::Milliseconds(40);
+  EXPECT_EQ(HostPool::PauseAfter(took, 0), absl::Milliseconds(1));
+  EXPECT_EQ(HostPool::PauseAfter(took, 0.5), took);
+  EXPECT_EQ(HostPool::PauseAfter(took, 0.75), 3 * took);
+  const absl::Duration longest = HostPool::PauseAfter(took, 1);
+  EXPECT_NEAR(absl::FDivDuration(took, took + longest), HostPool::kLeastPart,
+              1e-6);
+  EXPECT_EQ(HostPool::PauseAfter(took, 0.999), longest);
 }
 
 TEST(HostPool, APoolThatWasNeverStartedGoes) {
