@@ -249,7 +249,9 @@ std::vector<Device*> Hoistd::Parts::DevicePointers() const {
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
   for (const auto& device : devices) {
-    HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock));
+    const LinkOptions options = {.load_bytes_per_second =
+                                     config.device.load_bytes_per_s};
+    HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock, options));
     links.push_back(std::move(link));
   }
   if (config.device.share == DeviceConfig::Share::kIpc &&

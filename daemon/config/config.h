@@ -46,6 +46,8 @@ struct DeviceConfig {
   // nullopt, "auto": on CUDA 80 % of what is free, emulated 1 GiB.
   std::optional<uint64_t> pool_bytes;
   uint64_t slab_bytes = uint64_t{256} << 20;
+  // To each device, of what nobody waits for; 0: no cap.
+  uint64_t load_bytes_per_s = 0;
   EmulatedConfig emulated;
 
   bool operator==(const DeviceConfig&) const = default;

@@ -185,6 +185,8 @@ constexpr absl::string_view kSizeOrAutoAllowed =
 constexpr absl::string_view kQuotaAllowed =
     "\"auto\", a share such as \"50%\", a size such as \"64GiB\", or a number "
     "of bytes";
+constexpr absl::string_view kRateAllowed =
+    "a rate such as \"55GB/s\" or \"12GiB/s\"; \"0\" is unlimited";
 constexpr absl::string_view kCountAllowed = "a whole number, 1 to 1000000";
 
 const ConfigKey kKeys[] = {
@@ -228,12 +230,13 @@ const ConfigKey kKeys[] = {
      [](Node& v, Config& c) { return SetSizeOrAuto(v, &c.device.pool_bytes); }},
     {"device.slab", "a multiple of 2MiB, such as \"256MiB\"",
      [](Node& v, Config& c) { return SetSlab(v, &c.device.slab_bytes); }},
+    {"device.load_rate", kRateAllowed,
+     [](Node& v, Config& c) { return SetRate(v, &c.device.load_bytes_per_s); }},
     {"device.emulated.count", "a whole number, 1 to 64",
      [](Node& v, Config& c) {
        return SetCount<1, 64>(v, &c.device.emulated.count);
      }},
-    {"device.emulated.link",
-     "a rate such as \"55GB/s\" or \"12GiB/s\"; \"0\" is unlimited",
+    {"device.emulated.link", kRateAllowed,
      [](Node& v, Config& c) {
        return SetRate(v, &c.device.emulated.link_bytes_per_s);
      }},

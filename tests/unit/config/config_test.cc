@@ -66,6 +66,7 @@ share = "ipc"
 trust = "everyone"
 pool = "2GiB"
 slab = "64MiB"
+load_rate = "10GB/s"
 emulated.count = 2
 emulated.link = "55GB/s"
 emulated.latency = "10us"
@@ -103,6 +104,7 @@ sink = "stderr"
   EXPECT_EQ(config.device.share, DeviceConfig::Share::kIpc);
   EXPECT_EQ(config.device.pool_bytes, uint64_t{2} << 30);
   EXPECT_EQ(config.device.slab_bytes, uint64_t{64} << 20);
+  EXPECT_EQ(config.device.load_bytes_per_s, 10'000'000'000u);
   EXPECT_EQ(config.device.emulated.count, 2u);
   EXPECT_EQ(config.device.emulated.link_bytes_per_s, 55'000'000'000u);
   EXPECT_EQ(config.device.emulated.latency, absl::Microseconds(10));
@@ -166,6 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: device.slab: ", "2MiB"},
         Refusal{"[device.emulated]\ncount = 0\n",
                 "x.toml:2: device.emulated.count: ", "1 to 64"},
+        Refusal{"[device]\nload_rate = \"fast\"\n",
+                "x.toml:2: device.load_rate: ", "\"0\" is unlimited"},
         Refusal{"[device.emulated]\nlink = \"55\"\n",
                 "x.toml:2: device.emulated.link: ", "\"55GB/s\""},
         Refusal{"[device.emulated]\nlatency = \"-1s\"\n",
