@@ -11,6 +11,9 @@
 namespace hoistd {
 namespace {
 
+// Zones that each find addresses for the whole pool behind them.
+constexpr uint64_t kStretches = 8;
+
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -22,7 +25,7 @@ uint64_t RoundDown(uint64_t value, uint64_t multiple) {
 }  // namespace
 
 uint64_t DeviceSpace::SpanFor(uint64_t capacity_bytes, uint64_t granularity) {
-  return kMaxZones * RoundUp(capacity_bytes, granularity);
+  return kStretches * RoundUp(capacity_bytes, granularity);
 }
 
 DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options, Device& device)
@@ -35,187 +38,255 @@ DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options, Device& device)
 }
 
 DeviceSpace::~DeviceSpace() {
-  for (auto& [zone, arena] : arenas_) {
-    for (auto& [base, segment] : arena.segments) {
-      for (const SlabSpec& slab : segment.slabs) {
-        // Nobody is left who could act on a failure here.
-        device_.DestroySlab(slab.id).IgnoreError();
-      }
+  for (auto& [base, segment] : segments_) {
+    for (const SlabSpec& slab : segment.slabs) {
+      // Nobody is left who could act on a failure here.
+      device_.DestroySlab(slab.id).IgnoreError();
     }
   }
 }
 
-absl::StatusOr<DeviceSpace::Arena*> DeviceSpace::ArenaOf(Zone zone) {
-  if (const auto found = arenas_.find(zone); found != arenas_.end()) {
-    return &found->second;
-  }
-  // The first stretch of the span that no arena has; one whose zone has no
-  // slab any more is taken over.
-  std::erase_if(arenas_,
-                [](const auto& a) { return a.second.segments.empty(); });
-  const uint64_t stretch = RoundUp(capacity_, granularity_);
-  for (uint64_t k = 0; k < kMaxZones; ++k) {
-    const bool taken = std::any_of(
-        arenas_.begin(), arenas_.end(),
-        [&](const auto& a) { return a.second.base == k * stretch; });
-    if (taken) continue;
-    Arena& arena = arenas_[zone];
-    arena.base = k * stretch;
-    return &arena;
-  }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "more than ", kMaxZones,
-      " users' models on one device; set models.readers = \"everyone\" so "
-      "that they can share slabs, or evict some"));
+uint64_t DeviceSpace::Budget(uint64_t reserved_bytes) const {
+  const uint64_t taken = allocated_ + RoundUp(reserved_bytes, granularity_);
+  return refused_ || taken > capacity_ ? 0 : capacity_ - taken;
 }
 
-absl::Status DeviceSpace::AddSlab(Arena& arena, Backing backing,
-                                  uint64_t bytes) {
+uint64_t DeviceSpace::SlabsFor(const Want& want) const {
+  return RoundUp(want.bytes, granularity_) +
+         RoundUp(want.reserved_bytes, granularity_);
+}
+
+uint64_t DeviceSpace::RoomBehind(Segments::const_iterator segment) const {
+  const auto next = std::next(segment);
+  const uint64_t end =
+      next == segments_.end() ? SpanFor(capacity_, granularity_) : next->first;
+  return end - EndOf(segment);
+}
+
+std::optional<uint64_t> DeviceSpace::InSlabs(const Want& want, OwnerId owner) {
+  for (auto& [base, segment] : segments_) {
+    if (segment.zone != want.zone) continue;
+    if (const auto at = segment.map.Allocate(want.bytes, owner)) {
+      return base + *at;
+    }
+  }
+  return std::nullopt;
+}
+
+// The segment that must grow least; a new one where none can grow enough. None
+// has a free piece that is large enough.
+std::optional<DeviceSpace::Place> DeviceSpace::PlaceFor(const Want& want) {
+  std::optional<Place> best;
+  for (auto it = segments_.begin(); it != segments_.end(); ++it) {
+    Segment& segment = it->second;
+    if (segment.zone != want.zone || !Contiguous(want.zone.backing)) continue;
+    Place place = {EndOf(it),
+                   RoundUp(want.bytes - segment.map.trailing_free(),
+                           granularity_),
+                   RoomBehind(it), &segment};
+    if (place.missing > place.room) continue;
+    if (!best.has_value() || place.missing < best->missing) best = place;
+  }
+  if (best.has_value()) return best;
+  return NewPlace(want.zone, RoundUp(want.bytes, granularity_));
+}
+
+std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
+                                                        uint64_t bytes) const {
+  struct Gap {
+    uint64_t begin, end;
+    Segments::const_iterator before;  // end(): no segment is.
+  };
+  std::vector<Gap> gaps;
+  Gap gap = {0, 0, segments_.end()};
+  for (auto it = segments_.begin(); it != segments_.end(); ++it) {
+    gap.end = it->first;
+    gaps.push_back(gap);
+    gap = {EndOf(it), 0, it};
+  }
+  gap.end = SpanFor(capacity_, granularity_);
+  gaps.push_back(gap);
+
+  const auto at = [&](uint64_t offset, const Gap& in) {
+    return Place{offset, bytes, in.end - offset, nullptr};
+  };
+  const Gap* widest = nullptr;
+  std::optional<Place> apart;
+  for (const Gap& g : gaps) {
+    if (g.end - g.begin < bytes) continue;
+    if (!Contiguous(zone.backing) && g.before != segments_.end() &&
+        g.before->second.zone == zone) {
+      return at(g.begin, g);  // Islands need no room to grow.
+    }
+    const uint64_t stretch = RoundUp(g.begin, std::max<uint64_t>(capacity_, 1));
+    if (!apart.has_value() && stretch + capacity_ <= g.end) {
+      apart = at(stretch, g);
+    }
+    if (widest == nullptr || g.end - g.begin > widest->end - widest->begin) {
+      widest = &g;
+    }
+  }
+  if (apart.has_value() || widest == nullptr) return apart;
+  // What is before it can become twice as large.
+  uint64_t offset = widest->begin;
+  if (widest->before != segments_.end() &&
+      Contiguous(widest->before->second.zone.backing)) {
+    offset += std::min(widest->before->second.map.bytes(),
+                       widest->end - widest->begin - bytes);
+  }
+  return at(offset, *widest);
+}
+
+absl::Status DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
   SlabSpec slab;
   slab.id = SlabId(last_slab_ + 1);
   slab.bytes = bytes;
-  slab.backing = backing;
-  slab.offset = arena.base;
-  Segment* end = nullptr;
-  for (auto& [base, segment] : arena.segments) {
-    // For islands: the first gap that is wide enough.
-    if (!Contiguous(backing) && base - slab.offset >= bytes) break;
-    slab.offset = base + segment.map.bytes();
-    end = &segment;
-  }
-  if (slab.offset + bytes > arena.base + capacity_) {
-    return absl::ResourceExhaustedError("the device's slabs are too scattered");
-  }
+  slab.backing = zone.backing;
+  slab.offset = place.offset;
   if (absl::Status s = device_.CreateSlab(slab); !s.ok()) {
     refused_ = true;
     return s;
   }
   ++last_slab_;
   allocated_ += bytes;
-  if (end == nullptr || !Contiguous(backing)) {
-    end = &arena.segments[slab.offset];
-    end->base = slab.offset;
+  if (place.segment == nullptr) {
+    place.segment = &segments_[slab.offset];
+    place.segment->zone = zone;
   }
-  end->map.Grow(bytes);
-  end->slabs.push_back(slab);
+  place.segment->map.Grow(bytes);
+  place.segment->slabs.push_back(slab);
+  place.offset += bytes;
+  place.room -= bytes;
+  place.missing -= std::min(place.missing, bytes);
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> DeviceSpace::Allocate(Zone zone, uint64_t bytes,
+absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
                                                OwnerId owner) {
-  HOIST_ASSIGN_OR_RETURN(Arena * arena, ArenaOf(zone));
-  const auto in_slabs = [&]() -> std::optional<uint64_t> {
-    for (auto& [base, segment] : arena->segments) {
-      if (const auto at = segment.map.Allocate(bytes, owner)) return base + *at;
-    }
-    return std::nullopt;
-  };
-  if (const auto offset = in_slabs()) return *offset;
-
-  uint64_t missing = RoundUp(bytes, granularity_);
-  if (Contiguous(zone.backing) && !arena->segments.empty()) {
-    missing =
-        RoundUp(bytes - arena->segments.begin()->second.map.trailing_free(),
-                granularity_);
-  }
-  if (missing > budget()) {
+  if (const auto offset = InSlabs(want, owner)) return *offset;
+  const auto budget = [&] { return Budget(want.reserved_bytes); };
+  std::optional<Place> place = PlaceFor(want);
+  if (place.has_value() ? place->missing > budget()
+                        : want.bytes > budget()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no free space of ", HumanBytes(bytes)));
+        absl::StrCat("no free space of ", HumanBytes(want.bytes)));
   }
-  while (true) {
-    const uint64_t want =
-        Contiguous(zone.backing) ? slab_bytes_ : std::max(slab_bytes_, missing);
-    const uint64_t slab = std::min(want, RoundDown(budget(), granularity_));
-    HOIST_CHECK(slab > 0);
-    HOIST_RETURN_IF_ERROR(AddSlab(*arena, zone.backing, slab));
-    if (const auto offset = in_slabs()) return *offset;
+  if (!place.has_value()) {
+    return absl::ResourceExhaustedError("the device's slabs are too scattered");
   }
+  while (place->missing > 0) {
+    uint64_t size = std::max(allocated(want.zone), place->missing);
+    size = std::min(size, slab_bytes_);
+    if (!Contiguous(want.zone.backing)) size = std::max(size, place->missing);
+    size = std::min({size, budget(), place->room});
+    HOIST_CHECK(size > 0);
+    HOIST_RETURN_IF_ERROR(AddSlab(*place, want.zone, size));
+  }
+  const auto offset = InSlabs(want, owner);
+  HOIST_CHECK(offset.has_value());
+  return *offset;
 }
 
-std::optional<Hole> DeviceSpace::CheapestHole(
-    Zone zone, uint64_t bytes, KeepValueFn value,
-    absl::FunctionRef<bool(SlabId)> imported) const {
+std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
+                                              KeepValueFn value) const {
   std::optional<Hole> best;
-  const auto found = arenas_.find(zone);
-  if (found != arenas_.end()) {
-    const uint64_t tail = Contiguous(zone.backing) ? budget() : 0;
-    for (const auto& [base, segment] : found->second.segments) {
-      auto hole = segment.map.CheapestHole(bytes, tail, value);
-      if (!hole.has_value()) continue;
-      hole->offset += base;
-      if (!best.has_value() || hole->value < best->value) best = hole;
-    }
+  for (auto it = segments_.begin(); it != segments_.end(); ++it) {
+    const Segment& segment = it->second;
+    if (segment.zone != want.zone) continue;
+    const uint64_t tail =
+        Contiguous(want.zone.backing)
+            ? std::min(Budget(want.reserved_bytes), RoomBehind(it))
+            : 0;
+    auto hole = segment.map.CheapestHole(want.bytes, tail, value);
+    if (!hole.has_value()) continue;
+    hole->offset += it->first;
+    if (!best.has_value() || hole->value < best->value) best = hole;
   }
-  if (best.has_value()) return best;
-  return HoleElsewhere(zone, bytes, value, imported);
+  return best;
 }
 
-// Whole segments are emptied until enough memory would come free. The zone's
-// own count only where they are islands: idle ones, too small each, can make
-// way for one that is large enough.
-std::optional<Hole> DeviceSpace::HoleElsewhere(
-    Zone zone, uint64_t bytes, KeepValueFn value,
-    absl::FunctionRef<bool(SlabId)> imported) const {
-  const uint64_t need = RoundUp(bytes, granularity_);
-  Hole hole;
-  uint64_t gain = budget();
-  for (const auto& [other, arena] : arenas_) {
-    if (other == zone && Contiguous(zone.backing)) continue;
-    for (const auto& [base, segment] : arena.segments) {
-      const std::vector<OwnerId> owners = segment.map.Owners();
-      const bool open =
-          std::any_of(segment.slabs.begin(), segment.slabs.end(),
-                      [&](const SlabSpec& slab) { return imported(slab.id); });
-      double sum = 0;
-      const bool movable =
-          std::all_of(owners.begin(), owners.end(), [&](OwnerId owner) {
-            const auto worth = value(owner);
-            sum += worth.value_or(0);
-            return worth.has_value();
-          });
-      if (open || !movable || gain >= need) continue;
-      hole.victims.insert(hole.victims.end(), owners.begin(), owners.end());
-      hole.value += sum;
-      gain += segment.map.bytes();
+std::optional<Room> DeviceSpace::RoomElsewhere(const Want& want, bool own,
+                                               bool idle, KeepValueFn value,
+                                               OpenedFn opened) const {
+  const uint64_t need = SlabsFor(want);
+  uint64_t gain = Budget();
+  Room room;
+  for (const bool mine : {false, true}) {
+    if (mine && !own) continue;
+    for (const auto& [base, segment] : segments_) {
+      if ((segment.zone == want.zone) != mine) continue;
+      AddRoom(segment, need, idle, value, opened, gain, room);
     }
   }
   if (gain < need) return std::nullopt;
-  return hole;
+  return room;
 }
 
-absl::Status DeviceSpace::ReleaseSlabs(
-    Zone zone, uint64_t bytes, absl::FunctionRef<bool(SlabId)> imported) {
-  const uint64_t need = RoundUp(bytes, granularity_);
-  for (auto& [other, arena] : arenas_) {
-    if (other == zone && Contiguous(zone.backing)) continue;
-    for (auto it = arena.segments.begin(); it != arena.segments.end();) {
-      Segment& segment = it->second;
-      while (budget() < need && !segment.slabs.empty() &&
-             segment.map.trailing_free() >= segment.slabs.back().bytes &&
-             !imported(segment.slabs.back().id)) {
-        const SlabSpec slab = segment.slabs.back();
-        HOIST_RETURN_IF_ERROR(device_.DestroySlab(slab.id));
-        segment.slabs.pop_back();
-        segment.map.Shrink(slab.bytes);
-        allocated_ -= slab.bytes;
-        refused_ = false;
-      }
-      it = segment.slabs.empty() ? arena.segments.erase(it) : std::next(it);
+// Slab by slab from the segment's end, as far as they can be given back.
+void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
+                          KeepValueFn value, OpenedFn opened, uint64_t& gain,
+                          Room& room) const {
+  std::vector<OwnerId> victims;
+  uint64_t at = segment.map.bytes();
+  for (auto slab = segment.slabs.rbegin(); slab != segment.slabs.rend();
+       ++slab) {
+    if (gain >= need) break;
+    const Opened who = opened(slab->id);
+    if (who == Opened::kKept || (who == Opened::kIdle && !idle)) break;
+    at -= slab->bytes;
+    const std::vector<OwnerId> owners = segment.map.OwnersFrom(at);
+    if (!std::all_of(owners.begin(), owners.end(), [&](OwnerId owner) {
+          return value(owner).has_value();
+        })) {
+      break;
     }
+    victims = owners;
+    if (who == Opened::kIdle) room.idle.push_back(slab->id);
+    gain += slab->bytes;
+  }
+  room.victims.insert(room.victims.end(), victims.begin(), victims.end());
+}
+
+absl::Status DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
+  const uint64_t need = SlabsFor(want);
+  for (const bool own : {false, true}) {
+    for (auto it = segments_.begin(); it != segments_.end();) {
+      Segment& segment = it->second;
+      if ((segment.zone == want.zone) == own) {
+        HOIST_RETURN_IF_ERROR(GiveBack(segment, need, opened));
+      }
+      it = segment.slabs.empty() ? segments_.erase(it) : std::next(it);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSpace::GiveBack(Segment& segment, uint64_t until,
+                                   OpenedFn opened) {
+  while (Budget() < until && !segment.slabs.empty() &&
+         segment.map.trailing_free() >= segment.slabs.back().bytes &&
+         opened(segment.slabs.back().id) == Opened::kNobody) {
+    const SlabSpec slab = segment.slabs.back();
+    HOIST_RETURN_IF_ERROR(device_.DestroySlab(slab.id));
+    segment.slabs.pop_back();
+    segment.map.Shrink(slab.bytes);
+    allocated_ -= slab.bytes;
+    refused_ = false;
   }
   return absl::OkStatus();
 }
 
 void DeviceSpace::Free(uint64_t offset) {
-  Segment* segment = SegmentAt(offset);
-  HOIST_CHECK(segment != nullptr);
-  segment->map.Free(offset - segment->base);
+  uint64_t base = 0;
+  HOIST_CHECK(SegmentAt(offset, &base) != nullptr);
+  segments_.at(base).map.Free(offset - base);
 }
 
 std::vector<SlabSpec> DeviceSpace::SlabsOf(uint64_t offset,
                                            uint64_t bytes) const {
   std::vector<SlabSpec> slabs;
-  const Segment* segment = SegmentAt(offset);
+  uint64_t base = 0;
+  const Segment* segment = SegmentAt(offset, &base);
   if (segment == nullptr) return slabs;
   for (const SlabSpec& slab : segment->slabs) {
     if (slab.offset < offset + bytes && offset < slab.offset + slab.bytes) {
@@ -225,40 +296,47 @@ std::vector<SlabSpec> DeviceSpace::SlabsOf(uint64_t offset,
   return slabs;
 }
 
-const DeviceSpace::Segment* DeviceSpace::SegmentAt(uint64_t offset) const {
-  for (const auto& [zone, arena] : arenas_) {
-    auto it = arena.segments.upper_bound(offset);
-    if (it == arena.segments.begin()) continue;
-    --it;
-    if (offset < it->first + it->second.map.bytes()) return &it->second;
+const SlabSpec* DeviceSpace::FindSlab(SlabId id) const {
+  for (const auto& [base, segment] : segments_) {
+    for (const SlabSpec& slab : segment.slabs) {
+      if (slab.id == id) return &slab;
+    }
   }
   return nullptr;
 }
 
-DeviceSpace::Segment* DeviceSpace::SegmentAt(uint64_t offset) {
-  return const_cast<Segment*>(std::as_const(*this).SegmentAt(offset));
+const DeviceSpace::Segment* DeviceSpace::SegmentAt(uint64_t offset,
+                                                   uint64_t* base) const {
+  auto it = segments_.upper_bound(offset);
+  if (it == segments_.begin()) return nullptr;
+  --it;
+  if (offset >= EndOf(it)) return nullptr;
+  *base = it->first;
+  return &it->second;
+}
+
+uint64_t DeviceSpace::allocated(Zone zone) const {
+  uint64_t bytes = 0;
+  for (const auto& [base, segment] : segments_) {
+    if (segment.zone == zone) bytes += segment.map.bytes();
+  }
+  return bytes;
 }
 
 uint64_t DeviceSpace::used() const {
   uint64_t used = 0;
-  for (const auto& [zone, arena] : arenas_) {
-    for (const auto& [base, segment] : arena.segments) {
-      used += segment.map.used();
-    }
-  }
+  for (const auto& [base, segment] : segments_) used += segment.map.used();
   return used;
 }
 
 uint64_t DeviceSpace::largest_free() const {
-  uint64_t largest = budget();
-  for (const auto& [zone, arena] : arenas_) {
-    for (const auto& [base, segment] : arena.segments) {
-      uint64_t free = segment.map.largest_free();
-      if (Contiguous(zone.backing)) {
-        free = std::max(free, segment.map.trailing_free() + budget());
-      }
-      largest = std::max(largest, free);
-    }
+  uint64_t largest = Budget();
+  for (auto it = segments_.begin(); it != segments_.end(); ++it) {
+    const ExtentMap& map = it->second.map;
+    largest = std::max(largest, map.largest_free());
+    if (!Contiguous(it->second.zone.backing)) continue;
+    largest = std::max(
+        largest, map.trailing_free() + std::min(Budget(), RoomBehind(it)));
   }
   return largest;
 }

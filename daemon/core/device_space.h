@@ -1,11 +1,16 @@
 // One device's pool: slabs, and which image lies where in them.
 //
-// The device's span of offsets is cut into arenas. An arena holds the slabs of
-// one zone: images with the same readers and the same backing, so that mapping
-// a slab never shows a worker what it may not read. Where slabs lie side by
-// side in every process's address space (memfd, VMM) images may cross them;
-// legacy IPC slabs are islands, and an image larger than a slab gets one of its
-// own size.
+// A slab holds images of one zone: those with the same readers and the same
+// backing, so that mapping a slab never shows a worker what it may not read.
+// Slabs side by side are a segment. Where they are so in every process's
+// address space (memfd, VMM) images may cross them; legacy IPC slabs are
+// islands, each a segment, and an image larger than a slab gets one of its own
+// size.
+//
+// A zone's slabs grow with it: each new one is as large as all before, up to
+// the usual size. So who holds little takes little, and large models lie in few
+// slabs. A segment grows into the addresses behind it, which are anybody's: the
+// first zones lie far apart, later ones between them.
 #ifndef HOIST_DAEMON_CORE_DEVICE_SPACE_H_
 #define HOIST_DAEMON_CORE_DEVICE_SPACE_H_
 
@@ -34,16 +39,39 @@ struct Zone {
 
 struct DeviceSpaceOptions {
   uint64_t capacity_bytes = 0;  // In slabs, at most; rounded down to granules.
-  uint64_t slab_bytes = 0;      // Usual size; rounded up to the granularity.
+  // Of the largest slabs, but for islands; rounded up to the granularity.
+  uint64_t slab_bytes = 0;
+};
+
+// Who has a slab open, and so keeps its memory when it is destroyed.
+enum class Opened {
+  kNobody,
+  kIdle,  // By those alone who close it when they are asked.
+  kKept,
+};
+using OpenedFn = absl::FunctionRef<Opened(SlabId)>;
+
+// Space that is wanted.
+struct Want {
+  Zone zone;
+  uint64_t bytes = 0;
+  // Of what no slab has yet, so much is not for this.
+  uint64_t reserved_bytes = 0;
+};
+
+// Slabs that can be given back once `victims` have left and `idle` are closed.
+struct Room {
+  std::vector<OwnerId> victims;
+  std::vector<SlabId> idle;
 };
 
 // Threads:  one at a time.
 // Owns:     the slabs, through `device`, which must outlive this object.
-// Bounds:   kMaxZones zones.
+// Bounds:   as many slabs as the pool has granules.
 class DeviceSpace {
  public:
-  static constexpr uint64_t kMaxZones = 8;
-  // The span a device needs so that every zone could take the whole pool.
+  // The addresses a device needs: a few times the pool, so that zones do not
+  // stand in each other's way.
   static uint64_t SpanFor(uint64_t capacity_bytes, uint64_t granularity);
 
   DeviceSpace(const DeviceSpaceOptions& options, Device& device);
@@ -53,19 +81,18 @@ class DeviceSpace {
 
   // Space in free memory, new slabs included. ResourceExhausted: there is none
   // without evicting. Other codes: the device refused a slab.
-  absl::StatusOr<uint64_t> Allocate(Zone zone, uint64_t bytes, OwnerId owner);
-  // What to evict so that Allocate can succeed: in the zone itself or, if that
-  // does not do, in others (or its own islands) whose slabs can then be given
-  // back. `imported` tells
-  // whether a live session has the slab open (its memory would stay taken).
-  // nullopt: nothing would help now.
-  std::optional<Hole> CheapestHole(
-      Zone zone, uint64_t bytes, KeepValueFn value,
-      absl::FunctionRef<bool(SlabId)> imported) const;
-  // Gives back empty slabs at the ends of the other zones, and empty islands of
-  // `zone`, until there is memory for `bytes` more, as far as that goes.
-  absl::Status ReleaseSlabs(Zone zone, uint64_t bytes,
-                            absl::FunctionRef<bool(SlabId)> imported);
+  absl::StatusOr<uint64_t> Allocate(const Want& want, OwnerId owner);
+  // What to evict in the zone itself so that Allocate can succeed. nullopt:
+  // nothing there would help now.
+  std::optional<Hole> CheapestHole(const Want& want, KeepValueFn value) const;
+  // What would let ReleaseSlabs have memory for all of `want`. With `own`,
+  // slabs of the zone itself count too; with `idle`, those that could be closed
+  // first. nullopt: nothing would help now.
+  std::optional<Room> RoomElsewhere(const Want& want, bool own, bool idle,
+                                    KeepValueFn value, OpenedFn opened) const;
+  // Gives back empty slabs at the ends of segments that nobody has open, the
+  // zone's own last, until there is memory for `want`, as far as that goes.
+  absl::Status ReleaseSlabs(const Want& want, OpenedFn opened);
   void Free(uint64_t offset);
 
   // Somebody else may have freed device memory: ask for slabs again.
@@ -73,35 +100,51 @@ class DeviceSpace {
 
   // The slabs that [offset, offset + bytes) lies in.
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;
+  // nullptr: there is none.
+  const SlabSpec* FindSlab(SlabId id) const;
 
   uint64_t capacity() const { return capacity_; }
   uint64_t slab_bytes() const { return slab_bytes_; }
   uint64_t allocated() const { return allocated_; }  // In slabs.
+  uint64_t allocated(Zone zone) const;
   uint64_t used() const;
   uint64_t largest_free() const;  // In some slab, or in slabs to come.
 
  private:
   // Slabs side by side, in which an image may lie anywhere.
   struct Segment {
-    uint64_t base = 0;
+    Zone zone;
     ExtentMap map;
     std::vector<SlabSpec> slabs;
   };
-  struct Arena {
-    uint64_t base = 0;
-    std::map<uint64_t, Segment> segments;  // By base.
+  using Segments = std::map<uint64_t, Segment>;  // By where they begin.
+  // Where slabs for an image can go: at the end of the segment there, or in a
+  // new one.
+  struct Place {
+    uint64_t offset = 0;
+    uint64_t missing = 0;  // Bytes of slabs that the image needs.
+    uint64_t room = 0;     // Bytes of addresses for them.
+    Segment* segment = nullptr;
   };
 
   static bool Contiguous(Backing backing) { return backing != Backing::kIpc; }
-  uint64_t budget() const { return refused_ ? 0 : capacity_ - allocated_; }
-  absl::StatusOr<Arena*> ArenaOf(Zone zone);
-  absl::Status AddSlab(Arena& arena, Backing backing, uint64_t bytes);
-  // What to evict so that slabs can be given back for a new one.
-  std::optional<Hole> HoleElsewhere(
-      Zone zone, uint64_t bytes, KeepValueFn value,
-      absl::FunctionRef<bool(SlabId)> imported) const;
-  Segment* SegmentAt(uint64_t offset);
-  const Segment* SegmentAt(uint64_t offset) const;
+  static uint64_t EndOf(Segments::const_iterator segment) {
+    return segment->first + segment->second.map.bytes();
+  }
+  // Of what no slab has yet.
+  uint64_t Budget(uint64_t reserved_bytes = 0) const;
+  uint64_t SlabsFor(const Want& want) const;
+  // Free addresses behind the segment.
+  uint64_t RoomBehind(Segments::const_iterator segment) const;
+  std::optional<uint64_t> InSlabs(const Want& want, OwnerId owner);
+  std::optional<Place> PlaceFor(const Want& want);
+  std::optional<Place> NewPlace(Zone zone, uint64_t bytes) const;
+  absl::Status AddSlab(Place& place, Zone zone, uint64_t bytes);
+  absl::Status GiveBack(Segment& segment, uint64_t until, OpenedFn opened);
+  void AddRoom(const Segment& segment, uint64_t need, bool idle,
+               KeepValueFn value, OpenedFn opened, uint64_t& gain,
+               Room& room) const;
+  const Segment* SegmentAt(uint64_t offset, uint64_t* base) const;
 
   Device& device_;
   const uint64_t granularity_;
@@ -110,7 +153,7 @@ class DeviceSpace {
   uint64_t allocated_ = 0;
   uint64_t last_slab_ = 0;
   bool refused_ = false;  // The device had no memory for the last slab.
-  std::map<Zone, Arena> arenas_;
+  Segments segments_;
 };
 
 }  // namespace hoistd

@@ -154,9 +154,13 @@ uint64_t ExtentMap::trailing_free() const {
   return blocks_.rbegin()->second.bytes;
 }
 
-std::vector<OwnerId> ExtentMap::Owners() const {
+std::vector<OwnerId> ExtentMap::OwnersFrom(uint64_t offset) const {
   std::vector<OwnerId> owners;
-  for (const auto& [offset, block] : blocks_) {
+  auto it = blocks_.upper_bound(offset);
+  if (it != blocks_.begin()) --it;
+  for (; it != blocks_.end(); ++it) {
+    const Block& block = it->second;
+    if (it->first + block.bytes <= offset) continue;
     if (block.owner.has_value()) owners.push_back(*block.owner);
   }
   return owners;

@@ -56,11 +56,11 @@ class ExtentMap {
   uint64_t used() const { return used_; }
   uint64_t largest_free() const;
   uint64_t trailing_free() const;
-  // In address order.
-  std::vector<OwnerId> Owners() const;
   // That the blocks tile the range, neighbours that are free are one, and the
   // totals are theirs; what is not so is our bug. For tests: looks at each.
   void CheckTotals() const;
+  // Of what ends behind `offset`, in address order.
+  std::vector<OwnerId> OwnersFrom(uint64_t offset) const;
 
  private:
   struct Block {

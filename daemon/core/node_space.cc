@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/status.h"
 #include "daemon/core/node.h"
 
 namespace hoistd {
@@ -121,23 +122,25 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
                                               Effects& effects) {
   const DeviceIndex device = ref.place.at.device;
   DeviceSpace& space = *spaces_[device.number()];
-  const Zone zone = ZoneOf(ref);
-  const auto imported = [&](SlabId slab) { return Imported(device, slab); };
-  absl::StatusOr<uint64_t> offset = space.Allocate(zone, bytes, owner);
+  const Want want = {ZoneOf(ref), bytes};
+  const auto opened = [&](SlabId slab) {
+    return Imported(device, slab) ? Opened::kKept : Opened::kNobody;
+  };
+  const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
+  absl::StatusOr<uint64_t> offset = space.Allocate(want, owner);
   if (offset.ok()) return offset;
-  const auto hole = space.CheapestHole(
-      zone, bytes, [&](OwnerId other) { return ValueOf(other, need, now); },
-      imported);
-  if (!hole.has_value()) {
+  if (const auto hole = space.CheapestHole(want, worth)) {
+    EvictAll(hole->victims, now, effects);  // Device copies are always clean.
+    return space.Allocate(want, owner);
+  }
+  const auto room = space.RoomElsewhere(want, /*own=*/true, /*idle=*/false,
+                                        worth, opened);
+  if (!room.has_value()) {
     return absl::ResourceExhaustedError(offset.status().message());
   }
-  EvictAll(hole->victims, now, effects);  // Device copies are always clean.
-  offset = space.Allocate(zone, bytes, owner);
-  if (offset.ok()) return offset;
-  if (absl::Status s = space.ReleaseSlabs(zone, bytes, imported); !s.ok()) {
-    return s;
-  }
-  return space.Allocate(zone, bytes, owner);
+  EvictAll(room->victims, now, effects);
+  HOIST_RETURN_IF_ERROR(space.ReleaseSlabs(want, opened));
+  return space.Allocate(want, owner);
 }
 
 // Makes the victims leave. False: some must be spilled first; that has begun.

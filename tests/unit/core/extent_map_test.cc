@@ -22,7 +22,7 @@ TEST(ExtentMap, StartsFree) {
   EXPECT_EQ(map.used(), 0u);
   EXPECT_EQ(map.largest_free(), 100u);
   EXPECT_EQ(map.trailing_free(), 100u);
-  EXPECT_THAT(map.Owners(), IsEmpty());
+  EXPECT_THAT(map.OwnersFrom(0), IsEmpty());
 }
 
 TEST(ExtentMap, AnEmptyMapHoldsNothing) {
@@ -219,6 +219,20 @@ TEST(ExtentMap, FindsTheCheapestHoleThatThereIs) {
        ++seed) {
     RunRandom(seed);
   }
+}
+
+TEST(ExtentMap, TellsWhoseExtentsReachBeyondAPlace) {
+  ExtentMap map(100);
+  map.AllocateAt(0, 30, OwnerId(1));
+  map.AllocateAt(30, 20, OwnerId(2));
+  map.AllocateAt(60, 40, OwnerId(3));
+  EXPECT_THAT(map.OwnersFrom(0),
+              ElementsAre(OwnerId(1), OwnerId(2), OwnerId(3)));
+  EXPECT_THAT(map.OwnersFrom(29),
+              ElementsAre(OwnerId(1), OwnerId(2), OwnerId(3)));
+  EXPECT_THAT(map.OwnersFrom(30), ElementsAre(OwnerId(2), OwnerId(3)));
+  EXPECT_THAT(map.OwnersFrom(50), ElementsAre(OwnerId(3)));
+  EXPECT_THAT(map.OwnersFrom(100), IsEmpty());
 }
 
 }  // namespace
