@@ -149,6 +149,7 @@ absl::Status DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
   }
   ++last_slab_;
   allocated_ += bytes;
+  by_zone_[zone] += bytes;
   if (place.segment == nullptr) {
     place.segment = &segments_[slab.offset];
     place.segment->zone = zone;
@@ -205,32 +206,42 @@ std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
   return best;
 }
 
-std::optional<Room> DeviceSpace::RoomElsewhere(const Want& want, bool own,
-                                               bool idle, KeepValueFn value,
-                                               OpenedFn opened) const {
+Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
+                                KeepValueFn value, OpenedFn opened) const {
   const uint64_t need = SlabsFor(want);
-  uint64_t gain = Budget();
   Room room;
+  room.bytes = Budget();
   for (const bool mine : {false, true}) {
     if (mine && !own) continue;
     for (const auto& [base, segment] : segments_) {
       if ((segment.zone == want.zone) != mine) continue;
-      AddRoom(segment, need, idle, value, opened, gain, room);
+      AddRoom(segment, need, idle, value, opened, room);
     }
   }
-  if (gain < need) return std::nullopt;
+  room.enough = room.bytes >= need;
   return room;
+}
+
+std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
+                                                 OpenedFn opened) const {
+  std::map<Zone, uint64_t> stuck;
+  for (const auto& [base, segment] : segments_) {
+    Room room;
+    AddRoom(segment, segment.map.bytes(), idle, value, opened, room);
+    stuck[segment.zone] += segment.map.bytes() - room.bytes;
+  }
+  return stuck;
 }
 
 // Slab by slab from the segment's end, as far as they can be given back.
 void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
-                          KeepValueFn value, OpenedFn opened, uint64_t& gain,
+                          KeepValueFn value, OpenedFn opened,
                           Room& room) const {
   std::vector<OwnerId> victims;
   uint64_t at = segment.map.bytes();
   for (auto slab = segment.slabs.rbegin(); slab != segment.slabs.rend();
        ++slab) {
-    if (gain >= need) break;
+    if (room.bytes >= need) break;
     const Opened who = opened(slab->id);
     if (who == Opened::kKept || (who == Opened::kIdle && !idle)) break;
     at -= slab->bytes;
@@ -242,7 +253,7 @@ void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
     }
     victims = owners;
     if (who == Opened::kIdle) room.idle.push_back(slab->id);
-    gain += slab->bytes;
+    room.bytes += slab->bytes;
   }
   room.victims.insert(room.victims.end(), victims.begin(), victims.end());
 }
@@ -271,6 +282,9 @@ absl::Status DeviceSpace::GiveBack(Segment& segment, uint64_t until,
     segment.slabs.pop_back();
     segment.map.Shrink(slab.bytes);
     allocated_ -= slab.bytes;
+    const auto zone = by_zone_.find(segment.zone);
+    zone->second -= slab.bytes;
+    if (zone->second == 0) by_zone_.erase(zone);
     refused_ = false;
   }
   return absl::OkStatus();
@@ -316,11 +330,8 @@ const DeviceSpace::Segment* DeviceSpace::SegmentAt(uint64_t offset,
 }
 
 uint64_t DeviceSpace::allocated(Zone zone) const {
-  uint64_t bytes = 0;
-  for (const auto& [base, segment] : segments_) {
-    if (segment.zone == zone) bytes += segment.map.bytes();
-  }
-  return bytes;
+  const auto found = by_zone_.find(zone);
+  return found == by_zone_.end() ? 0 : found->second;
 }
 
 uint64_t DeviceSpace::used() const {

@@ -63,6 +63,8 @@ struct Want {
 struct Room {
   std::vector<OwnerId> victims;
   std::vector<SlabId> idle;
+  uint64_t bytes = 0;   // Of theirs, and of what no slab has.
+  bool enough = false;  // For what was wanted.
 };
 
 // Threads:  one at a time.
@@ -87,9 +89,13 @@ class DeviceSpace {
   std::optional<Hole> CheapestHole(const Want& want, KeepValueFn value) const;
   // What would let ReleaseSlabs have memory for all of `want`. With `own`,
   // slabs of the zone itself count too; with `idle`, those that could be closed
-  // first. nullopt: nothing would help now.
-  std::optional<Room> RoomElsewhere(const Want& want, bool own, bool idle,
-                                    KeepValueFn value, OpenedFn opened) const;
+  // first.
+  Room RoomElsewhere(const Want& want, bool own, bool idle, KeepValueFn value,
+                     OpenedFn opened) const;
+  // By zone, slabs that cannot be given back; with `idle`, those that would
+  // have to be closed first are none of them.
+  std::map<Zone, uint64_t> StuckBytes(bool idle, KeepValueFn value,
+                                      OpenedFn opened) const;
   // Gives back empty slabs at the ends of segments that nobody has open, the
   // zone's own last, until there is memory for `want`, as far as that goes.
   absl::Status ReleaseSlabs(const Want& want, OpenedFn opened);
@@ -107,6 +113,9 @@ class DeviceSpace {
   uint64_t slab_bytes() const { return slab_bytes_; }
   uint64_t allocated() const { return allocated_; }  // In slabs.
   uint64_t allocated(Zone zone) const;
+  const std::map<Zone, uint64_t>& allocated_by_zone() const {
+    return by_zone_;
+  }
   uint64_t used() const;
   uint64_t largest_free() const;  // In some slab, or in slabs to come.
 
@@ -142,8 +151,7 @@ class DeviceSpace {
   absl::Status AddSlab(Place& place, Zone zone, uint64_t bytes);
   absl::Status GiveBack(Segment& segment, uint64_t until, OpenedFn opened);
   void AddRoom(const Segment& segment, uint64_t need, bool idle,
-               KeepValueFn value, OpenedFn opened, uint64_t& gain,
-               Room& room) const;
+               KeepValueFn value, OpenedFn opened, Room& room) const;
   const Segment* SegmentAt(uint64_t offset, uint64_t* base) const;
 
   Device& device_;
@@ -151,6 +159,7 @@ class DeviceSpace {
   const uint64_t capacity_;
   const uint64_t slab_bytes_;
   uint64_t allocated_ = 0;
+  std::map<Zone, uint64_t> by_zone_;  // Of `allocated_`.
   uint64_t last_slab_ = 0;
   bool refused_ = false;  // The device had no memory for the last slab.
   Segments segments_;

@@ -75,6 +75,9 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
     quota_.Unuse(uid, ref);
   }
   quota_.Remove(uid, Quota::kSessions, 1);
+  for (const auto& [place, given] : found->second.slabs) {
+    NotOpen(id, place.first, place.second);
+  }
   sessions_.erase(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
@@ -102,6 +105,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
     spill_failed_ = absl::OkStatus();
     ++space_epoch_;  // What could not be spilled may be tried again.
   }
+  LookAtAsks(now, effects);
   Pump(now, effects);
   for (const uint64_t age : needs_.Due(now)) {
     if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
@@ -135,7 +139,10 @@ absl::Time Node::NextDeadline() const {
     }
   }
   for (const auto& [request, pending] : pending_plans_) {
-    next = std::min(next, pending.deadline);
+    if (!pending.no_wait) next = std::min(next, pending.deadline);
+  }
+  if (!needs_.empty() || !pending_plans_.empty()) {
+    next = std::min(next, asks_due_);
   }
   if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
     next = std::min(next, spill_retry_at_);
@@ -154,9 +161,10 @@ void Node::CheckBooks() const {
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
       for (const auto& [place, copy] : model->groups[g].copies) {
         if (place.at.tier != Tier::kDevice) continue;
+        if (!Busy(copy)) continue;
+        const CopyRef ref = {{id, GroupIndex(g)}, place};
         counted[place.at.device.number()].SetBusy(
-            {{id, GroupIndex(g)}, place}, SpaceOf(*model->groups[g].group),
-            Busy(copy));
+            ref, ZoneOf(ref), SpaceOf(*model->groups[g].group));
       }
     }
   }

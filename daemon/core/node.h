@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -66,6 +67,7 @@ struct EndedPlan {
 
 // What is to be done about an event, in order.
 struct Effects {
+  std::vector<SlabAsk> asks;  // To be sent before what `answers` brings.
   std::vector<Answer> answers;
   std::vector<Transfer> transfers;
   std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
@@ -181,6 +183,11 @@ class Node {
                        absl::Time now, Effects& effects);
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order);
+  // A session's answer to the ask of this number: of its slabs it has closed
+  // these, and keeps the rest.
+  void SlabsClosed(SessionId session, DeviceIndex device, uint64_t number,
+                   const std::vector<SlabId>& closed, absl::Time now,
+                   Effects& effects);
 
   // --- Plans --------------------------------------------------------------
 
@@ -266,11 +273,20 @@ class Node {
     SessionId session;
     CopyRef copy;
   };
+  // A slab that a session was given, and has open until it says otherwise.
+  struct GivenSlab {
+    uint64_t bytes = 0;
+    uint32_t uses = 0;    // Its leases and rings that lie there.
+    uint64_t asked = 0;   // Number of the ask that it has not answered; 0:
+                          // none.
+    bool kept = false;    // It was asked, and did not close it in time.
+    absl::Time look_at;   // When that changes, if nothing happens.
+  };
   struct SessionEntry {
     OpenSessionArgs args;
     absl::Time opened;
     std::set<LeaseId> leases;
-    std::set<std::pair<DeviceIndex, SlabId>> slabs;  // Those it was given.
+    std::map<std::pair<DeviceIndex, SlabId>, GivenSlab> slabs;
     // Leases and waiting stages by copy, for the session's own budget.
     std::map<CopyRef, uint32_t> claims;
     uint32_t waiting = 0;
@@ -307,6 +323,7 @@ class Node {
     Uid uid;  // The session may be gone before the plan is.
     PlanGrant grant;
     OwnerId ring_owner;          // If it has a ring.
+    bool given = false;          // The session was given the ring's slabs.
     std::set<GroupIndex> asked;  // For the host.
     std::set<GroupIndex> held;   // On the host, with a lease each.
     bool ended = false;
@@ -348,8 +365,38 @@ class Node {
                    Effects& effects);
   void DropHold(PlanEntry& plan, GroupIndex group);
   void EndPlansOf(SessionId session, Effects& effects);
-  std::vector<SlabUse> NewSlabs(SessionEntry& session, DeviceIndex device,
+  absl::Status PlaceRing(PendingPlan& pending, OwnerId owner, absl::Time now,
+                         Effects& effects);
+
+  // node_slabs.cc
+  std::vector<SlabUse> NewSlabs(SessionId session, DeviceIndex device,
                                 uint64_t offset, uint64_t bytes);
+  void LeaveSlabs(SessionEntry& session, DeviceIndex device, uint64_t offset,
+                  uint64_t bytes);
+  void NotOpen(SessionId session, DeviceIndex device, SlabId slab);
+  Opened OpenedBy(DeviceIndex device, SlabId slab) const;
+  void Ask(SessionId session, DeviceIndex device, SlabId slab, absl::Time now,
+           Effects& effects);
+  void AskAll(DeviceIndex device, const std::vector<SlabId>& slabs,
+              absl::Time now, Effects& effects);
+  absl::Status AskForRoom(DeviceIndex device, const Want& want,
+                          KeepValueFn worth, absl::Time now, Effects& effects);
+  void LookAtAsks(absl::Time now, Effects& effects);
+  uint64_t KeptBytes(DeviceIndex device, std::optional<Uid> uid) const;
+  absl::Status CheckOpen(SessionId session, DeviceIndex device,
+                         const std::vector<SlabSpec>& used, absl::Time now,
+                         Effects& effects);
+  std::map<Zone, uint64_t> ByZone(DeviceIndex device,
+                                  const std::set<CopyRef>& copies) const;
+  std::map<Zone, uint64_t> ByZone(DeviceIndex device) const;
+  void AddRings(DeviceIndex device, std::map<Zone, uint64_t>& bytes) const;
+  std::map<Zone, uint64_t> HeldByZone(DeviceIndex device,
+                                      const std::set<CopyRef>& firm,
+                                      bool idle_is_held) const;
+  uint64_t PromisedBeside(DeviceIndex device, Zone zone) const;
+  uint64_t LostTo(const SetPlanArgs& args, SessionId session) const;
+  absl::Status MakeRoom(const PendingPlan& pending, absl::Time now,
+                        Effects& effects);
 
   // node_quota.cc
   absl::Status CheckDeviceQuota(SessionId session, const CopyRef& copy) const;
@@ -403,6 +450,8 @@ class Node {
                  absl::Time now, Effects& effects);
   void Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                absl::Time now, Effects& effects);
+  absl::Status MayOpen(const Waiter& waiter, const CopyRef& ref,
+                       const Copy& copy, absl::Time now, Effects& effects);
   LeaseGrant Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                    absl::Time now);
   void Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
@@ -450,10 +499,14 @@ class Node {
   bool Clean(const CopyRef& ref) const;
   std::optional<double> ValueOf(OwnerId owner, const Need& need,
                                 absl::Time now) const;
-  bool Imported(DeviceIndex device, SlabId slab) const;
   uint64_t CapacityOf(TierAt at) const;
   uint64_t ReaderNumber(const User& user) const;
   Zone ZoneOf(const CopyRef& ref) const;
+  // For the zone of a plan's ring.
+  static CopyRef RingRef(const PlanGrant& grant) {
+    return {{grant.model, grant.groups.front().group},
+            {OnDevice(grant.device), false}};
+  }
 
   // node_explain.cc
   std::string TextFor(const Peer* asker, const Blocked& blocked) const;
@@ -462,6 +515,7 @@ class Node {
   Shares SharesOf(TierAt at, const Peer* asker) const;
   uint64_t* ShareOf(const CopyRef& ref, const Copy& copy, const Peer* asker,
                     Shares& shares) const;
+  std::string KeptText(DeviceIndex device, const Peer* asker) const;
   std::string DeviceTaken(DeviceIndex device, SessionId session,
                           std::optional<PlanId> except) const;
   absl::Status InUse(const ModelEntry& model, const Peer* asker) const;
@@ -498,6 +552,8 @@ class Node {
   QuotaBook quota_;
 
   std::map<SessionId, SessionEntry> sessions_;
+  // Which sessions have which slab open.
+  std::map<std::pair<DeviceIndex, SlabId>, std::set<SessionId>> openers_;
   absl::flat_hash_map<LeaseId, LeaseEntry> leases_;
   NeedBook needs_;
   std::vector<PromiseBook> promises_;                    // One a device.
@@ -513,6 +569,8 @@ class Node {
   uint64_t pumped_epoch_ = 0;  // When all that wait for space were woken last.
   absl::Status spill_failed_;  // Why none is tried before spill_retry_at_.
   absl::Time spill_retry_at_ = absl::InfinitePast();
+  // When LookAtAsks has something to do.
+  absl::Time asks_due_ = absl::InfiniteFuture();
   uint64_t last_id_ = 0;  // Of models, sessions, leases, ...
 };
 

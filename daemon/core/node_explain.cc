@@ -114,10 +114,33 @@ std::string Node::Explain(TierAt at, uint64_t bytes, const Peer* asker) const {
     absl::StrAppend(&text, " (spilling failed", why, ")");
   }
   AddPart(text, shares.others, " is used by other users");
+  if (at.tier == Tier::kDevice) {
+    absl::StrAppend(&text, KeptText(at.device, asker));
+  }
   const uint64_t largest = at.tier == Tier::kDevice
                                ? spaces_[at.device.number()]->largest_free()
                                : host_.largest_free();
   absl::StrAppend(&text, "; the largest free piece is ", HumanBytes(largest));
+  return text;
+}
+
+// What idle workers hold open though it is needed.
+std::string Node::KeptText(DeviceIndex device, const Peer* asker) const {
+  std::string text;
+  if (!SeesAll(asker)) {
+    AddPart(text, KeptBytes(device, std::nullopt),
+            " is held open by idle workers that do not answer");
+    return text;
+  }
+  std::set<Uid> uids;
+  for (const auto& [id, session] : sessions_) {
+    uids.insert(session.args.peer.uid);
+  }
+  for (const Uid uid : uids) {
+    AddPart(text, KeptBytes(device, uid),
+            absl::StrCat(" is held open by idle workers of uid ", uid.number(),
+                         " that do not answer"));
+  }
   return text;
 }
 

@@ -105,11 +105,26 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     }
   }
   copy.fresh = need.waiters.empty();
-  for (const Waiter& waiter : need.waiters) {
-    Satisfy(waiter, need.copy, copy, now, effects);
+  std::vector<Waiter> left;
+  const size_t all = need.waiters.size();
+  for (Waiter& waiter : need.waiters) {
+    absl::Status may = MayOpen(waiter, need.copy, copy, now, effects);
+    if (may.ok()) {
+      Satisfy(waiter, need.copy, copy, now, effects);
+      continue;
+    }
+    need.blocked.why = std::move(may);
+    left.push_back(std::move(waiter));
+  }
+  need.waiters = std::move(left);
+  need.gated = !need.waiters.empty();
+  if (need.gated) {
+    needs_.Changed(need);
+    needs_.Block(need);
+    if (need.waiters.size() == all) return false;
   }
   ++space_epoch_;  // From now on others may have its place.
-  return true;
+  return !need.gated;
 }
 
 // The device copy has its space; it is filled from the host copy.

@@ -130,7 +130,8 @@ uint64_t Node::Promisable(SessionId session, const SetPlanArgs& args,
   };
   uint64_t room = left(
       spaces_[args.device.number()]->capacity(),
-      RingBytes(args.device, std::nullopt, args.replaces) +
+      LostTo(args, session) +
+          RingBytes(args.device, std::nullopt, args.replaces) +
           BytesOf(PromisedCopies(args.device, session, args.replaces), but));
   const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
   room = std::min(room, QuotaRoom(session, args, but));
@@ -290,10 +291,24 @@ absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
   if (at.tier != Tier::kDevice) return absl::OkStatus();
   const PromiseBook& book = promises_[at.device.number()];
   if (!book.any() || book.Promised(ref)) return absl::OkStatus();
-  uint64_t taken =
-      book.BytesWith(ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
-  for (const auto& [id, plan] : plans_) {
-    if (OnDevice(plan.grant.device) == at) taken += plan.grant.ring_bytes;
+  // At most this is held; what is counted below looks at every slab.
+  const DeviceSpace& space = *spaces_[at.device.number()];
+  std::map<Zone, uint64_t> most = ByZone(at.device);
+  if (!book.IsFirm(ref)) {
+    most[ZoneOf(ref)] += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  uint64_t taken = 0;
+  for (const auto& [zone, bytes] : space.allocated_by_zone()) {
+    most[zone] = std::max(most[zone], bytes);
+  }
+  for (const auto& [zone, bytes] : most) taken += bytes;
+  if (taken <= CapacityOf(at)) return absl::OkStatus();
+  std::set<CopyRef> firm = book.FirmCopies();
+  firm.insert(ref);
+  taken = 0;
+  for (const auto& [zone, bytes] :
+       HeldByZone(at.device, firm, /*idle_is_held=*/false)) {
+    taken += bytes;
   }
   if (taken <= CapacityOf(at)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -307,8 +322,9 @@ bool Node::Busy(const Copy& copy) {
 
 void Node::Weigh(const CopyRef& ref, const Copy& copy) {
   if (ref.place.at.tier != Tier::kDevice) return;
-  promises_[ref.place.at.device.number()].SetBusy(
-      ref, SpaceOf(*copies_.FindGroup(ref.key)->group), Busy(copy));
+  PromiseBook& book = promises_[ref.place.at.device.number()];
+  if (!Busy(copy)) return book.SetIdle(ref);
+  book.SetBusy(ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
 }
 
 void Node::PromiseResidents(const PlanGrant& grant,
@@ -318,7 +334,7 @@ void Node::PromiseResidents(const PlanGrant& grant,
     const CopyRef ref = {{grant.model, group.group},
                          {OnDevice(grant.device), false}};
     books[grant.device.number()].Promise(
-        ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+        ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
   }
 }
 
@@ -352,10 +368,6 @@ void Node::SetPlan(RequestId request, SessionId session,
   pending.no_wait = args.deadline <= absl::ZeroDuration();
   pending.deadline = now + args.deadline;
   ChargePlan(pending.uid, pending.grant);
-  if (pending.grant.ring_bytes == 0) {
-    PlanStands(request, std::move(pending), OwnerId(), effects);
-    return;
-  }
   spaces_[args.device.number()]->RetrySlabs();
   pending_plans_[request] = std::move(pending);
   Tick(now, effects);
@@ -371,40 +383,51 @@ void Node::AdvancePlans(absl::Time now, Effects& effects) {
   }
 }
 
+// Gives the ring its space, once there is memory for all of the plan.
+absl::Status Node::PlaceRing(PendingPlan& pending, OwnerId owner,
+                             absl::Time now, Effects& effects) {
+  HOIST_RETURN_IF_ERROR(MakeRoom(pending, now, effects));
+  if (pending.grant.ring_bytes == 0) return absl::OkStatus();
+  // For the values of what could be evicted: an urgent need of the first group.
+  Need need;
+  need.copy = RingRef(pending.grant);
+  need.urgent = true;
+  HOIST_ASSIGN_OR_RETURN(
+      pending.grant.ring_offset,
+      AllocateDevice(need.copy, owner, pending.grant.ring_bytes, need, now,
+                     effects));
+  return absl::OkStatus();
+}
+
 void Node::AdvancePending(RequestId request, PendingPlan& pending,
                           absl::Time now, Effects& effects) {
   if (pending.tried_at == space_epoch_) return;
-  // For the values of what could be evicted: an urgent need of the first group.
-  Need need;
-  need.copy = {{pending.grant.model, pending.grant.groups.front().group},
-               {OnDevice(pending.grant.device), false}};
-  need.urgent = true;
+  pending.tried_at = space_epoch_;
   const OwnerId owner = copies_.NewOwner();
-  const absl::StatusOr<uint64_t> offset = AllocateDevice(
-      need.copy, owner, pending.grant.ring_bytes, need, now, effects);
-  if (!offset.ok()) {
+  absl::Status placed = PlaceRing(pending, owner, now, effects);
+  if (!placed.ok()) {
     copies_.DropOwner(owner);
-    pending.blocked = {offset.status(), need.copy.place.at,
-                       pending.grant.ring_bytes};
-    pending.tried_at = space_epoch_;
+    pending.blocked = {std::move(placed), OnDevice(pending.grant.device),
+                       pending.grant.ring_bytes + pending.grant.resident_bytes};
     return;
   }
   PendingPlan ready = std::move(pending);
   pending_plans_.erase(request);
-  ready.grant.ring_offset = *offset;
   PlanStands(request, std::move(ready), owner, effects);
 }
 
 void Node::ExpirePlans(absl::Time now, Effects& effects) {
   for (auto it = pending_plans_.begin(); it != pending_plans_.end();) {
-    if (it->second.deadline > now) {
+    // Those who hold slabs open are asked in any case: they answer at once.
+    const bool asked = absl::IsUnavailable(it->second.blocked.why);
+    if (it->second.deadline > now || (it->second.no_wait && asked)) {
       ++it;
       continue;
     }
     effects.answers.push_back(
         {it->first,
          absl::ResourceExhaustedError(absl::StrCat(
-             "no space for the plan's ring: ",
+             "no space for the plan: ",
              TextFor(PeerOf(it->second.session), it->second.blocked)))});
     UnchargeResidents(it->second.uid, it->second.grant);
     UnchargePlan(it->second.uid, it->second.grant);
@@ -448,10 +471,11 @@ const PlanGrant* Node::FindPlan(PlanId plan) const {
 }
 
 std::vector<SlabUse> Node::GiveSlabs(PlanId id) {
-  const PlanEntry& plan = plans_.at(id);
-  HOIST_CHECK(!plan.ended);
+  PlanEntry& plan = plans_.at(id);
+  HOIST_CHECK(!plan.ended && !plan.given);
   if (plan.grant.ring_bytes == 0) return {};
-  return NewSlabs(sessions_.at(plan.session), plan.grant.device,
+  plan.given = true;
+  return NewSlabs(plan.session, plan.grant.device,
                   plan.grant.ring_offset, plan.grant.ring_bytes);
 }
 
@@ -514,9 +538,14 @@ void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
   }
   UnchargePlan(plan.uid, plan.grant);
   if (plan.grant.ring_bytes > 0) {
+    const auto session = sessions_.find(plan.session);
+    if (plan.given && session != sessions_.end()) {
+      LeaveSlabs(session->second, plan.grant.device, plan.grant.ring_offset,
+                 plan.grant.ring_bytes);
+    }
     spaces_[plan.grant.device.number()]->Free(plan.grant.ring_offset);
-    copies_.DropOwner(plan.ring_owner);
   }
+  copies_.DropOwner(plan.ring_owner);
   plans_.erase(found);
   ++space_epoch_;
   Tick(now, effects);

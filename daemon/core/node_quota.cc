@@ -69,7 +69,8 @@ uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
   if (limit == QuotaLimits::kNone) return limit;
   const uint64_t taken =
       UserRingBytes(uid, args.device, args.replaces) +
-      BytesOf(UserCopies(uid, args.device, args.replaces), but);
+      BytesOf(UserCopies(uid, args.device, args.replaces), but) +
+      KeptBytes(args.device, uid);
   return limit - std::min(limit, taken);
 }
 

@@ -22,10 +22,12 @@ constexpr double kDesertedWorth = 1e-9;
 bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
                    Effects& effects) {
   if (need.tried_at == space_epoch_) return false;  // Nothing has changed.
+  // Before this: what it changes may help.
+  const uint64_t epoch = space_epoch_;
   const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
   if (absl::Status s = CheckBesidePlans(ref); !s.ok()) {
     need.blocked = {std::move(s), ref.place.at, bytes};
-    need.tried_at = space_epoch_;
+    need.tried_at = epoch;
     return false;
   }
   const OwnerId owner = copies_.NewOwner(ref);
@@ -36,7 +38,7 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
   if (!offset.ok()) {
     copies_.DropOwner(owner);
     need.blocked = {offset.status(), ref.place.at, bytes};
-    need.tried_at = space_epoch_;
+    need.tried_at = epoch;
     return false;
   }
   copies_.Apply(copy, ResidencyEvent::kReserve);
@@ -122,10 +124,9 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
                                               Effects& effects) {
   const DeviceIndex device = ref.place.at.device;
   DeviceSpace& space = *spaces_[device.number()];
-  const Want want = {ZoneOf(ref), bytes};
-  const auto opened = [&](SlabId slab) {
-    return Imported(device, slab) ? Opened::kKept : Opened::kNobody;
-  };
+  Want want = {ZoneOf(ref), bytes};
+  want.reserved_bytes = PromisedBeside(device, want.zone);
+  const auto opened = [&](SlabId slab) { return OpenedBy(device, slab); };
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
   absl::StatusOr<uint64_t> offset = space.Allocate(want, owner);
   if (offset.ok()) return offset;
@@ -133,14 +134,19 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
     EvictAll(hole->victims, now, effects);  // Device copies are always clean.
     return space.Allocate(want, owner);
   }
-  const auto room = space.RoomElsewhere(want, /*own=*/true, /*idle=*/false,
+  const Room room = space.RoomElsewhere(want, /*own=*/true, /*idle=*/false,
                                         worth, opened);
-  if (!room.has_value()) {
-    return absl::ResourceExhaustedError(offset.status().message());
+  if (room.enough) {
+    EvictAll(room.victims, now, effects);
+    HOIST_RETURN_IF_ERROR(space.ReleaseSlabs(want, opened));
+    want.reserved_bytes = PromisedBeside(device, want.zone);
+    return space.Allocate(want, owner);
   }
-  EvictAll(room->victims, now, effects);
-  HOIST_RETURN_IF_ERROR(space.ReleaseSlabs(want, opened));
-  return space.Allocate(want, owner);
+  // Only for who waits are workers disturbed.
+  if (need.urgent || !need.waiters.empty()) {
+    HOIST_RETURN_IF_ERROR(AskForRoom(device, want, worth, now, effects));
+  }
+  return absl::ResourceExhaustedError(offset.status().message());
 }
 
 // Makes the victims leave. False: some must be spilled first; that has begun.
@@ -202,7 +208,7 @@ void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
 void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
   if (ref.place.at.tier == Tier::kDevice) {
     spaces_[ref.place.at.device.number()]->Free(copy.offset);
-    promises_[ref.place.at.device.number()].SetBusy(ref, 0, false);
+    promises_[ref.place.at.device.number()].SetIdle(ref);
   } else {
     host_.Free(copy.offset);
   }
@@ -282,12 +288,6 @@ KeepFacts Node::FactsOf(const CopyRef& ref, absl::Time now) const {
     facts.spill_bytes_per_second = options_.disk_bytes_per_second;
   }
   return facts;
-}
-
-bool Node::Imported(DeviceIndex device, SlabId slab) const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& s) {
-    return s.second.slabs.contains({device, slab});
-  });
 }
 
 uint64_t Node::CapacityOf(TierAt at) const {

@@ -114,7 +114,8 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   }
   Copy& copy = copies_.At(args.copy);
   const bool keeps = args.lease || args.pin;
-  if (copy.usable() && (!keeps || CheckBesidePlans(args.copy).ok())) {
+  if (copy.usable() && (!keeps || CheckBesidePlans(args.copy).ok()) &&
+      MayOpen(waiter, args.copy, copy, now, effects).ok()) {
     Satisfy(waiter, args.copy, copy, now, effects);
     return;
   }
@@ -196,18 +197,15 @@ void Node::StartRead(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   transfers_[transfer.id] = transfer;
 }
 
-// The slabs of a range that the session has not been given yet.
-std::vector<SlabUse> Node::NewSlabs(SessionEntry& session, DeviceIndex device,
-                                    uint64_t offset, uint64_t bytes) {
-  std::vector<SlabUse> slabs;
-  for (const SlabSpec& slab :
-       spaces_[device.number()]->SlabsOf(offset, bytes)) {
-    if (!session.slabs.insert({device, slab.id}).second) continue;
-    absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
-    HOIST_CHECK(share.ok());  // The slab is ours and exists.
-    slabs.push_back({slab, *share});
-  }
-  return slabs;
+// Whether who waits may open the slabs that the copy lies in.
+absl::Status Node::MayOpen(const Waiter& waiter, const CopyRef& ref,
+                           const Copy& copy, absl::Time now, Effects& effects) {
+  if (!waiter.lease) return absl::OkStatus();
+  const DeviceIndex device = ref.place.at.device;
+  const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  return CheckOpen(waiter.session, device,
+                   spaces_[device.number()]->SlabsOf(copy.offset, bytes), now,
+                   effects);
 }
 
 LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
@@ -223,7 +221,7 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   grant.bytes = copies_.FindGroup(ref.key)->group->image_bytes;
   grant.was_resident = !waiter.waited;
   const uint64_t space = SpaceOf(*copies_.FindGroup(ref.key)->group);
-  grant.new_slabs = NewSlabs(session, device, copy.offset, space);
+  grant.new_slabs = NewSlabs(waiter.session, device, copy.offset, space);
   leases_[grant.id] = {waiter.session, ref};
   session.leases.insert(grant.id);
   ++copy.leases;
@@ -274,6 +272,8 @@ void Node::ReleaseLease(LeaseId id, absl::Time now) {
   DropClaim(lease.session, lease.copy);
   Copy& copy = copies_.At(lease.copy);
   HOIST_CHECK(copy.leases > 0);
+  LeaveSlabs(sessions_.at(lease.session), lease.copy.place.at.device,
+             copy.offset, SpaceOf(*copies_.FindGroup(lease.copy.key)->group));
   copy.last_use = now;
   if (--copy.leases == 0) ++space_epoch_;
   Weigh(lease.copy, copy);

@@ -4,11 +4,17 @@
 
 namespace hoistd {
 
-void PromiseBook::Promise(const CopyRef& copy, uint64_t bytes) {
-  const auto [found, is_new] = firm_.try_emplace(copy, Firm{.bytes = bytes});
-  HOIST_CHECK(found->second.bytes == bytes);
-  if (is_new) bytes_ += bytes;
-  if (++found->second.plans == 1) ++promised_;
+PromiseBook::Firm& PromiseBook::Add(const CopyRef& copy, Zone zone,
+                                    uint64_t bytes) {
+  const auto [found, is_new] =
+      firm_.try_emplace(copy, Firm{.zone = zone, .bytes = bytes});
+  HOIST_CHECK(found->second.zone == zone && found->second.bytes == bytes);
+  if (is_new) by_zone_[zone] += bytes;
+  return found->second;
+}
+
+void PromiseBook::Promise(const CopyRef& copy, Zone zone, uint64_t bytes) {
+  if (++Add(copy, zone, bytes).plans == 1) ++promised_;
 }
 
 void PromiseBook::Unpromise(const CopyRef& copy) {
@@ -19,18 +25,24 @@ void PromiseBook::Unpromise(const CopyRef& copy) {
   DropIfIdle(copy);
 }
 
-void PromiseBook::SetBusy(const CopyRef& copy, uint64_t bytes, bool busy) {
-  if (!busy && !firm_.contains(copy)) return;
-  const auto [found, is_new] = firm_.try_emplace(copy, Firm{.bytes = bytes});
-  if (is_new) bytes_ += bytes;
-  found->second.busy = busy;
+void PromiseBook::SetBusy(const CopyRef& copy, Zone zone, uint64_t bytes) {
+  Add(copy, zone, bytes).busy = true;
+}
+
+void PromiseBook::SetIdle(const CopyRef& copy) {
+  const auto found = firm_.find(copy);
+  if (found == firm_.end()) return;
+  found->second.busy = false;
   DropIfIdle(copy);
 }
 
 void PromiseBook::DropIfIdle(const CopyRef& copy) {
   const auto found = firm_.find(copy);
-  if (found->second.plans > 0 || found->second.busy) return;
-  bytes_ -= found->second.bytes;
+  const Firm& firm = found->second;
+  if (firm.plans > 0 || firm.busy) return;
+  const auto zone = by_zone_.find(firm.zone);
+  zone->second -= firm.bytes;
+  if (zone->second == 0) by_zone_.erase(zone);
   firm_.erase(found);
 }
 
@@ -39,8 +51,10 @@ bool PromiseBook::Promised(const CopyRef& copy) const {
   return found != firm_.end() && found->second.plans > 0;
 }
 
-uint64_t PromiseBook::BytesWith(const CopyRef& copy, uint64_t bytes) const {
-  return firm_.contains(copy) ? bytes_ : bytes_ + bytes;
+std::set<CopyRef> PromiseBook::FirmCopies() const {
+  std::set<CopyRef> copies;
+  for (const auto& [copy, firm] : firm_) copies.insert(copy);
+  return copies;
 }
 
 }  // namespace hoistd

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "daemon/core/copy_table.h"
+#include "daemon/core/device_space.h"
 
 namespace hoistd {
 
@@ -17,31 +19,36 @@ namespace hoistd {
 class PromiseBook {
  public:
   // One more plan that stands counts on the copy; one less.
-  void Promise(const CopyRef& copy, uint64_t bytes);
+  void Promise(const CopyRef& copy, Zone zone, uint64_t bytes);
   void Unpromise(const CopyRef& copy);
-  void SetBusy(const CopyRef& copy, uint64_t bytes, bool busy);
+  void SetBusy(const CopyRef& copy, Zone zone, uint64_t bytes);
+  void SetIdle(const CopyRef& copy);
 
   // Whether any copy is promised.
   bool any() const { return promised_ > 0; }
   bool Promised(const CopyRef& copy) const;
-  // Of all firm copies, if this one were too.
-  uint64_t BytesWith(const CopyRef& copy, uint64_t bytes) const;
+  bool IsFirm(const CopyRef& copy) const { return firm_.contains(copy); }
+  std::set<CopyRef> FirmCopies() const;
+  // What firm copies take; zones without any are left out.
+  const std::map<Zone, uint64_t>& ByZone() const { return by_zone_; }
 
   bool operator==(const PromiseBook&) const = default;
 
  private:
   struct Firm {
+    Zone zone;
     uint64_t bytes = 0;
     uint32_t plans = 0;
     bool busy = false;
 
     bool operator==(const Firm&) const = default;
   };
+  Firm& Add(const CopyRef& copy, Zone zone, uint64_t bytes);
   void DropIfIdle(const CopyRef& copy);
 
   std::map<CopyRef, Firm> firm_;
   uint64_t promised_ = 0;  // Copies with plans.
-  uint64_t bytes_ = 0;
+  std::map<Zone, uint64_t> by_zone_;
 };
 
 }  // namespace hoistd

@@ -37,6 +37,7 @@ struct OpenSessionArgs {
   std::string client_name;
   Peer peer;
   uint64_t device_budget_bytes = 0;  // 0: no limit of its own.
+  bool closes_slabs = false;         // It answers a SlabAsk.
 };
 
 // A file that the caller opened (or, for gRPC paths, that we opened below
@@ -90,6 +91,16 @@ struct PrefetchArgs {
 struct SlabUse {
   SlabSpec slab;
   SlabShare share;
+};
+
+// A session is to close slabs in which it has neither lease nor ring, since
+// their memory is needed elsewhere. Its answer is Node::SlabsClosed. Slabs that
+// it is given again later are not meant any more.
+struct SlabAsk {
+  SessionId session;
+  DeviceIndex device;
+  uint64_t number = 0;  // Not 0.
+  std::vector<SlabId> slabs;
 };
 
 struct LeaseGrant {

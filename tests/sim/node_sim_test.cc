@@ -67,6 +67,8 @@ enum Op : uint32_t {
   kUnhold2,
   kReadImage,
   kReadImage2,
+  kAnswerAsk,
+  kAnswerAsk2,
   kOps,
 };
 
@@ -127,6 +129,7 @@ class Life {
       if (step[3] % 2 == 0) options.quota.trusted = {Uid(0)};
     }
     if (step[3] % 5 == 0) options.device_memory_pages = 2 + step[3] % 7;
+    options.closing = static_cast<NodeRigOptions::Closing>(step[2] / 16 % 3);
     return options;
   }
 
@@ -324,6 +327,11 @@ void Life::Do(const Step& step) {
       // Refused where the session may not read the model.
       rig_.ReadImage(Session(a), key, absl::Seconds(c % 4) * 5);
       return;
+    case kAnswerAsk:
+    case kAnswerAsk2:
+      rig_.keep_slabs = a % 4 == 0;  // From now on.
+      if (!rig_.asks().empty()) rig_.AnswerAsk();
+      return;
     case kOps:
       return;
   }
@@ -341,7 +349,9 @@ void Life::GiveEverythingBack() {
     }
     rig_.FreePlan(plan);
   }
+  rig_.keep_slabs = false;
   for (int round = 0; round < 20; ++round) {
+    while (!rig_.asks().empty()) rig_.AnswerAsk();
     rig_.FinishAll();
     rig_.Advance(absl::Seconds(61));
   }

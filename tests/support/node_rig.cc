@@ -52,11 +52,13 @@ auto NodeRig::Do(F call) {
   Effects effects;
   auto result = call(effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
   return result;
 }
 
 void NodeRig::Take(Effects effects) {
+  TakeAsks(effects);
   for (Transfer& transfer : effects.transfers) {
     Begin(transfer);
     EXPECT_TRUE(moving_.emplace(transfer.id, transfer).second);
@@ -81,6 +83,7 @@ void NodeRig::Take(Effects effects) {
     ASSERT_NE(found, open_.end()) << "answered twice, or never asked";
     if (answer.lease.has_value()) {
       leases_[answer.lease->id] = {found->second, *answer.lease};
+      Sent(found->second, answer.lease->device, answer.lease->new_slabs);
     }
     if (answer.plan.has_value()) Stands(found->second, *answer.plan);
     open_.erase(found);
@@ -114,12 +117,15 @@ absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
   args.peer.uid = Uid(uid);
   args.peer.admin = uid == 0;
   args.device_budget_bytes = budget_pages * kPage;
+  args.closes_slabs = options_.closing != NodeRigOptions::Closing::kNever;
   return Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
 }
 
 void NodeRig::Close(SessionId session) {
   std::erase_if(leases_,
                 [&](const auto& l) { return l.second.first == session; });
+  open_slabs_.erase(session);
+  std::erase_if(asks_, [&](const auto& ask) { return ask.session == session; });
   for (auto it = open_.begin(); it != open_.end();) {
     if (it->second == session) {
       abandoned_.insert(it->first);
@@ -527,6 +533,7 @@ void NodeRig::Check() {
   }
   CheckPlans();
   CheckQuotas();
+  CheckSlabs();
 }
 
 }  // namespace hoistd::testing

@@ -34,6 +34,10 @@ struct NodeRigOptions {
   Backing backing = Backing::kMemfd;
   bool ipc = false;
   uint64_t device_memory_pages = UINT64_MAX / kPage;
+  // Whether sessions close the slabs that they are asked for: at once, when the
+  // test says so, or never, since they know no such message.
+  enum class Closing { kAtOnce, kByHand, kNever };
+  Closing closing = Closing::kAtOnce;
   QuotaOptions quota;
 };
 
@@ -44,7 +48,9 @@ struct NodeRigOptions {
 // - each request is answered once,
 // - what lies in the ring of a plan that is not freed is nobody else's,
 // - what a plan holds on the host stays where it is, with the right bytes,
-// - what each user holds is what counting it anew says, and what one may.
+// - what each user holds is what counting it anew says, and what one may,
+// - what a session leases lies in slabs that it was sent and has not closed, it
+//   is asked for none of those, and no slab goes that somebody has open.
 //
 // Threads: one at a time.
 class NodeRig {
@@ -109,6 +115,13 @@ class NodeRig {
   void GrowHost(uint64_t pages);
   // Time passes, and a tick comes.
   void Advance(absl::Duration by);
+
+  // What sessions were asked to close, and whose answer is on its way: they
+  // close it when they are asked, unless `keep_slabs` says otherwise then.
+  const std::vector<SlabAsk>& asks() const { return asks_; }
+  // The answer to the oldest arrives.
+  void AnswerAsk();
+  bool keep_slabs = false;
 
   // nullopt: not answered yet.
   const Answer* AnswerTo(RequestId request) const;
@@ -184,6 +197,12 @@ class NodeRig {
   void End(const Transfer& transfer, const absl::Status& status);
   void TakePlans(const Effects& effects);
   void Stands(SessionId session, const PlanGrant& grant);
+  void TakeAsks(const Effects& effects);
+  void CloseAtOnce();
+  void Sent(SessionId session, DeviceIndex device,
+            const std::vector<SlabUse>& slabs);
+  bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
+  void CheckSlabs() const;
   void CheckPlans() const;
   void CheckQuotas() const;
   SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
@@ -212,6 +231,11 @@ class NodeRig {
   std::map<PlanId, StandingPlan> plans_;
   std::map<PlanId, std::unique_ptr<int>> rings_;  // Their labels.
   std::vector<PlanId> ended_;
+  std::vector<SlabAsk> asks_;
+  std::map<uint64_t, std::vector<SlabId>> closed_;  // By their numbers.
+  // What each session has open.
+  std::map<SessionId, std::map<std::pair<DeviceIndex, SlabId>, SlabSpec>>
+      open_slabs_;
   std::vector<std::pair<GroupIndex, absl::Status>> failed_holds_;
   std::vector<TransferId> hurried_;
   std::vector<ModelId> forgotten_;

@@ -57,6 +57,7 @@ RequestId NodeRig::SetPlan(SessionId session, ModelId model,
   Effects effects;
   node_->SetPlan(request, session, args, now, effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
   return request;
 }
@@ -83,6 +84,7 @@ absl::Status NodeRig::EndPlan(SessionId session, PlanId plan) {
   Effects effects;
   const absl::Status status = node_->EndPlan(session, plan, now, effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
   return status;
 }
@@ -97,6 +99,7 @@ void NodeRig::FreePlan(PlanId plan) {
   Effects effects;
   node_->FreePlan(plan, now, effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
 }
 
@@ -114,6 +117,7 @@ void NodeRig::Hold(PlanId plan, std::vector<uint32_t> groups, bool urgent) {
   Effects effects;
   node_->Hold(plan, indexes, urgent, now, effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
 }
 
@@ -124,6 +128,7 @@ void NodeRig::Unhold(PlanId plan, uint32_t group) {
   Effects effects;
   node_->Unhold(plan, GroupIndex(group), now, effects);
   Take(std::move(effects));
+  CloseAtOnce();
   Check();
 }
 
@@ -143,6 +148,7 @@ void NodeRig::Stands(SessionId session, const PlanGrant& grant) {
   EXPECT_EQ(residents, grant.resident_bytes);
   EXPECT_TRUE(plans_.emplace(grant.id, StandingPlan{session, grant}).second);
   if (grant.ring_bytes == 0) return;
+  Sent(session, grant.device, node_->GiveSlabs(grant.id));
   EXPECT_TRUE(devices_[d]->Covers(grant.ring_offset, grant.ring_bytes));
   const Label ring = (rings_[grant.id] = std::make_unique<int>()).get();
   Fill(device_memory_[d], grant.ring_offset, grant.ring_bytes, ring);
@@ -207,6 +213,96 @@ void NodeRig::CheckQuotas() const {
     for (const auto& [device, bytes] : holdings.device_bytes) {
       EXPECT_LE(bytes, book.DeviceLimitOf(uid, device));
     }
+  }
+}
+
+// --- Slabs ------------------------------------------------------------------
+
+void NodeRig::Sent(SessionId session, DeviceIndex device,
+                   const std::vector<SlabUse>& slabs) {
+  for (const SlabUse& use : slabs) {
+    open_slabs_[session][{device, use.slab.id}] = use.slab;
+  }
+}
+
+bool NodeRig::Uses(SessionId session, DeviceIndex device,
+                   const SlabSpec& slab) const {
+  const auto meets = [&](DeviceIndex on, uint64_t offset, uint64_t bytes) {
+    return on == device && offset < slab.offset + slab.bytes &&
+           slab.offset < offset + bytes;
+  };
+  for (const auto& [id, lease] : leases_) {
+    const LeaseGrant& grant = lease.second;
+    if (lease.first == session &&
+        meets(grant.device, grant.offset, grant.bytes)) {
+      return true;
+    }
+  }
+  for (const auto& [id, plan] : plans_) {
+    if (plan.session == session &&
+        meets(plan.grant.device, plan.grant.ring_offset,
+              plan.grant.ring_bytes)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void NodeRig::TakeAsks(const Effects& effects) {
+  for (const SlabAsk& ask : effects.asks) {
+    EXPECT_TRUE(closed_.emplace(ask.number, std::vector<SlabId>()).second);
+    EXPECT_NE(ask.number, 0u);
+    for (const SlabId slab : ask.slabs) {
+      auto& open = open_slabs_[ask.session];
+      const auto found = open.find({ask.device, slab});
+      ASSERT_NE(found, open.end()) << "asks for what the session has not";
+      EXPECT_FALSE(Uses(ask.session, ask.device, found->second))
+          << "asks for what is in use";
+      if (keep_slabs) continue;
+      closed_[ask.number].push_back(slab);
+      open.erase(found);
+    }
+    asks_.push_back(ask);
+  }
+}
+
+void NodeRig::AnswerAsk() {
+  const SlabAsk ask = asks_.front();
+  asks_.erase(asks_.begin());
+  Effects effects;
+  node_->SlabsClosed(ask.session, ask.device, ask.number, closed_[ask.number],
+                     now, effects);
+  Take(std::move(effects));
+  CloseAtOnce();
+  Check();
+}
+
+void NodeRig::CloseAtOnce() {
+  if (options_.closing != NodeRigOptions::Closing::kAtOnce) return;
+  if (!asks_.empty()) AnswerAsk();
+}
+
+void NodeRig::CheckSlabs() const {
+  for (const auto& [session, open] : open_slabs_) {
+    for (const auto& [place, slab] : open) {
+      EXPECT_TRUE(devices_[place.first.number()]->slabs().contains(slab.id))
+          << "a slab went that session " << session.number() << " has open";
+    }
+  }
+  for (const auto& [id, lease] : leases_) {
+    const auto& [session, grant] = lease;
+    const auto open = open_slabs_.find(session);
+    uint64_t covered = 0;
+    if (open != open_slabs_.end()) {
+      for (const auto& [place, slab] : open->second) {
+        if (place.first != grant.device) continue;
+        const uint64_t begin = std::max(slab.offset, grant.offset);
+        const uint64_t end =
+            std::min(slab.offset + slab.bytes, grant.offset + grant.bytes);
+        if (begin < end) covered += end - begin;
+      }
+    }
+    EXPECT_EQ(covered, grant.bytes) << "a lease in slabs that were not sent";
   }
 }
 

@@ -158,9 +158,9 @@ TEST_F(DeviceSpaceTest, TakesMemoryOverFromAnotherZone) {
               StatusIs(absl::StatusCode::kResourceExhausted));
   const auto room =
       space_->RoomElsewhere({vmm_, 64}, false, false, Worth, Nobody);
-  ASSERT_TRUE(room.has_value());
-  EXPECT_THAT(room->victims, ElementsAre(OwnerId(1)));
-  EXPECT_THAT(room->idle, IsEmpty());
+  ASSERT_TRUE(room.enough);
+  EXPECT_THAT(room.victims, ElementsAre(OwnerId(1)));
+  EXPECT_THAT(room.idle, IsEmpty());
   space_->Free(other);
   ASSERT_OK(space_->ReleaseSlabs({vmm_, 64}, Nobody));
   Put(vmm_, 64);
@@ -171,17 +171,16 @@ TEST_F(DeviceSpaceTest, TakesNoMoreFromAnotherZoneThanItNeeds) {
   for (int i = 0; i < 12; ++i) Put(vmm_other_, 16);
   const auto room =
       space_->RoomElsewhere({vmm_, 64}, false, false, Worth, Nobody);
-  ASSERT_TRUE(room.has_value());
+  ASSERT_TRUE(room.enough);
   // Those at the end, since slabs leave from there.
-  EXPECT_THAT(room->victims, ElementsAre(OwnerId(9), OwnerId(10), OwnerId(11),
+  EXPECT_THAT(room.victims, ElementsAre(OwnerId(9), OwnerId(10), OwnerId(11),
                                          OwnerId(12)));
 }
 
 TEST_F(DeviceSpaceTest, ASlabThatIsOpenElsewhereIsNotGivenBack) {
   Make(128);
   const uint64_t other = Put(vmm_other_, 128);
-  EXPECT_FALSE(
-      space_->RoomElsewhere({vmm_, 64}, false, true, Worth, Kept).has_value());
+  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 64}, false, true, Worth, Kept).enough);
   space_->Free(other);
   ASSERT_OK(space_->ReleaseSlabs({vmm_, 64}, Kept));
   EXPECT_EQ(device_->bytes(), 128u);
@@ -195,10 +194,10 @@ TEST_F(DeviceSpaceTest, AnIdleSlabMustBeClosedBeforeItIsGivenBack) {
   const auto room = [&](bool idle) {
     return space_->RoomElsewhere({vmm_, 64}, false, idle, Worth, Idle);
   };
-  EXPECT_FALSE(room(false).has_value());
-  ASSERT_TRUE(room(true).has_value());
+  EXPECT_FALSE(room(false).enough);
+  ASSERT_TRUE(room(true).enough);
   const std::vector<SlabSpec> slabs = space_->SlabsOf(other, 128);
-  EXPECT_THAT(room(true)->idle, ElementsAre(slabs.back().id));
+  EXPECT_THAT(room(true).idle, ElementsAre(slabs.back().id));
   EXPECT_EQ(space_->FindSlab(slabs.back().id)->offset, slabs.back().offset);
   space_->Free(other);
   ASSERT_OK(space_->ReleaseSlabs({vmm_, 64}, Idle));
@@ -213,14 +212,9 @@ TEST_F(DeviceSpaceTest, WhatIsReservedIsNotTaken) {
   EXPECT_LE(device_->bytes(), 48u);
   // What another zone gives back for it does not count twice.
   Put(vmm_other_, 80);
-  EXPECT_FALSE(
-      space_->RoomElsewhere({vmm_, 81, 0}, false, false, Worth, Nobody)
-          .has_value());
-  EXPECT_TRUE(space_->RoomElsewhere({vmm_, 80, 0}, false, false, Worth, Nobody)
-                  .has_value());
-  EXPECT_FALSE(
-      space_->RoomElsewhere({vmm_, 80, 16}, false, false, Worth, Nobody)
-          .has_value());
+  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 81, 0}, false, false, Worth, Nobody).enough);
+  EXPECT_TRUE(space_->RoomElsewhere({vmm_, 80, 0}, false, false, Worth, Nobody).enough);
+  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 80, 16}, false, false, Worth, Nobody).enough);
 }
 
 TEST_F(DeviceSpaceTest, GivesBackNoMoreThanIsNeeded) {
@@ -234,8 +228,7 @@ TEST_F(DeviceSpaceTest, GivesBackNoMoreThanIsNeeded) {
 TEST_F(DeviceSpaceTest, WhatCannotMoveKeepsItsZonesMemory) {
   Make(128);
   Put(vmm_other_, 128);
-  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 64}, false, false, Wall, Nobody)
-                   .has_value());
+  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 64}, false, false, Wall, Nobody).enough);
 }
 
 TEST_F(DeviceSpaceTest, ARefusedSlabMakesItEvictInstead) {
@@ -262,12 +255,11 @@ TEST_F(DeviceSpaceTest, IdleIpcSlabsMakeRoomForALargerImage) {
   const uint64_t a = Put(ipc_, 64);
   const uint64_t b = Put(ipc_, 64);
   EXPECT_EQ(space_->CheapestHole({ipc_, 128}, Worth), std::nullopt);
-  EXPECT_FALSE(space_->RoomElsewhere({ipc_, 128}, false, false, Worth, Nobody)
-                   .has_value());
+  EXPECT_FALSE(space_->RoomElsewhere({ipc_, 128}, false, false, Worth, Nobody).enough);
   const auto room =
       space_->RoomElsewhere({ipc_, 128}, true, false, Worth, Nobody);
-  ASSERT_TRUE(room.has_value());
-  EXPECT_THAT(room->victims, ElementsAre(OwnerId(1), OwnerId(2)));
+  ASSERT_TRUE(room.enough);
+  EXPECT_THAT(room.victims, ElementsAre(OwnerId(1), OwnerId(2)));
   space_->Free(a);
   space_->Free(b);
   ASSERT_OK(space_->ReleaseSlabs({ipc_, 128}, Nobody));
@@ -348,8 +340,8 @@ absl::StatusOr<uint64_t> AllocateWithForce(DeviceSpace& space, const Want& want,
   std::vector<OwnerId> victims;
   if (hole.has_value()) {
     victims = hole->victims;
-  } else if (room.has_value()) {
-    victims = room->victims;
+  } else if (room.enough) {
+    victims = room.victims;
   }
   for (const OwnerId victim : victims) {
     space.Free(images.at(victim).offset);
@@ -360,7 +352,7 @@ absl::StatusOr<uint64_t> AllocateWithForce(DeviceSpace& space, const Want& want,
   }
   auto at = space.Allocate(want, owner);
   // Only addresses may be short then, and so for islands alone.
-  if (hole.has_value() || room.has_value()) {
+  if (hole.has_value() || room.enough) {
     EXPECT_TRUE(at.ok() || want.zone.backing == Backing::kIpc);
   }
   return at;

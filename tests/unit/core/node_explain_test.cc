@@ -56,7 +56,10 @@ class NodeExplain : public ::testing::Test {
     return StatusOf(rig_.Stage(session, key, absl::ZeroDuration()));
   }
 
-  NodeRig rig_{{.host_pages = 8, .device_pages = {8}, .slab_pages = 1}};
+  NodeRig rig_{{.host_pages = 8,
+                .device_pages = {8},
+                .slab_pages = 1,
+                .closing = NodeRigOptions::Closing::kNever}};
   SessionId ada_ = rig_.Open(kAda), bob_ = rig_.Open(kBob);
   SessionId root_ = rig_.Open(kRoot);
   ModelId secret_ = rig_.AddModel(ada_, "secret", {5, 5});
@@ -162,7 +165,7 @@ TEST_F(NodeExplain, APlanThatDoesNotFitTellsOfOthersInAll) {
 }
 
 TEST_F(NodeExplain, APlansRingThatGetsNoSpaceTellsNothingOfOthers) {
-  // Idle, but mapped by a live session: its slabs cannot be given back.
+  // Idle, but mapped by a session that closes nothing.
   ASSERT_OK(rig_.Release(ada_, rig_.StageNow(ada_, Key(secret_, 0))));
   const RequestId request = rig_.SetPlan(bob_, bobs_, Upto(2), 4);
   ASSERT_TRUE(rig_.waiting(request));
@@ -170,8 +173,10 @@ TEST_F(NodeExplain, APlansRingThatGetsNoSpaceTellsNothingOfOthers) {
   EXPECT_THAT(StatusOf(request),
               StatusIs(kExhausted,
                        AllOf(TellsNothingOfOthers(),
-                             HasSubstr("no space for the plan's ring"),
-                             HasSubstr("20.0 KiB is used by other users"))));
+                             HasSubstr("no space for the plan"),
+                             HasSubstr("20.0 KiB is used by other users"),
+                             HasSubstr("20.0 KiB is held open by idle workers "
+                                       "that do not answer"))));
 }
 
 TEST_F(NodeExplain, ForgetNamesSessionsToThoseWhoMayKnowThem) {

@@ -272,7 +272,7 @@ TEST_F(NodePlan, ARingWaitsForSpaceUntilItsDeadline) {
   EXPECT_LE(rig_.node().NextDeadline(), rig_.now + absl::Seconds(5));
   rig_.Advance(absl::Seconds(6));
   EXPECT_THAT(rig_.AnswerTo(plan)->status,
-              StatusIs(kExhausted, AllOf(HasSubstr("no space for the plan's"),
+              StatusIs(kExhausted, AllOf(HasSubstr("no space for the plan"),
                                          HasSubstr("worker1"))));
   const RequestId again =
       rig_.SetPlan(session_, model, {0, 1}, 5, absl::Seconds(5));

@@ -321,7 +321,9 @@ TEST(NodeSpace, ForgetAnswersThoseWhoWait) {
 }
 
 TEST(NodeSpace, MemoryMovesFromOneUsersZoneToAnothers) {
-  NodeRig rig({.device_pages = {4}, .slab_pages = 4});
+  NodeRig rig({.device_pages = {4},
+               .slab_pages = 4,
+               .closing = NodeRigOptions::Closing::kNever});
   const SessionId a = rig.Open(1), b = rig.Open(2);
   const ModelId mine = rig.AddModel(a, "m", {3});
   const ModelId other = rig.AddModel(b, "m", {3});

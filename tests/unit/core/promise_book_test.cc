@@ -1,9 +1,17 @@
 #include "daemon/core/promise_book.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace hoistd {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+const Zone kOwn = {.readers = 1};
+const Zone kOther = {.readers = 2};
 
 CopyRef Ref(uint32_t group) {
   return {{ModelId(1), GroupIndex(group)}, {OnDevice(DeviceIndex(0)), false}};
@@ -11,33 +19,35 @@ CopyRef Ref(uint32_t group) {
 
 TEST(PromiseBook, ACopyCountsOnceWhoeverKeepsIt) {
   PromiseBook book;
-  book.Promise(Ref(0), 10);
-  book.Promise(Ref(0), 10);
-  book.SetBusy(Ref(0), 10, true);
-  book.SetBusy(Ref(1), 5, true);
-  EXPECT_EQ(book.BytesWith(Ref(0), 10), 15u);
-  EXPECT_EQ(book.BytesWith(Ref(2), 7), 22u);
+  book.Promise(Ref(0), kOwn, 10);
+  book.Promise(Ref(0), kOwn, 10);
+  book.SetBusy(Ref(0), kOwn, 10);
+  book.SetBusy(Ref(1), kOwn, 5);
+  book.SetBusy(Ref(2), kOther, 7);
+  EXPECT_THAT(book.ByZone(), ElementsAre(Pair(kOwn, 15), Pair(kOther, 7)));
+  EXPECT_THAT(book.FirmCopies(), ElementsAre(Ref(0), Ref(1), Ref(2)));
 }
 
 TEST(PromiseBook, ACopyIsFirmUntilTheLastLetsGo) {
   PromiseBook book;
-  book.Promise(Ref(0), 10);
-  book.Promise(Ref(0), 10);
-  book.SetBusy(Ref(0), 10, true);
+  book.Promise(Ref(0), kOwn, 10);
+  book.Promise(Ref(0), kOwn, 10);
+  book.SetBusy(Ref(0), kOwn, 10);
   book.Unpromise(Ref(0));
   EXPECT_TRUE(book.Promised(Ref(0)));
   book.Unpromise(Ref(0));
   EXPECT_FALSE(book.Promised(Ref(0)));
   EXPECT_FALSE(book.any());
-  EXPECT_EQ(book.BytesWith(Ref(1), 0), 10u);
-  book.SetBusy(Ref(0), 10, false);
-  EXPECT_EQ(book.BytesWith(Ref(1), 0), 0u);
+  EXPECT_TRUE(book.IsFirm(Ref(0)));
+  book.SetIdle(Ref(0));
+  EXPECT_FALSE(book.IsFirm(Ref(0)));
+  EXPECT_THAT(book.ByZone(), IsEmpty());
   EXPECT_TRUE(book == PromiseBook());
 }
 
 TEST(PromiseBook, WhatWasNeverBusyLeavesNothing) {
   PromiseBook book;
-  book.SetBusy(Ref(0), 10, false);
+  book.SetIdle(Ref(0));
   EXPECT_TRUE(book == PromiseBook());
 }
 
