@@ -131,10 +131,10 @@ Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
   }
 }
 
-Connection::Connection(UniqueFd socket, Admit admit)
+Connection::Connection(UniqueFd socket, Handler* handler)
     : socket_(std::move(socket)),
       fork_closed_(socket_.get()),
-      admit_(std::move(admit)) {
+      handler_(handler) {
   const SignalsBlocked blocked;  // The new thread inherits it.
   reader_ = std::thread([this] { Read(); });
 }
@@ -243,8 +243,12 @@ Status Connection::ReadOne() {
 }
 
 Status Connection::Deliver(Reply reply) {
-  // Request 0 is nobody's: hoistd says why it ends the session.
+  // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
   if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
+  if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
+    handler_->OnAsk(*ask);
+    return Status();
+  }
   {
     const MutexLock lock(mu_);
     const auto it = pending_.find(reply.request_id);
@@ -255,7 +259,7 @@ Status Connection::Deliver(Reply reply) {
                                          ", which was not made");
     }
   }
-  const Status admitted = admit_(&reply);
+  const Status admitted = handler_->Admit(&reply);
   bool give_back = !admitted.ok();
   {
     const MutexLock lock(mu_);
@@ -279,6 +283,7 @@ Status Connection::Deliver(Reply reply) {
 }
 
 void Connection::GiveBack(const Reply& reply) {
+  handler_->GoesBack(reply);
   if (const auto* lease = std::get_if<LeaseGrant>(&reply.body)) {
     Post([lease](uint64_t id) {
       return EncodeRelease(id, std::span(&lease->id, 1));

@@ -37,10 +37,19 @@ Result<UniqueFd> ConnectSocket(const std::string& path,
 // Bounds:   as many requests in flight as callers wait.
 class Connection {
  public:
-  // Called on the reading thread for each lease and plan, before its caller
-  // wakes: maps the slabs, which later ones rely on. An error goes to the
-  // caller, and what was granted goes back.
-  using Admit = std::function<Status(Reply*)>;
+  // What its owner does on the reading thread, in the order of what came.
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // Each lease and plan, before its caller wakes: maps the slabs, which later
+    // ones rely on. An error goes to the caller, and what was granted goes
+    // back.
+    virtual Status Admit(Reply* reply) = 0;
+    // A lease or plan that was admitted goes back: nobody waits for it.
+    virtual void GoesBack(const Reply& reply) = 0;
+    // hoistd asks. Must not wait for a call.
+    virtual void OnAsk(const SlabAsk& ask) = 0;
+  };
   using Encode = std::function<std::string(uint64_t request_id)>;
 
   // Who must know at once that the session has ended.
@@ -51,7 +60,8 @@ class Connection {
     virtual void SessionEnded(const Status& why) = 0;
   };
 
-  Connection(UniqueFd socket, Admit admit);
+  // `handler` outlives this object.
+  Connection(UniqueFd socket, Handler* handler);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
@@ -95,7 +105,7 @@ class Connection {
 
   const UniqueFd socket_;
   const ForkClosedFd fork_closed_;
-  const Admit admit_;
+  Handler* const handler_;
   mutable Mutex mu_;
   mutable CondVar ended_;  // When failed_ is set.
   Status failed_ HOIST_GUARDED_BY(mu_);

@@ -267,6 +267,14 @@ Result<Reply> DecodeReply(Packet packet) {
       reply.body = std::move(plan).value();
       break;
     }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_CLOSE_SLABS: {
+      const Hoist__V1__CloseSlabs& from = *in->close_slabs;
+      if (in->request_id != 0) return Malformed("an ask that is a reply");
+      SlabAsk ask = {from.device, from.number, {}};
+      ask.slabs.assign(from.slab_ids, from.slab_ids + from.n_slab_ids);
+      reply.body = std::move(ask);
+      break;
+    }
     default:
       break;
   }

@@ -164,7 +164,12 @@ Status CudaDeviceMap::Drop(uint64_t slab_id) {
   if (current.error() != cuda::kSuccess) {
     return driver_.Check(current.error(), "enter the GPU's context");
   }
-  if (Status s = Close(*slab); !s.ok()) return s;
+  // Others may be capturing; what this unmaps is in nobody's graph.
+  int mode = cuda::kCaptureRelaxed;
+  driver_.exchange_capture_mode(&mode);
+  Status closed = Close(*slab);
+  driver_.exchange_capture_mode(&mode);
+  if (!closed.ok()) return closed;
   slabs_.Remove(slab_id);
   return Status();
 }

@@ -131,6 +131,7 @@ std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
   Hoist__V1__OpenSessionRequest open = HOIST__V1__OPEN_SESSION_REQUEST__INIT;
   open.client_name = Text(name);
   open.device_budget_bytes = device_budget_bytes;
+  open.closes_slabs = 1;
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_SESSION);
   message.open_session = &open;
@@ -283,6 +284,19 @@ std::string EncodeRelease(uint64_t request_id,
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_RELEASE);
   message.release = &body;
+  return Pack(message);
+}
+
+std::string EncodeSlabsClosed(uint64_t request_id, const SlabAsk& ask,
+                              std::span<const uint64_t> closed) {
+  Hoist__V1__SlabsClosedRequest body = HOIST__V1__SLABS_CLOSED_REQUEST__INIT;
+  body.device = ask.device;
+  body.number = ask.number;
+  body.n_slab_ids = closed.size();
+  body.slab_ids = const_cast<uint64_t*>(closed.data());
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_SLABS_CLOSED);
+  message.slabs_closed = &body;
   return Pack(message);
 }
 

@@ -90,6 +90,13 @@ struct SetPlanRequest {
   uint64_t max_bytes_per_second = 0;
 };
 
+// hoistd needs the memory of slabs that this session does not use.
+struct SlabAsk {
+  uint32_t device = 0;
+  uint64_t number = 0;
+  std::vector<uint64_t> slabs;  // Their ids.
+};
+
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
 // which they are to be attached: shards, then the index; the image; the memfd
 // that an image is read into.
@@ -111,6 +118,9 @@ std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups);
 std::string EncodeRelease(uint64_t request_id,
                           std::span<const uint64_t> lease_ids);
+// Of the slabs that `ask` names, those that are closed.
+std::string EncodeSlabsClosed(uint64_t request_id, const SlabAsk& ask,
+                              std::span<const uint64_t> closed);
 std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request);
 std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
 
@@ -173,10 +183,10 @@ struct PlanGrant {
 };
 
 struct Reply {
-  uint64_t request_id = 0;
-  Status status;  // What hoistd answered.
+  uint64_t request_id = 0;  // 0: no reply; it ends the session, or asks.
+  Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant>
+               LeaseGrant, PlanGrant, SlabAsk>
       body;
 };
 

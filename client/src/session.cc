@@ -25,7 +25,12 @@ std::vector<int> Borrow(const std::vector<OpenFile>& shards,
 Session::Session(std::chrono::milliseconds call_deadline)
     : fork_generation_(ForkGeneration()), call_deadline_(call_deadline) {}
 
-Session::~Session() { Close(); }
+Session::~Session() {
+  Close();
+  // In the child of a fork the mappings are the parent's to count.
+  if (forked()) return;
+  for (const auto& [index, device] : shared_devices_) device->Leave(this);
+}
 
 bool Session::forked() const { return fork_generation_ != ForkGeneration(); }
 
@@ -41,7 +46,7 @@ Status Session::Open(const ConnectOptions& options) {
       options.socket_path, options.connect_deadline, options.call_deadline);
   if (!socket.ok()) return socket.status();
   connection_ = std::make_unique<Connection>(
-      std::move(socket).value(), [this](Reply* reply) { return Admit(reply); });
+      std::move(socket).value(), static_cast<Connection::Handler*>(this));
   Result<Reply> reply = connection_->Call(
       [&options](uint64_t id) {
         return EncodeOpenSession(id, options.client_name,
@@ -56,6 +61,7 @@ Status Session::Open(const ConnectOptions& options) {
     shared_devices_[device.index] =
         SharedDevice::Get(opened_.instance_id, device);
   }
+  ready_.store(true);
   return Status();
 }
 
@@ -94,21 +100,51 @@ Status Session::AdmitLease(LeaseGrant* lease) {
   if (it == shared_devices_.end()) {
     return Status(Code::kInternal, "hoistd leased on a device it did not name");
   }
-  Result<const void*> address = it->second->Admit(
-      std::exchange(lease->slabs, {}), lease->offset_bytes, lease->image_bytes);
+  Result<const void*> address =
+      it->second->Admit(this, std::exchange(lease->slabs, {}),
+                        lease->offset_bytes, lease->image_bytes);
   if (!address.ok()) return address.status();
   lease->address = *address;
+  uses_.Add(*lease);
   return Status();
 }
 
+void Session::GoesBack(const Reply& reply) {
+  if (const auto* lease = std::get_if<LeaseGrant>(&reply.body)) {
+    uses_.RemoveLeases({&lease->id, 1});
+  } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
+    uses_.RemovePlan(plan->id);
+  }
+}
+
+// What is asked for is used by none of this session's leases and plans, or
+// hoistd errs: then it is kept. Whoever had one has finished its GPU work
+// before it gave that back, as hoist_c.h demands, so that nothing is waited for
+// here; and nothing can be, since whatever is being captured in the context
+// would be lost by it.
+void Session::OnAsk(const SlabAsk& ask) {
+  if (!ready_.load()) return;  // It has sent no slab yet.
+  std::vector<uint64_t> closed;
+  if (const auto it = shared_devices_.find(ask.device);
+      it != shared_devices_.end()) {
+    closed = it->second->Close(this, ask.slabs,
+                               [&](uint64_t offset, uint64_t bytes) {
+                                 return uses_.Any(ask.device, offset, bytes);
+                               });
+  }
+  connection_->Post(
+      [&](uint64_t id) { return EncodeSlabsClosed(id, ask, closed); });
+}
+
 Status Session::ImportRing(PlanGrant* plan) {
+  uses_.Add(*plan);
   if (plan->slabs.empty()) return Status();
   const auto it = shared_devices_.find(*plan->slab_device);
   if (it == shared_devices_.end()) {
     return Status(Code::kInternal,
                   "hoistd planned on a device it did not name");
   }
-  return it->second->Admit(std::exchange(plan->slabs, {}), 0, 0).status();
+  return it->second->Admit(this, std::exchange(plan->slabs, {}), 0, 0).status();
 }
 
 Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
@@ -119,7 +155,7 @@ Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
   for (PlannedGroup& group : plan->groups) {
     if (group.resident) continue;
     Result<const void*> address =
-        shared.Admit({}, group.offset_bytes, group.slot_bytes);
+        shared.Admit(this, {}, group.offset_bytes, group.slot_bytes);
     if (!address.ok()) return address.status();
     group.address = *address;
   }
@@ -219,6 +255,8 @@ Status Session::SetOrder(const ModelTable& model,
 }
 
 Status Session::Release(uint64_t lease_id) {
+  if (forked()) return ForkedStatus();
+  uses_.RemoveLeases({&lease_id, 1});
   return CallForNothing([&lease_id](uint64_t id) {
     return EncodeRelease(id, {&lease_id, 1});
   });
@@ -226,16 +264,23 @@ Status Session::Release(uint64_t lease_id) {
 
 void Session::PostReleases(std::span<const uint64_t> lease_ids) {
   if (forked() || lease_ids.empty()) return;
+  uses_.RemoveLeases(lease_ids);
   connection_->Post(
       [lease_ids](uint64_t id) { return EncodeRelease(id, lease_ids); });
 }
 
 Result<PlanGrant> Session::SetPlan(const SetPlanRequest& request) {
   if (forked()) return ForkedStatus();
+  // The new plan may need the place of the old one.
+  SlabUses::Places old = uses_.RemovePlan(request.replaces);
   Result<Reply> reply = connection_->Call(
       [&request](uint64_t id) { return EncodeSetPlan(id, request); }, {},
       std::chrono::milliseconds(request.deadline_ms) + call_deadline_);
-  if (!reply.ok()) return reply.status();
+  if (!reply.ok()) {
+    // It may stand as before.
+    if (!old.empty()) uses_.PutBack(request.replaces, std::move(old));
+    return reply.status();
+  }
   auto* plan = std::get_if<PlanGrant>(&reply->body);
   if (plan == nullptr) return WrongAnswer();
   if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
@@ -243,6 +288,8 @@ Result<PlanGrant> Session::SetPlan(const SetPlanRequest& request) {
 }
 
 void Session::ClearPlan(uint64_t plan_id) {
+  if (forked()) return;
+  uses_.RemovePlan(plan_id);
   // An error means that the session has ended, and the plan with it.
   (void)CallForNothing(
       [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });

@@ -14,6 +14,7 @@
 #include "client/src/messages.h"
 #include "client/src/model_table.h"
 #include "client/src/shared_device.h"
+#include "client/src/slab_uses.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
@@ -30,14 +31,15 @@ struct ConnectOptions {
 
 // Threads:  thread-safe.
 // Owns:     the connection and its share of the devices' mappings, which go
-//           with it.
-class Session {
+//           with it; slabs in which it has neither a lease nor a plan's ring go
+//           before, if hoistd asks for them.
+class Session final : private Connection::Handler {
  public:
   static Result<std::shared_ptr<Session>> Connect(
       const ConnectOptions& options);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session();
+  ~Session() override;
 
   // FailedPrecondition: forked or closed. Unavailable: hoistd is gone.
   Status Check() const;
@@ -93,7 +95,9 @@ class Session {
                                 std::chrono::milliseconds deadline = {});
   Status CallForNothing(const Connection::Encode& encode);
   Status Open(const ConnectOptions& options);
-  Status Admit(Reply* reply);
+  Status Admit(Reply* reply) override;
+  void GoesBack(const Reply& reply) override;
+  void OnAsk(const SlabAsk& ask) override;
   Status AdmitLease(LeaseGrant* lease);
   Status ImportRing(PlanGrant* plan);
   Status FindSlots(uint32_t device, PlanGrant* plan);
@@ -102,6 +106,9 @@ class Session {
   const std::chrono::milliseconds call_deadline_;
   OpenReply opened_;  // Fixed once Open() has returned.
   std::map<uint32_t, std::shared_ptr<SharedDevice>> shared_devices_;  // Too.
+  // The two above, and connection_, can be used on the reading thread.
+  std::atomic<bool> ready_{false};
+  SlabUses uses_;
   std::unique_ptr<Connection> connection_;
 };
 

@@ -66,11 +66,13 @@ Status SharedDevice::OpenMapLocked() {
   return Status();
 }
 
-Status SharedDevice::ImportLocked(SlabImport slab) {
-  const Range range = {slab.id, slab.bytes, slab.backing};
+Status SharedDevice::ImportLocked(Arrival arrival) {
+  SlabImport& slab = arrival.slab;
+  const Range range = {slab.id, slab.bytes, slab.backing, {arrival.session}};
   const uint64_t offset = slab.offset;
   if (const auto it = ranges_.find(offset);
       it != ranges_.end() && it->second.id == slab.id) {
+    it->second.sessions.insert(arrival.session);
     return Status();
   }
   if (slab.bytes == 0 || offset > facts_.span_bytes ||
@@ -117,17 +119,70 @@ Status SharedDevice::CheckCoveredLocked(uint64_t offset_bytes,
                     "opened; connect again");
 }
 
-Result<const void*> SharedDevice::Admit(std::vector<SlabImport> slabs,
+Status SharedDevice::GiveUpLocked(const void* session,
+                                  Ranges::iterator* range) {
+  std::set<const void*>& sessions = (*range)->second.sessions;
+  if (sessions.size() == 1 && sessions.contains(session)) {
+    if (Status s = map_->Drop((*range)->second.id); !s.ok()) return s;
+    *range = ranges_.erase(*range);
+    return Status();
+  }
+  sessions.erase(session);
+  ++*range;
+  return Status();
+}
+
+std::vector<uint64_t> SharedDevice::Close(
+    const void* session, std::span<const uint64_t> slabs,
+    const std::function<bool(uint64_t offset, uint64_t bytes)>& uses) {
+  std::set<uint64_t> closed(slabs.begin(), slabs.end());
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::erase_if(waiting_, [&](const Arrival& arrival) {
+    if (arrival.session != session || !closed.contains(arrival.slab.id)) {
+      return false;
+    }
+    if (!uses(arrival.slab.offset, arrival.slab.bytes)) return true;
+    closed.erase(arrival.slab.id);
+    return false;
+  });
+  for (auto it = ranges_.begin(); it != ranges_.end();) {
+    const Range& range = it->second;
+    if (!closed.contains(range.id) || !range.sessions.contains(session)) {
+      ++it;
+    } else if (uses(it->first, range.bytes) ||
+               !GiveUpLocked(session, &it).ok()) {
+      closed.erase(range.id);
+      ++it;
+    }
+  }
+  return {closed.begin(), closed.end()};
+}
+
+void SharedDevice::Leave(const void* session) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::erase_if(waiting_, [&](const Arrival& arrival) {
+    return arrival.session == session;
+  });
+  for (auto it = ranges_.begin(); it != ranges_.end();) {
+    // What cannot be unmapped goes with the map.
+    if (!GiveUpLocked(session, &it).ok()) ++it;
+  }
+}
+
+Result<const void*> SharedDevice::Admit(const void* session,
+                                        std::vector<SlabImport> slabs,
                                         uint64_t offset_bytes,
                                         uint64_t image_bytes) {
   const std::lock_guard<std::mutex> lock(mu_);
-  for (SlabImport& slab : slabs) waiting_.push_back(std::move(slab));
+  for (SlabImport& slab : slabs) {
+    waiting_.push_back({session, std::move(slab)});
+  }
   if (!waiting_.empty() || image_bytes > 0) {
     if (Status s = OpenMapLocked(); !s.ok()) return s;
   }
   Status imported;
-  for (SlabImport& slab : std::exchange(waiting_, {})) {
-    Status s = ImportLocked(std::move(slab));
+  for (Arrival& arrival : std::exchange(waiting_, {})) {
+    Status s = ImportLocked(std::move(arrival));
     if (!s.ok() && imported.ok()) imported = std::move(s);
   }
   if (!imported.ok()) return imported;

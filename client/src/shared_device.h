@@ -4,9 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "client/src/device_map.h"
@@ -29,31 +32,48 @@ class SharedDevice {
   static std::shared_ptr<SharedDevice> Get(
       const std::array<uint8_t, 16>& instance_id, const DeviceFacts& facts);
 
-  // Maps the slabs that came with a lease, then finds its image. nullptr: the
+  // Maps the slabs that came with a lease of `session`, which from then on has
+  // them, then finds its image. nullptr: the
   // image is empty. A slab that replaces older ones at its place ends them: the
   // daemon gives an address range out again only when nothing there is leased.
   // Where this process cannot open the device (no driver, hidden by
   // CUDA_VISIBLE_DEVICES) the slabs are kept, and tried again next time.
-  Result<const void*> Admit(std::vector<SlabImport> slabs,
+  Result<const void*> Admit(const void* session, std::vector<SlabImport> slabs,
                             uint64_t offset_bytes, uint64_t image_bytes);
+  // Which of these slabs the session has no more: none whose place it uses. A
+  // slab is unmapped with the last session that has it.
+  std::vector<uint64_t> Close(
+      const void* session, std::span<const uint64_t> slabs,
+      const std::function<bool(uint64_t offset, uint64_t bytes)>& uses);
+  // The session has ended.
+  void Leave(const void* session);
 
  private:
   struct Range {
     uint64_t id = 0;
     uint64_t bytes = 0;
     SlabBacking backing = SlabBacking::kMemfd;
+    std::set<const void*> sessions;  // That have it.
   };
+  // That has arrived, and could not be mapped yet.
+  struct Arrival {
+    const void* session;
+    SlabImport slab;
+  };
+  using Ranges = std::map<uint64_t, Range>;
 
+  // Ok: the session has it no more.
+  Status GiveUpLocked(const void* session, Ranges::iterator* range);
   Status OpenMapLocked();
-  Status ImportLocked(SlabImport slab);
+  Status ImportLocked(Arrival arrival);
   Status CheckCoveredLocked(uint64_t offset_bytes, uint64_t bytes) const;
 
   const DeviceFacts facts_;
   std::mutex mu_;
   // All below is guarded by mu_.
   std::unique_ptr<DeviceMap> map_;
-  std::vector<SlabImport> waiting_;   // In order of arrival, until map_ is.
-  std::map<uint64_t, Range> ranges_;  // By offset; what `map_` has.
+  std::vector<Arrival> waiting_;  // In order of arrival, until map_ is.
+  Ranges ranges_;                 // By offset; what `map_` has.
 };
 
 }  // namespace hoist

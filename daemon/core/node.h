@@ -185,9 +185,8 @@ class Node {
                         std::vector<GroupIndex> order);
   // A session's answer to the ask of this number: of its slabs it has closed
   // these, and keeps the rest.
-  void SlabsClosed(SessionId session, DeviceIndex device, uint64_t number,
-                   const std::vector<SlabId>& closed, absl::Time now,
-                   Effects& effects);
+  void SlabsClosed(SessionId session, const SlabsClosedArgs& closed,
+                   absl::Time now, Effects& effects);
 
   // --- Plans --------------------------------------------------------------
 

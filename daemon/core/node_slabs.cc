@@ -121,17 +121,17 @@ absl::Status Node::AskForRoom(DeviceIndex device, const Want& want,
   return WaitsForIdle();
 }
 
-void Node::SlabsClosed(SessionId id, DeviceIndex device, uint64_t number,
-                       const std::vector<SlabId>& closed, absl::Time now,
-                       Effects& effects) {
+void Node::SlabsClosed(SessionId id, const SlabsClosedArgs& closed,
+                       absl::Time now, Effects& effects) {
   const auto session = sessions_.find(id);
-  if (session == sessions_.end() || number == 0) return;
-  const std::set<SlabId> gone(closed.begin(), closed.end());
+  if (session == sessions_.end() || closed.number == 0) return;
+  const DeviceIndex device = closed.device;
+  const std::set<SlabId> gone(closed.slabs.begin(), closed.slabs.end());
   auto& slabs = session->second.slabs;
   for (auto it = slabs.begin(); it != slabs.end();) {
     GivenSlab& given = it->second;
     // Given again since, it is another matter.
-    if (it->first.first != device || given.asked != number) {
+    if (it->first.first != device || given.asked != closed.number) {
       ++it;
     } else if (gone.contains(it->first.second)) {
       NotOpen(id, device, it->first.second);

@@ -103,6 +103,12 @@ struct SlabAsk {
   std::vector<SlabId> slabs;
 };
 
+struct SlabsClosedArgs {
+  DeviceIndex device;
+  uint64_t number = 0;  // The ask's.
+  std::vector<SlabId> slabs;
+};
+
 struct LeaseGrant {
   LeaseId id;
   GroupKey key;

@@ -182,6 +182,7 @@ void Engine::Carry(Effects effects) {
   for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
+  for (const SlabAsk& ask : effects.asks) askers_.at(ask.session)(ask);
   for (const NodeEvent& event : effects.events) {
     for (auto& [id, watcher] : watchers_) watcher(event);
   }

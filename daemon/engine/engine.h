@@ -57,7 +57,8 @@ class Engine final : public EngineApi {
   // Something that `status` should show.
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
-  void OpenSession(OpenSessionArgs args, Done<SessionId> done) override;
+  void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+                   Done<SessionId> done) override;
   void CloseSession(SessionId session) override;
   void RegisterModel(SessionId session, RegisterModelArgs args,
                      Done<ModelPtr> done) override;
@@ -78,6 +79,8 @@ class Engine final : public EngineApi {
                DoneStatus done) override;
   void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
                 DoneStatus done) override;
+  void SlabsClosed(SessionId session, SlabsClosedArgs closed,
+                   DoneStatus done) override;
   void SetPlan(SessionId session, SetPlanArgs args,
                Done<OpenedPlan> done) override;
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
@@ -154,6 +157,7 @@ class Engine final : public EngineApi {
   // What is to be done once a plan has been freed.
   std::map<PlanId, absl::AnyInvocable<void(Effects&)>> after_plan_;
   std::map<RequestId, Pending> pending_;
+  std::map<SessionId, OnSlabAsk> askers_;  // Of sessions that close slabs.
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;       // Transfers under way.

@@ -28,6 +28,7 @@ namespace hoistd {
 template <typename T>
 using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
+using OnSlabAsk = absl::AnyInvocable<void(const SlabAsk&)>;
 
 // What a device looks like to clients.
 struct DeviceView {
@@ -61,8 +62,10 @@ class EngineApi {
  public:
   virtual ~EngineApi() = default;
 
-  // Sessions and their verbs.
-  virtual void OpenSession(OpenSessionArgs args, Done<SessionId> done) = 0;
+  // Sessions and their verbs. `on_ask` runs as callbacks do, while the session
+  // is open, and SlabsClosed answers it; nullptr: it closes no slabs.
+  virtual void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+                           Done<SessionId> done) = 0;
   // Gives back all that the session holds. Again, or unknown: nothing happens.
   virtual void CloseSession(SessionId session) = 0;
   virtual void RegisterModel(SessionId session, RegisterModelArgs args,
@@ -93,6 +96,10 @@ class EngineApi {
                        DoneStatus done) = 0;
   virtual void SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, DoneStatus done) = 0;
+  // Of the slabs that `closed` answers for, those it names are not open any
+  // more.
+  virtual void SlabsClosed(SessionId session, SlabsClosedArgs closed,
+                           DoneStatus done) = 0;
 
   // Sets a plan and opens its lane. What it replaces ends first, unless the
   // request itself is refused.

@@ -10,10 +10,14 @@
 
 namespace hoistd {
 
-void Engine::OpenSession(OpenSessionArgs args, Done<SessionId> done) {
-  Post([this, args = std::move(args),
+void Engine::OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+                         Done<SessionId> done) {
+  args.closes_slabs = on_ask != nullptr;
+  Post([this, args = std::move(args), on_ask = std::move(on_ask),
         done = std::move(done)](Effects& effects) mutable {
-    done(node_.OpenSession(args, Now(), effects));
+    absl::StatusOr<SessionId> session = node_.OpenSession(args, Now(), effects);
+    if (session.ok() && on_ask != nullptr) askers_[*session] = std::move(on_ask);
+    done(std::move(session));
   });
 }
 
@@ -21,6 +25,7 @@ void Engine::CloseSession(SessionId session) {
   Post([this, session](Effects& effects) {
     // What admins wait for belongs to no session.
     if (node_.PeerOf(session) == nullptr) return;
+    askers_.erase(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.session != session) {
@@ -109,6 +114,15 @@ void Engine::ForgetModel(SessionId session, ModelId model, DoneStatus done) {
       [this, session, model, done = std::move(done)](Effects& effects) mutable {
         done(node_.ForgetBy(session, model, Now(), effects));
       });
+}
+
+void Engine::SlabsClosed(SessionId session, SlabsClosedArgs closed,
+                         DoneStatus done) {
+  Post([this, session, closed = std::move(closed),
+        done = std::move(done)](Effects& effects) mutable {
+    node_.SlabsClosed(session, closed, Now(), effects);
+    done(absl::OkStatus());
+  });
 }
 
 void Engine::Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) {

@@ -64,7 +64,7 @@ void OpenCallSession(EngineApi& engine, Peer peer, std::string what,
   args.client_name = std::move(what);
   args.peer = std::move(peer);
   engine.OpenSession(
-      std::move(args),
+      std::move(args), /*on_ask=*/nullptr,
       [&engine, done = std::move(done)](absl::StatusOr<SessionId> id) mutable {
         if (!id.ok()) return done(id.status());
         done(CallSession(&engine, *id));

@@ -107,7 +107,12 @@ Outbound EncodeReply(Reply reply) {
   }
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
-  if (reply.model != nullptr) {
+  if (reply.ask.has_value()) {
+    pb::CloseSlabs* ask = message.mutable_close_slabs();
+    ask->set_device(reply.ask->device.number());
+    ask->set_number(reply.ask->number);
+    for (const SlabId id : reply.ask->slabs) ask->add_slab_ids(id.number());
+  } else if (reply.model != nullptr) {
     ModelToProto(*reply.model, message.mutable_model());
   } else if (reply.lease != nullptr) {
     std::vector<int> borrowed;

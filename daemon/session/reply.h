@@ -60,6 +60,7 @@ struct Reply {
   ModelPtr model;
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
+  std::optional<SlabAsk> ask;  // Answers nothing: hoistd asks.
   // The session cannot go on after it: client and engine would no longer agree
   // on which slabs the client has.
   bool fatal = false;

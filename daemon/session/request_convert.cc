@@ -218,6 +218,17 @@ absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
   return leases;
 }
 
+absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
+    const hoist::v1::SlabsClosedRequest& request) {
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("slab_ids", request.slab_ids_size(), kMaxSlabsClosed));
+  SlabsClosedArgs closed;
+  closed.device = DeviceIndex(request.device());
+  closed.number = request.number();
+  for (const uint64_t id : request.slab_ids()) closed.slabs.emplace_back(id);
+  return closed;
+}
+
 absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request) {
   HOIST_RETURN_IF_ERROR(

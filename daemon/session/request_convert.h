@@ -22,6 +22,7 @@ namespace hoistd {
 // A directory entry's name, as Linux's file systems limit it.
 inline constexpr size_t kMaxFileNameBytes = 255;
 inline constexpr int kMaxLeasesPerRelease = 65'536;
+inline constexpr int kMaxSlabsClosed = 65'536;
 // Planning is the engine's thread's; this many take it some 0.2 s.
 inline constexpr int kMaxPlanOrder = 65'536;
 
@@ -54,6 +55,8 @@ absl::StatusOr<PrefetchArgs> PrefetchFromProto(
     const hoist::v1::PrefetchRequest& request);
 absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
     const hoist::v1::ReleaseRequest& request);
+absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
+    const hoist::v1::SlabsClosedRequest& request);
 // The group numbers are the engine's to judge.
 absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request);

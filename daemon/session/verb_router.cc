@@ -63,6 +63,15 @@ Done<OpenedPlan> PlanTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
+OnSlabAsk AskTo(MailboxPtr mailbox, ConnectionId connection) {
+  return [mailbox, connection](const SlabAsk& ask) {
+    Reply reply;
+    reply.ticket = {.connection = connection, .admitted = false};
+    reply.ask = ask;
+    mailbox->Post(std::move(reply));
+  };
+}
+
 absl::Status RefuseFds(const std::vector<hoist::UniqueFd>& fds) {
   if (fds.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -76,7 +85,9 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
                               const Peer& peer) {
   HOIST_ASSIGN_OR_RETURN(OpenSessionArgs args,
                          OpenSessionFromProto(request, peer));
-  engine_.OpenSession(std::move(args),
+  OnSlabAsk on_ask;
+  if (request.closes_slabs()) on_ask = AskTo(mailbox_, ticket.connection);
+  engine_.OpenSession(std::move(args), std::move(on_ask),
                       [&engine = engine_, mailbox = mailbox_,
                        ticket](absl::StatusOr<SessionId> session) {
                         Reply reply;
@@ -146,6 +157,13 @@ absl::Status VerbRouter::RouteWithoutFds(
       HOIST_ASSIGN_OR_RETURN(std::vector<LeaseId> leases,
                              ReleaseFromProto(message.release()));
       engine_.Release(session, std::move(leases), StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kSlabsClosed: {
+      HOIST_ASSIGN_OR_RETURN(SlabsClosedArgs closed,
+                             SlabsClosedFromProto(message.slabs_closed()));
+      engine_.SlabsClosed(session, std::move(closed),
+                          StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     }
     case Body::kDescribeModel: {

@@ -115,6 +115,8 @@ void FindStreams(Symbols& symbols, Driver& driver) {
   symbols.Find("cuStreamQuery", driver.stream_query);
   symbols.Find("cuStreamWaitEvent", driver.stream_wait_event);
   symbols.Find("cuStreamIsCapturing", driver.stream_is_capturing);
+  symbols.Find("cuThreadExchangeStreamCaptureMode",
+               driver.exchange_capture_mode);
   symbols.Find("cuStreamBatchMemOp_v2", driver.stream_mem_ops);
   symbols.Find("cuLaunchHostFunc", driver.launch_host_function);
   symbols.Find("cuEventCreate", driver.event_create);

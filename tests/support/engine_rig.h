@@ -116,7 +116,7 @@ class EngineRig {
     args.client_name = "test";
     args.peer.uid = Uid(uid);
     Answer<absl::StatusOr<SessionId>> answer;
-    engine_->OpenSession(args, answer.done());
+    engine_->OpenSession(args, nullptr, answer.done());
     return answer.Wait().value_or(SessionId());
   }
   // A small transformer on disk, written once a name.

@@ -130,6 +130,7 @@ class FakeEngine final : public EngineApi {
   VerbScript<PrefetchArgs, DoneStatus> prefetch;
   VerbScript<std::vector<LeaseId>, DoneStatus> release;
   VerbScript<OrderAsked, DoneStatus> set_order;
+  VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
   VerbScript<PlanId, DoneStatus> clear_plan;
   VerbScript<ShareAsked, Done<ShareChanged>> set_share;
@@ -157,6 +158,18 @@ class FakeEngine final : public EngineApi {
   void Run(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     work_.push_back(std::move(work));
+  }
+
+  // Asks whoever opened a session last, on the fake's thread.
+  void Ask(SlabAsk ask) ABSL_LOCKS_EXCLUDED(mu_) {
+    Run([this, ask = std::move(ask)] {
+      std::shared_ptr<OnSlabAsk> on_ask;
+      {
+        absl::MutexLock lock(&mu_);
+        on_ask = on_ask_;
+      }
+      (*on_ask)(ask);
+    });
   }
 
   SessionId NewSession() ABSL_LOCKS_EXCLUDED(mu_) {
@@ -213,7 +226,13 @@ class FakeEngine final : public EngineApi {
     if (load_progress_) load_progress_(progress);
   }
 
-  void OpenSession(OpenSessionArgs args, Done<SessionId> done) override {
+  void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+                   Done<SessionId> done) override ABSL_LOCKS_EXCLUDED(mu_) {
+    args.closes_slabs = on_ask != nullptr;
+    {
+      absl::MutexLock lock(&mu_);
+      on_ask_ = std::make_shared<OnSlabAsk>(std::move(on_ask));
+    }
     Hand(open_session, SessionId(), std::move(args), std::move(done));
   }
   void CloseSession(SessionId session) override ABSL_LOCKS_EXCLUDED(mu_) {
@@ -235,6 +254,10 @@ class FakeEngine final : public EngineApi {
   }
   void ForgetModel(SessionId session, ModelId model, DoneStatus done) override {
     Hand(forget_model, session, model, std::move(done));
+  }
+  void SlabsClosed(SessionId session, SlabsClosedArgs closed,
+                   DoneStatus done) override {
+    Hand(slabs_closed, session, std::move(closed), std::move(done));
   }
   void DescribeModel(SessionId session, std::string name,
                      Done<ModelPtr> done) override {
@@ -368,6 +391,7 @@ class FakeEngine final : public EngineApi {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<absl::AnyInvocable<void()>> work_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_ ABSL_GUARDED_BY(mu_) = 0;
+  std::shared_ptr<OnSlabAsk> on_ask_ ABSL_GUARDED_BY(mu_);
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, Subscriber> subscribers_ ABSL_GUARDED_BY(mu_);
   std::set<SessionId> open_ ABSL_GUARDED_BY(mu_);

@@ -320,7 +320,8 @@ HOIST_API int hoist_stage(hoist_session* session, const hoist_model* model,
                           uint32_t group, uint32_t device, uint64_t deadline_ms,
                           hoist_lease** lease, hoist_error** error);
 /* Gives the image back, and waits until hoistd has it; work that reads it must
- * be finished. The handle is still to be freed. Again: nothing happens. */
+ * be finished, since the memory may be unmapped at any time from now on. The
+ * handle is still to be freed. Again: nothing happens. */
 HOIST_API int hoist_lease_release(hoist_lease* lease, hoist_error** error);
 /* Releases, if that is still to be done, without waiting. */
 HOIST_API void hoist_lease_free(hoist_lease* lease);

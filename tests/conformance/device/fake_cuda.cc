@@ -565,6 +565,7 @@ int cuStreamIsCapturing(void*, int* status) {
   *status = hoist::cuda::kCaptureNone;
   return 0;
 }
+int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 int cuStreamBatchMemOp_v2(void* stream, unsigned count, MemOp* ops, unsigned) {
   ENTER(true);
   if (count >= 256) return kInvalidValue;

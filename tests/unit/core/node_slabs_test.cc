@@ -194,9 +194,9 @@ TEST(NodeSlabs, AnAnswerToNothingChangesNothing) {
   std::vector<SlabId> all;
   for (const auto& [id, slab] : t.rig.device().slabs()) all.push_back(id);
   for (const uint64_t number : {0, 1, 99}) {
-    t.rig.node().SlabsClosed(t.ada, DeviceIndex(0), number, all, t.rig.now,
+    t.rig.node().SlabsClosed(t.ada, {DeviceIndex(0), number, all}, t.rig.now,
                              effects);
-    t.rig.node().SlabsClosed(SessionId(999), DeviceIndex(7), number, all,
+    t.rig.node().SlabsClosed(SessionId(999), {DeviceIndex(7), number, all},
                              t.rig.now, effects);
   }
   t.rig.Stage(t.bob, Key(t.bobs, 0));

@@ -31,6 +31,7 @@ static_assert(kHostPointerIsDevicePointer ==
 static_assert(kCanUseStreamMemOps ==
               CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
 static_assert(kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(kMemOpWait32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
 static_assert(kMemOpWrite32 == CU_STREAM_MEM_OP_WRITE_VALUE_32);
 static_assert(kWaitGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ);
@@ -132,6 +133,7 @@ TEST(CudaAbi, OurFunctionsHaveTheArgumentsOfCudaH) {
   EXPECT_SAME(stream_query, cuStreamQuery);
   EXPECT_SAME(stream_wait_event, cuStreamWaitEvent);
   EXPECT_SAME(stream_is_capturing, cuStreamIsCapturing);
+  EXPECT_SAME(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_SAME(stream_mem_ops, cuStreamBatchMemOp);
   EXPECT_SAME(launch_host_function, cuLaunchHostFunc);
   EXPECT_SAME(event_create, cuEventCreate);

@@ -47,6 +47,8 @@ inline constexpr int kHostPointerIsDevicePointer = 91;
 inline constexpr int kCanUseStreamMemOps = 122;  // 64-bit ones; 32-bit too.
 // CUstreamCaptureStatus.
 inline constexpr int kCaptureNone = 0;
+// CUstreamCaptureMode.
+inline constexpr int kCaptureRelaxed = 2;
 // CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags.
 inline constexpr int kMemOpWait32 = 1;
 inline constexpr int kMemOpWrite32 = 2;
@@ -141,6 +143,7 @@ struct Driver {
   Error (*stream_query)(Stream);
   Error (*stream_wait_event)(Stream, Event, unsigned flags);
   Error (*stream_is_capturing)(Stream, int* status);
+  Error (*exchange_capture_mode)(int* mode);  // This thread's.
   Error (*stream_mem_ops)(Stream, unsigned count, MemOp*, unsigned flags);
   Error (*launch_host_function)(Stream, HostFunction, void* argument);
   Error (*event_create)(Event*, unsigned flags);

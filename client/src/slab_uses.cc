@@ -1,0 +1,62 @@
+#include "client/src/slab_uses.h"
+
+#include <algorithm>
+
+namespace hoist {
+namespace {
+
+bool Meets(const SlabUses::Place& place, uint32_t device, uint64_t offset,
+           uint64_t bytes) {
+  return place.device.value_or(device) == device &&
+         place.offset < offset + bytes && offset < place.offset + place.bytes;
+}
+
+}  // namespace
+
+void SlabUses::Add(const LeaseGrant& lease) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  leases_[lease.id] = {lease.device, lease.offset_bytes, lease.image_bytes};
+}
+
+void SlabUses::Add(const PlanGrant& plan) {
+  Places places;
+  for (const PlannedGroup& group : plan.groups) {
+    // A grant says its device only where it brings slabs.
+    if (!group.resident) {
+      places.push_back({plan.slab_device, group.offset_bytes,
+                        group.slot_bytes});
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mu_);
+  plans_[plan.id] = std::move(places);
+}
+
+void SlabUses::RemoveLeases(std::span<const uint64_t> ids) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  for (const uint64_t id : ids) leases_.erase(id);
+}
+
+SlabUses::Places SlabUses::RemovePlan(uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  auto plan = plans_.extract(id);
+  return plan.empty() ? Places() : std::move(plan.mapped());
+}
+
+void SlabUses::PutBack(uint64_t plan_id, Places places) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  plans_[plan_id] = std::move(places);
+}
+
+bool SlabUses::Any(uint32_t device, uint64_t offset, uint64_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const auto meets = [&](const Place& place) {
+    return Meets(place, device, offset, bytes);
+  };
+  return std::any_of(leases_.begin(), leases_.end(),
+                     [&](const auto& lease) { return meets(lease.second); }) ||
+         std::any_of(plans_.begin(), plans_.end(), [&](const auto& plan) {
+           return std::any_of(plan.second.begin(), plan.second.end(), meets);
+         });
+}
+
+}  // namespace hoist

@@ -1,0 +1,46 @@
+// Which places of the devices a session's leases and plans need.
+#ifndef HOIST_CLIENT_SRC_SLAB_USES_H_
+#define HOIST_CLIENT_SRC_SLAB_USES_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/src/messages.h"
+
+namespace hoist {
+
+// Threads:  thread-safe. A place is told before whoever asked for it knows, and
+//           forgotten before hoistd is told that it is given back.
+// Bounds:   the session's leases, and its plans' groups.
+class SlabUses {
+ public:
+  struct Place {
+    std::optional<uint32_t> device;  // nullopt: any.
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  using Places = std::vector<Place>;
+
+  void Add(const LeaseGrant& lease);
+  void Add(const PlanGrant& plan);
+  void RemoveLeases(std::span<const uint64_t> ids);
+  // What it had, for PutBack.
+  Places RemovePlan(uint64_t id);
+  void PutBack(uint64_t plan_id, Places places);
+  bool Any(uint32_t device, uint64_t offset, uint64_t bytes) const;
+
+ private:
+  mutable std::mutex mu_;
+  // Guarded by mu_.
+  std::map<uint64_t, Place> leases_;
+  std::map<uint64_t, Places> plans_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_SLAB_USES_H_
