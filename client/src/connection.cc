@@ -168,7 +168,8 @@ Result<uint64_t> Connection::Expect(bool abandoned) {
 }
 
 Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
-                               milliseconds deadline) {
+                               milliseconds deadline,
+                               const std::atomic<bool>* cancelled) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
   bool would_block = false;
@@ -183,11 +184,18 @@ Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
     }
     return sent.code() == Code::kResourceExhausted ? sent : Gone();
   }
+  const auto is_cancelled = [&] {
+    return cancelled != nullptr && cancelled->load();
+  };
   const Clock::time_point end = Clock::now() + deadline;
-  while (!pending.reply.has_value() && pending.arrived.WaitUntil(mu_, end)) {
+  while (!pending.reply.has_value() && !is_cancelled() &&
+         pending.arrived.WaitUntil(mu_, end)) {
   }
   if (!pending.reply.has_value()) {
     pending.abandoned = true;
+    if (is_cancelled()) {
+      return Status(Code::kCancelled, "nobody waits for it any more");
+    }
     return Status(Code::kDeadlineExceeded,
                   "hoistd did not answer within " +
                       std::to_string(deadline.count()) + " ms");
@@ -196,6 +204,11 @@ Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
   pending_.erase(request_id.value());
   if (!reply.ok() || reply->status.ok()) return reply;
   return reply->status;
+}
+
+void Connection::WakeCalls() {
+  const MutexLock lock(mu_);
+  for (auto& [id, pending] : pending_) pending.arrived.NotifyAll();
 }
 
 void Connection::Post(const Encode& encode) {

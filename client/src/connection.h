@@ -2,6 +2,7 @@
 #ifndef HOIST_CLIENT_SRC_CONNECTION_H_
 #define HOIST_CLIENT_SRC_CONNECTION_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -69,8 +70,12 @@ class Connection {
   // Sends and waits. Errors: what hoistd answered; DeadlineExceeded: nothing
   // came in time (a lease that comes later is given back); Unavailable: hoistd
   // is gone; Internal: it sent what it must not; FailedPrecondition: closed.
+  // Cancelled: `*cancelled` was set, and WakeCalls called; as if it were late.
   Result<Reply> Call(const Encode& encode, std::span<const int> fds,
-                     std::chrono::milliseconds deadline);
+                     std::chrono::milliseconds deadline,
+                     const std::atomic<bool>* cancelled = nullptr);
+  // Has all calls look at what cancels them.
+  void WakeCalls();
   // Sends, and leaves the reply alone.
   void Post(const Encode& encode);
 

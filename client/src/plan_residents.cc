@@ -48,16 +48,13 @@ void PlanResidents::Start() {
 void PlanResidents::StageAll() {
   pthread_setname_np(pthread_self(), "hoist-residents");
   for (Slot& slot : slots_) {
-    {
-      const MutexLock lock(mu_);
-      if (stopping_) return;
-    }
+    if (stopping_) return;
     // A failure is told to who needs the group, and tries again.
-    (void)Await(&slot);
+    (void)Await(&slot, &stopping_);
   }
 }
 
-Status PlanResidents::Await(Slot* slot) {
+Status PlanResidents::Await(Slot* slot, const std::atomic<bool>* cancelled) {
   {
     const MutexLock lock(mu_);
     while (slot->staging_) changed_.Wait(mu_);
@@ -66,8 +63,9 @@ Status PlanResidents::Await(Slot* slot) {
   }
   Result<LeaseGrant> lease = Status();
   try {
-    lease = options_.session->Stage(*options_.model, slot->group_,
-                                    options_.device, options_.deadline);
+    lease =
+        options_.session->Stage(*options_.model, slot->group_, options_.device,
+                                options_.deadline, cancelled);
   } catch (const std::bad_alloc&) {
     lease = Status(Code::kResourceExhausted, "out of memory");
   }
@@ -81,10 +79,8 @@ Status PlanResidents::Await(Slot* slot) {
 }
 
 void PlanResidents::Stop() {
-  {
-    const MutexLock lock(mu_);
-    stopping_ = true;
-  }
+  stopping_ = true;
+  options_.session->WakeCalls();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -63,19 +63,22 @@ class PlanResidents {
   Slot* slot(size_t index) { return &slots_[index]; }
   // Waits until the group is here. The error is its stage's; a later call
   // tries again.
-  Status Await(Slot* slot);
+  Status Await(Slot* slot) { return Await(slot, nullptr); }
   // Gives the leases up to the caller.
   Leases Take();
 
  private:
+  Status Await(Slot* slot, const std::atomic<bool>* cancelled);
   void StageAll();
+  // Waits for nothing that hoistd does: a stage that has no space yet is given
+  // up.
   void Stop();
 
   const Options options_;
   std::deque<Slot> slots_;
   Mutex mu_;
   CondVar changed_;
-  bool stopping_ HOIST_GUARDED_BY(mu_) = false;
+  std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 

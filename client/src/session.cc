@@ -209,13 +209,14 @@ Status Session::Forget(const ModelTable& model) {
 
 Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
                                   uint32_t device,
-                                  std::chrono::milliseconds deadline) {
+                                  std::chrono::milliseconds deadline,
+                                  const std::atomic<bool>* cancelled) {
   if (forked()) return ForkedStatus();
   const StageRequest request = {model.facts().id, group, device,
                                 static_cast<uint64_t>(deadline.count())};
   Result<Reply> reply = connection_->Call(
       [&request](uint64_t id) { return EncodeStage(id, request); }, {},
-      deadline + call_deadline_);
+      deadline + call_deadline_, cancelled);
   if (!reply.ok()) return reply.status();
   auto* lease = std::get_if<LeaseGrant>(&reply->body);
   if (lease == nullptr) return WrongAnswer();

@@ -58,7 +58,10 @@ class Session final : private Connection::Handler {
   Result<ModelPtr> FindContent(std::span<const uint8_t> content);
   Status Forget(const ModelTable& model);
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
-                           uint32_t device, std::chrono::milliseconds deadline);
+                           uint32_t device, std::chrono::milliseconds deadline,
+                           const std::atomic<bool>* cancelled = nullptr);
+  // See Connection.
+  void WakeCalls() { connection_->WakeCalls(); }
   // Into `memfd`, of the image's size and allocated, sealed against growing and
   // shrinking alone. On success it cannot be written any more.
   Status ReadImage(const ModelTable& model, uint32_t group, int memfd,

@@ -23,8 +23,8 @@ void SlabUses::Add(const PlanGrant& plan) {
   for (const PlannedGroup& group : plan.groups) {
     // A grant says its device only where it brings slabs.
     if (!group.resident) {
-      places.push_back({plan.slab_device, group.offset_bytes,
-                        group.slot_bytes});
+      places.push_back(
+          {plan.slab_device, group.offset_bytes, group.slot_bytes});
     }
   }
   const std::lock_guard<std::mutex> lock(mu_);

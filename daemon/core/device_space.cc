@@ -80,10 +80,10 @@ std::optional<DeviceSpace::Place> DeviceSpace::PlaceFor(const Want& want) {
   for (auto it = segments_.begin(); it != segments_.end(); ++it) {
     Segment& segment = it->second;
     if (segment.zone != want.zone || !Contiguous(want.zone.backing)) continue;
-    Place place = {EndOf(it),
-                   RoundUp(want.bytes - segment.map.trailing_free(),
-                           granularity_),
-                   RoomBehind(it), &segment};
+    Place place = {
+        EndOf(it),
+        RoundUp(want.bytes - segment.map.trailing_free(), granularity_),
+        RoomBehind(it), &segment};
     if (place.missing > place.room) continue;
     if (!best.has_value() || place.missing < best->missing) best = place;
   }
@@ -167,8 +167,7 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
   if (const auto offset = InSlabs(want, owner)) return *offset;
   const auto budget = [&] { return Budget(want.reserved_bytes); };
   std::optional<Place> place = PlaceFor(want);
-  if (place.has_value() ? place->missing > budget()
-                        : want.bytes > budget()) {
+  if (place.has_value() ? place->missing > budget() : want.bytes > budget()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no free space of ", HumanBytes(want.bytes)));
   }
@@ -246,9 +245,8 @@ void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
     if (who == Opened::kKept || (who == Opened::kIdle && !idle)) break;
     at -= slab->bytes;
     const std::vector<OwnerId> owners = segment.map.OwnersFrom(at);
-    if (!std::all_of(owners.begin(), owners.end(), [&](OwnerId owner) {
-          return value(owner).has_value();
-        })) {
+    if (!std::all_of(owners.begin(), owners.end(),
+                     [&](OwnerId owner) { return value(owner).has_value(); })) {
       break;
     }
     victims = owners;

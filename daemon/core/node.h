@@ -275,11 +275,11 @@ class Node {
   // A slab that a session was given, and has open until it says otherwise.
   struct GivenSlab {
     uint64_t bytes = 0;
-    uint32_t uses = 0;    // Its leases and rings that lie there.
-    uint64_t asked = 0;   // Number of the ask that it has not answered; 0:
-                          // none.
-    bool kept = false;    // It was asked, and did not close it in time.
-    absl::Time look_at;   // When that changes, if nothing happens.
+    uint32_t uses = 0;   // Its leases and rings that lie there.
+    uint64_t asked = 0;  // Number of the ask that it has not answered; 0:
+                         // none.
+    bool kept = false;   // It was asked, and did not close it in time.
+    absl::Time look_at;  // When that changes, if nothing happens.
   };
   struct SessionEntry {
     OpenSessionArgs args;

@@ -475,8 +475,8 @@ std::vector<SlabUse> Node::GiveSlabs(PlanId id) {
   HOIST_CHECK(!plan.ended && !plan.given);
   if (plan.grant.ring_bytes == 0) return {};
   plan.given = true;
-  return NewSlabs(plan.session, plan.grant.device,
-                  plan.grant.ring_offset, plan.grant.ring_bytes);
+  return NewSlabs(plan.session, plan.grant.device, plan.grant.ring_offset,
+                  plan.grant.ring_bytes);
 }
 
 absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,

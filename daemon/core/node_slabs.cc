@@ -148,7 +148,8 @@ void Node::SlabsClosed(SessionId id, const SlabsClosedArgs& closed,
   Tick(now, effects);
 }
 
-// Whose answers are overdue keeps its slabs; who has said no may be asked again.
+// Whose answers are overdue keeps its slabs; who has said no may be asked
+// again.
 void Node::LookAtAsks(absl::Time now, Effects& effects) {
   if (now < asks_due_) return;
   asks_due_ = absl::InfiniteFuture();
@@ -171,9 +172,9 @@ void Node::LookAtAsks(absl::Time now, Effects& effects) {
       event.bytes += given.bytes;
     }
     if (event.bytes == 0) continue;
-    event.detail = absl::StrCat("by an idle worker of uid ",
-                                session.args.peer.uid.number(),
-                                " that does not answer");
+    event.detail =
+        absl::StrCat("by an idle worker of uid ",
+                     session.args.peer.uid.number(), " that does not answer");
     effects.events.push_back(std::move(event));
   }
 }

@@ -134,8 +134,8 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
     EvictAll(hole->victims, now, effects);  // Device copies are always clean.
     return space.Allocate(want, owner);
   }
-  const Room room = space.RoomElsewhere(want, /*own=*/true, /*idle=*/false,
-                                        worth, opened);
+  const Room room =
+      space.RoomElsewhere(want, /*own=*/true, /*idle=*/false, worth, opened);
   if (room.enough) {
     EvictAll(room.victims, now, effects);
     HOIST_RETURN_IF_ERROR(space.ReleaseSlabs(want, opened));

@@ -16,7 +16,8 @@ void Engine::OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
   Post([this, args = std::move(args), on_ask = std::move(on_ask),
         done = std::move(done)](Effects& effects) mutable {
     absl::StatusOr<SessionId> session = node_.OpenSession(args, Now(), effects);
-    if (session.ok() && on_ask != nullptr) askers_[*session] = std::move(on_ask);
+    if (session.ok() && on_ask != nullptr)
+      askers_[*session] = std::move(on_ask);
     done(std::move(session));
   });
 }

@@ -270,9 +270,8 @@ void NodeRig::AnswerAsk() {
   const SlabAsk ask = asks_.front();
   asks_.erase(asks_.begin());
   Effects effects;
-  node_->SlabsClosed(ask.session,
-                     {ask.device, ask.number, closed_[ask.number]}, now,
-                     effects);
+  node_->SlabsClosed(ask.session, {ask.device, ask.number, closed_[ask.number]},
+                     now, effects);
   Take(std::move(effects));
   CloseAtOnce();
   Check();

@@ -224,6 +224,46 @@ TEST_F(SessionVerbs, StageGivesLeaseAndSlabDescriptors) {
   EXPECT_EQ(came.st_ino, original.st_ino);
 }
 
+TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
+  RawSession closer(path());
+  hoist::v1::ClientMessage open;
+  open.mutable_open_session()->set_client_name("closer");
+  open.mutable_open_session()->set_closes_slabs(true);
+  engine().open_session.Answer([this](auto call) {
+    EXPECT_TRUE(call.args.closes_slabs);
+    call.done(engine().NewSession());
+  });
+  ASSERT_EQ(closer.Call(open).message.code(), 0);
+  engine().Ask({SessionId(2), DeviceIndex(1), 9, {SlabId(4), SlabId(6)}});
+  const auto asked = closer.Receive();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->message.request_id(), 0u);
+  EXPECT_EQ(asked->message.code(), 0);
+  EXPECT_EQ(asked->message.close_slabs().device(), 1u);
+  EXPECT_EQ(asked->message.close_slabs().number(), 9u);
+  EXPECT_THAT(asked->message.close_slabs().slab_ids(), ElementsAre(4, 6));
+
+  hoist::v1::ClientMessage closed;
+  closed.set_request_id(5);
+  closed.mutable_slabs_closed()->set_device(1);
+  closed.mutable_slabs_closed()->set_number(9);
+  closed.mutable_slabs_closed()->add_slab_ids(6);
+  ASSERT_TRUE(closer.Send(closed));
+  auto call = engine().slabs_closed.Next();
+  EXPECT_EQ(call.args.device, DeviceIndex(1));
+  EXPECT_EQ(call.args.number, 9u);
+  EXPECT_THAT(call.args.slabs, ElementsAre(SlabId(6)));
+  call.done(absl::OkStatus());
+  EXPECT_EQ(closer.Receive()->message.request_id(), 5u);
+
+  engine().open_session.Answer([this](auto opened) {
+    EXPECT_FALSE(opened.args.closes_slabs);
+    opened.done(engine().NewSession());
+  });
+  RawSession older(path());
+  ASSERT_EQ(older.Open("older").message.code(), 0);
+}
+
 TEST_F(SessionVerbs, PrefetchReleaseAndSetOrderAreJustAnswered) {
   engine().prefetch.Answer([](auto call) {
     EXPECT_EQ(call.args.model, ModelId(3));

@@ -245,6 +245,22 @@ TEST(PlanEnd, HoistdsDeathReleasesAStageThatWaits) {
   EXPECT_TRUE(lane::Reached(daemon.lane().group(1).ready.load(), 1));
 }
 
+// Its stage's deadline is a minute.
+TEST(PlanEnd, AResidentThatGetsNoSpaceHoldsUpNothing) {
+  std::promise<void> asked;
+  FakeDaemon daemon(
+      [&](Peer&, const pb::ClientMessage& message, const std::vector<int>&) {
+        if (message.has_stage()) asked.set_value();
+        return message.has_stage();  // And never answers.
+      });
+  daemon.PlanAs({.residents = {0}});
+  {
+    PlanWorker worker(daemon, {0, 1});
+    asked.get_future().wait();
+  }
+  EXPECT_THAT(daemon.cleared_plans(), ElementsAre(501));
+}
+
 TEST(PlanEnd, AClosedSessionEndsItsPlans) {
   FakeDaemon daemon;
   PlanWorker worker(daemon, {0, 1});

@@ -173,14 +173,15 @@ TEST_F(DeviceSpaceTest, TakesNoMoreFromAnotherZoneThanItNeeds) {
       space_->RoomElsewhere({vmm_, 64}, false, false, Worth, Nobody);
   ASSERT_TRUE(room.enough);
   // Those at the end, since slabs leave from there.
-  EXPECT_THAT(room.victims, ElementsAre(OwnerId(9), OwnerId(10), OwnerId(11),
-                                         OwnerId(12)));
+  EXPECT_THAT(room.victims,
+              ElementsAre(OwnerId(9), OwnerId(10), OwnerId(11), OwnerId(12)));
 }
 
 TEST_F(DeviceSpaceTest, ASlabThatIsOpenElsewhereIsNotGivenBack) {
   Make(128);
   const uint64_t other = Put(vmm_other_, 128);
-  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 64}, false, true, Worth, Kept).enough);
+  EXPECT_FALSE(
+      space_->RoomElsewhere({vmm_, 64}, false, true, Worth, Kept).enough);
   space_->Free(other);
   ASSERT_OK(space_->ReleaseSlabs({vmm_, 64}, Kept));
   EXPECT_EQ(device_->bytes(), 128u);
@@ -212,9 +213,13 @@ TEST_F(DeviceSpaceTest, WhatIsReservedIsNotTaken) {
   EXPECT_LE(device_->bytes(), 48u);
   // What another zone gives back for it does not count twice.
   Put(vmm_other_, 80);
-  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 81, 0}, false, false, Worth, Nobody).enough);
-  EXPECT_TRUE(space_->RoomElsewhere({vmm_, 80, 0}, false, false, Worth, Nobody).enough);
-  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 80, 16}, false, false, Worth, Nobody).enough);
+  EXPECT_FALSE(
+      space_->RoomElsewhere({vmm_, 81, 0}, false, false, Worth, Nobody).enough);
+  EXPECT_TRUE(
+      space_->RoomElsewhere({vmm_, 80, 0}, false, false, Worth, Nobody).enough);
+  EXPECT_FALSE(
+      space_->RoomElsewhere({vmm_, 80, 16}, false, false, Worth, Nobody)
+          .enough);
 }
 
 TEST_F(DeviceSpaceTest, GivesBackNoMoreThanIsNeeded) {
@@ -228,7 +233,8 @@ TEST_F(DeviceSpaceTest, GivesBackNoMoreThanIsNeeded) {
 TEST_F(DeviceSpaceTest, WhatCannotMoveKeepsItsZonesMemory) {
   Make(128);
   Put(vmm_other_, 128);
-  EXPECT_FALSE(space_->RoomElsewhere({vmm_, 64}, false, false, Wall, Nobody).enough);
+  EXPECT_FALSE(
+      space_->RoomElsewhere({vmm_, 64}, false, false, Wall, Nobody).enough);
 }
 
 TEST_F(DeviceSpaceTest, ARefusedSlabMakesItEvictInstead) {
@@ -255,7 +261,8 @@ TEST_F(DeviceSpaceTest, IdleIpcSlabsMakeRoomForALargerImage) {
   const uint64_t a = Put(ipc_, 64);
   const uint64_t b = Put(ipc_, 64);
   EXPECT_EQ(space_->CheapestHole({ipc_, 128}, Worth), std::nullopt);
-  EXPECT_FALSE(space_->RoomElsewhere({ipc_, 128}, false, false, Worth, Nobody).enough);
+  EXPECT_FALSE(
+      space_->RoomElsewhere({ipc_, 128}, false, false, Worth, Nobody).enough);
   const auto room =
       space_->RoomElsewhere({ipc_, 128}, true, false, Worth, Nobody);
   ASSERT_TRUE(room.enough);
@@ -292,8 +299,8 @@ TEST_F(DeviceSpaceTest, ALargeImageFitsThoughManyZonesHaveALittle) {
   const uint64_t large = Put({kZones, Backing::kVmm}, kGranule * 400);
   EXPECT_EQ(device_->bytes(), space_->capacity());
   space_->Free(large);
-  ASSERT_OK(space_->ReleaseSlabs({{999, Backing::kVmm}, kGranule * 400},
-                                 Nobody));
+  ASSERT_OK(
+      space_->ReleaseSlabs({{999, Backing::kVmm}, kGranule * 400}, Nobody));
   // One that had a little grows, wherever it lies.
   Put({150, Backing::kVmm}, kGranule * 400);
 }
@@ -317,8 +324,7 @@ void CheckImages(const std::map<OwnerId, Image>& images,
     const auto slabs = space.SlabsOf(image.offset, image.bytes);
     ASSERT_TRUE(slabs.size() == 1 || image.zone.backing != Backing::kIpc);
     for (const SlabSpec& slab : slabs) {
-      ASSERT_EQ(zone_of.emplace(slab.id, image.zone).first->second,
-                image.zone);
+      ASSERT_EQ(zone_of.emplace(slab.id, image.zone).first->second, image.zone);
     }
   }
   uint64_t before = 0;

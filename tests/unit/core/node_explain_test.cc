@@ -170,13 +170,13 @@ TEST_F(NodeExplain, APlansRingThatGetsNoSpaceTellsNothingOfOthers) {
   const RequestId request = rig_.SetPlan(bob_, bobs_, Upto(2), 4);
   ASSERT_TRUE(rig_.waiting(request));
   rig_.Advance(absl::Seconds(10));
-  EXPECT_THAT(StatusOf(request),
-              StatusIs(kExhausted,
-                       AllOf(TellsNothingOfOthers(),
-                             HasSubstr("no space for the plan"),
-                             HasSubstr("20.0 KiB is used by other users"),
-                             HasSubstr("20.0 KiB is held open by idle workers "
-                                       "that do not answer"))));
+  EXPECT_THAT(
+      StatusOf(request),
+      StatusIs(kExhausted,
+               AllOf(TellsNothingOfOthers(), HasSubstr("no space for the plan"),
+                     HasSubstr("20.0 KiB is used by other users"),
+                     HasSubstr("20.0 KiB is held open by idle workers "
+                               "that do not answer"))));
 }
 
 TEST_F(NodeExplain, ForgetNamesSessionsToThoseWhoMayKnowThem) {

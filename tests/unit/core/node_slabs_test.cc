@@ -9,8 +9,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::IsOk;
 using ::testing::IsEmpty;
+using testing::IsOk;
 using testing::kPage;
 using testing::NodeRig;
 using testing::NodeRigOptions;
