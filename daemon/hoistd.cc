@@ -187,6 +187,7 @@ QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
     limits.held_bytes = bytes(config.held_bytes, host_pool, holdable);
     limits.published_bytes =
         bytes(config.published_bytes, host_pool, host_pool);
+    limits.host_bytes = bytes(config.host_bytes, host_pool, host_pool);
     for (const uint64_t pool : device_pools) {
       limits.device_bytes.push_back(bytes(config.device_bytes, pool, pool));
     }

@@ -93,6 +93,7 @@ struct QuotaConfig {
   std::optional<uint64_t> header_bytes;          // "auto": 1 GiB.
   std::optional<SizeOrPercent> held_bytes;       // Of the host pool.
   std::optional<SizeOrPercent> published_bytes;  // Of the host pool.
+  std::optional<SizeOrPercent> host_bytes;       // Both, of the host pool.
   std::optional<SizeOrPercent> device_bytes;     // Of each device's pool.
 
   bool operator==(const QuotaConfig&) const = default;

@@ -302,6 +302,8 @@ const ConfigKey kKeys[] = {
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.held_bytes); }},
     {"quota.published_bytes", kQuotaAllowed,
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.published_bytes); }},
+    {"quota.host_bytes", kQuotaAllowed,
+     [](Node& v, Config& c) { return SetQuota(v, &c.quota.host_bytes); }},
     {"quota.device_bytes", kQuotaAllowed,
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.device_bytes); }},
     {"log.level", "\"debug\", \"info\", \"warning\" or \"error\"",

@@ -218,6 +218,9 @@ class Node {
   void PlanUsed(PlanId plan, GroupIndex group, absl::Time now);
   // Of the host, by all plans.
   uint64_t held_bytes() const;
+  // Of the host, what the user's plans hold and what they published that is
+  // nowhere else; what is both counts once.
+  uint64_t HostBytesOf(Uid uid) const;
   // What this plan may hold of the host in all, now: beside what others hold,
   // and within what its user may. A need that is urgent is held beyond that,
   // since the plan could not go on.
@@ -407,6 +410,7 @@ class Node {
                                std::optional<PlanId> except) const;
   uint64_t UserRingBytes(Uid uid, DeviceIndex device,
                          std::optional<PlanId> except) const;
+  uint64_t HostRoom(Uid uid) const;
   void ChargePlan(Uid uid, const PlanGrant& grant);
   // Ended: its residents are nobody's promise any more.
   void UnchargeResidents(Uid uid, const PlanGrant& grant);

@@ -221,6 +221,9 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
     }
     snapshot.models.push_back(std::move(m));
   }
+  // Images lie in files of their own: all that is free is one piece.
+  disk.largest_free_bytes =
+      disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
   snapshot.tiers.push_back(std::move(disk));
   for (const auto& [id, session] : sessions_) {
     SessionSnapshot s;

@@ -556,12 +556,14 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
   const auto found = plans_.find(id);
   if (found == plans_.end() || found->second.ended) return;
   PlanEntry& plan = found->second;
+  uint64_t room = HostRoom(plan.uid);
   for (const GroupIndex group : groups) {
     const CopyRef ref = {{plan.grant.model, group}, kHost};
     const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
     if (plan.held.contains(group)) continue;
     if (!urgent && !plan.asked.contains(group) && !quota_.Uses(plan.uid, ref) &&
-        !quota_.Check(plan.uid, Quota::kHeldBytes, bytes).ok()) {
+        (bytes > room ||
+         !quota_.Check(plan.uid, Quota::kHeldBytes, bytes).ok())) {
       continue;  // It is asked for urgently if the plan cannot do without.
     }
     if (!plan.asked.insert(group).second) {
@@ -570,6 +572,7 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
       continue;
     }
     quota_.Use(plan.uid, ref, bytes);
+    if (room != QuotaLimits::kNone) room = HostRoom(plan.uid);
     BringArgs bring;
     bring.copy = ref;
     Waiter waiter;

@@ -126,8 +126,30 @@ uint64_t Node::HoldableBytes(PlanId id) const {
   };
   // A fifth is for what is on its way from and to other places.
   const uint64_t all = left(options_.host_capacity_bytes / 5 * 4, held_bytes());
-  return std::min(all, left(quota_.LimitOf(plan.uid, Quota::kHeldBytes),
-                            quota_.Of(plan.uid).Of(Quota::kHeldBytes)));
+  const uint64_t held = left(quota_.LimitOf(plan.uid, Quota::kHeldBytes),
+                             quota_.Of(plan.uid).Of(Quota::kHeldBytes));
+  return std::min({all, held, HostRoom(plan.uid)});
+}
+
+uint64_t Node::HostBytesOf(Uid uid) const {
+  const Holdings& holdings = quota_.Of(uid);
+  uint64_t bytes = holdings.Of(Quota::kPublishedBytes);
+  for (const auto& [ref, use] : holdings.uses) {
+    if (ref.place != kHost) continue;
+    const bool published =
+        copies_.FindModel(ref.key.model)->model->owner == uid &&
+        Unsaved(*copies_.FindGroup(ref.key));
+    if (!published) bytes += use.bytes;
+  }
+  return bytes;
+}
+
+// What the user's plans may hold or they publish of the host beyond what they
+// do.
+uint64_t Node::HostRoom(Uid uid) const {
+  const uint64_t limit = quota_.HostLimitOf(uid);
+  if (limit == QuotaLimits::kNone) return limit;
+  return limit - std::min(limit, HostBytesOf(uid));
 }
 
 uint64_t Node::held_bytes() const {
@@ -160,14 +182,29 @@ bool Node::Unsaved(const GroupEntry& group) const {
 absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
                                      Effects& effects) {
   const uint64_t bytes = SpaceOf(*incoming.group);
+  const uint64_t published =
+      quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);
+  const uint64_t host_limit = quota_.HostLimitOf(incoming.owner);
   absl::Status status =
       quota_.Check(incoming.owner, Quota::kPublishedBytes, bytes);
-  const uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
+  uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
+  if (status.ok() && bytes > HostRoom(incoming.owner)) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        ToString(incoming.owner), " holds ",
+        HumanBytes(HostBytesOf(incoming.owner)), " of ", HumanBytes(host_limit),
+        " of host memory for plans and published images and asks for ",
+        HumanBytes(bytes), "; clear a plan or forget a model, or raise ",
+        incoming.owner.is_tenant() ? "tenant." : "",
+        "quota.host_bytes in hoistd.toml"));
+    // What is only held stays: so much may be published beside it.
+    limit = host_limit -
+            std::min(host_limit, HostBytesOf(incoming.owner) - published);
+  }
   if (status.ok()) return status;
   if (!CanSpill() || bytes > limit) incoming.deadline = now;
   if (!MaySpill(now) || bytes > limit) return status;
   // Those that are worth least, until there is room.
-  uint64_t held = quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);
+  uint64_t held = published;
   Need need;
   need.urgent = true;
   std::vector<std::pair<double, CopyRef>> idle;

@@ -29,6 +29,7 @@ struct QuotaLimits {
   uint64_t header_bytes = kNone;
   uint64_t held_bytes = kNone;
   uint64_t published_bytes = kNone;
+  uint64_t host_bytes = kNone;  // What plans hold and is published, together.
   std::vector<uint64_t> device_bytes;  // One a device; kNone where it ends.
 };
 
@@ -107,6 +108,7 @@ class QuotaBook {
   bool Uses(Uid uid, const CopyRef& copy) const;
   const Holdings& Of(Uid uid) const;
   uint64_t LimitOf(Uid uid, Quota what) const;
+  uint64_t HostLimitOf(Uid uid) const { return LimitsOf(uid).host_bytes; }
   uint64_t DeviceLimitOf(Uid uid, DeviceIndex device) const;
   const std::map<Uid, Holdings>& users() const { return users_; }
 

@@ -89,6 +89,7 @@ descriptors = 4
 header_bytes = "5MiB"
 held_bytes = "50%"
 published_bytes = "3GiB"
+host_bytes = "70%"
 device_bytes = 4096
 [log]
 level = "debug"
@@ -124,6 +125,7 @@ sink = "stderr"
   EXPECT_EQ(config.quota.held_bytes, SizeOrPercent{.percent = 50});
   EXPECT_EQ(config.quota.published_bytes,
             SizeOrPercent{.bytes = uint64_t{3} << 30});
+  EXPECT_EQ(config.quota.host_bytes, SizeOrPercent{.percent = 70});
   EXPECT_EQ(config.quota.device_bytes, SizeOrPercent{.bytes = 4096});
   EXPECT_EQ(config.log.level, LogConfig::Level::kDebug);
   EXPECT_EQ(config.log.sink, LogConfig::Sink::kStderr);

@@ -265,6 +265,34 @@ TEST(NodeQuota, WhatPlansHoldStaysWithinTheQuotaButForWhatIsUrgent) {
   EXPECT_EQ(rig.node().HoldableBytes(same.id), kPage);
 }
 
+TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
+  NodeRig rig(With({.host_bytes = 5 * kPage}));
+  const SessionId ada = rig.Open(kAda), bob = rig.Open(kBob);
+  const ModelId model = rig.AddModel(ada, "m", std::vector<uint64_t>(6, 1));
+  const PlanGrant plan = rig.PlanOf(rig.SetPlan(ada, model, Upto(6), 2));
+  rig.Hold(plan.id, {0, 1, 2});
+  rig.FinishAll();
+  const GroupKey key = rig.Published(ada, "p", "a", 2);
+  EXPECT_EQ(rig.node().HostBytesOf(Uid(kAda)), 5 * kPage);
+  const RequestId refused = rig.Publish(ada, "p", "b", 1);
+  ASSERT_NE(rig.AnswerTo(refused), nullptr);
+  EXPECT_THAT(rig.AnswerTo(refused)->status,
+              StatusIs(kExhausted, AllOf(HasSubstr("20.0 KiB of 20.0 KiB"),
+                                         HasSubstr("quota.host_bytes"))));
+  EXPECT_EQ(rig.node().HoldableBytes(plan.id), 0u);
+  rig.Hold(plan.id, {3});
+  EXPECT_THAT(rig.Moving(), IsEmpty());
+  rig.Published(bob, "q", "a", 5);
+  // A plan's own published weights take nothing more when they are held.
+  rig.Unhold(plan.id, 0);
+  const GroupKey more = rig.Published(ada, "p", "b", 1);
+  const PlanGrant of_published =
+      rig.PlanOf(rig.SetPlan(ada, key.model, Upto(2), 3));
+  rig.Hold(of_published.id, {0, 1}, /*urgent=*/true);
+  EXPECT_EQ(rig.node().HostBytesOf(Uid(kAda)), 5 * kPage);
+  EXPECT_EQ(more.model, key.model);
+}
+
 TEST(NodeQuota, PublishedBytesThatCannotLeaveAreRefusedAtOnce) {
   NodeRig rig(With({.published_bytes = 4 * kPage}));
   const SessionId ada = rig.Open(kAda);
