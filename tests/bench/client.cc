@@ -36,11 +36,11 @@ Session Connect(const std::string& socket, const std::string& name) {
   return Session(session);
 }
 
-hoist_device_info DeviceInfo(const Session& session) {
+hoist_device_info DeviceInfo(const Session& session, size_t device) {
   auto info = Sized<hoist_device_info>();
   hoist_error* error = nullptr;
-  RequireOk(hoist_session_device(session.get(), 0, &info, &error), error,
-            "device 0");
+  RequireOk(hoist_session_device(session.get(), device, &info, &error), error,
+            "device " + std::to_string(device));
   return info;
 }
 
@@ -57,6 +57,7 @@ Plan MakePlan(const Session& session, const Model& model,
   std::vector<uint32_t> order(hoist_model_group_count(model.get()));
   std::iota(order.begin(), order.end(), 0u);
   auto options = Sized<hoist_plan_options>();
+  options.device = wish.device;
   options.budget_bytes = wish.budget_bytes;
   options.order = order.data();
   options.order_length = order.size();

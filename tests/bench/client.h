@@ -30,17 +30,18 @@ using Plan = std::unique_ptr<hoist_plan, FreeWith<hoist_plan_free>>;
 void RequireOk(int code, hoist_error* error, const std::string& what);
 
 Session Connect(const std::string& socket, const std::string& name);
-hoist_device_info DeviceInfo(const Session& session);  // Device 0.
+hoist_device_info DeviceInfo(const Session& session, size_t device = 0);
 Model Describe(const Session& session, const std::string& name);
 
 struct PlanWish {
+  uint32_t device = 0;
   uint64_t budget_bytes = 0;
   uint32_t weight = 1;
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;
   uint64_t deadline_ms = 10'000;  // For space.
 };
-// All of the model's groups in their order, on device 0.
+// All of the model's groups in their order.
 Plan MakePlan(const Session& session, const Model& model, const PlanWish& wish);
 hoist_plan_info InfoOf(const Plan& plan);
 hoist_plan_stats StatsOf(const Plan& plan);

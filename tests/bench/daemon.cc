@@ -63,8 +63,11 @@ void WriteConfig(const std::string& folder, const RunOptions& options,
          << (spec.device == DeviceKind::kCuda ? "cuda" : "emulated")
          << "\"\nshare = \"" << options.share
          << "\"\npool = " << spec.device_bytes << "\nslab = " << spec.slab_bytes
+         << "\nload_rate = " << static_cast<uint64_t>(spec.load_rate * 1e9)
          << "\n"
-         << "[device.emulated]\nlink = \"" << options.link << "\"\n"
+         << "[device.emulated]\nlink = \"" << options.link
+         << "\"\ncount = " << spec.devices << "\n"
+         << "[models]\nroots = [\"" << options.scratch << "\"]\n"
          << "[host]\npool = " << spec.host_bytes << "\n"
          << "[log]\nsink = \"stderr\"\n";
   config.close();
@@ -110,9 +113,9 @@ Daemon::Daemon(const RunOptions& options, const DaemonSpec& spec, int number)
 
 Daemon::~Daemon() { process_->End(SIGTERM); }
 
-Json Daemon::Ctl(const std::string& command) const {
-  const std::string line = "'" + ctl_ + "' --socket '" + folder_ +
-                           "/hoistd.grpc.sock' " + command + " --json";
+std::string Daemon::Run(const std::string& command) const {
+  const std::string line =
+      "'" + ctl_ + "' --socket '" + folder_ + "/hoistd.grpc.sock' " + command;
   FILE* pipe = popen(line.c_str(), "r");
   if (pipe == nullptr) Fail("cannot run " + line);
   std::string text;
@@ -120,8 +123,15 @@ Json Daemon::Ctl(const std::string& command) const {
   while (size_t got = fread(part, 1, sizeof(part), pipe))
     text.append(part, got);
   if (pclose(pipe) != 0) Fail(line + " failed: " + text);
+  return text;
+}
+
+void Daemon::Do(const std::string& command) const { Run(command); }
+
+Json Daemon::Ctl(const std::string& command) const {
+  const std::string text = Run(command + " --json");
   Json parsed = Json::parse(text, nullptr, false);
-  if (parsed.is_discarded()) Fail(line + " printed no JSON: " + text);
+  if (parsed.is_discarded()) Fail(command + " printed no JSON: " + text);
   return parsed;
 }
 

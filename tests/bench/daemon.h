@@ -19,6 +19,8 @@ struct DaemonSpec {
   // Of the device's pool: what of it one image needs at the least is whole
   // slabs, so small ones waste less.
   uint64_t slab_bytes = uint64_t{64} << 20;
+  int devices = 1;       // Of those that are emulated.
+  double load_rate = 0;  // GB/s; 0: no cap.
 };
 
 // Owns: the process and its folder below the run's scratch folder.
@@ -35,6 +37,8 @@ class Daemon {
   double start_seconds() const { return start_seconds_; }
   double started_at() const { return started_at_; }
 
+  // `hoistctl COMMAND...`, whatever it prints.
+  void Do(const std::string& command) const;
   // `hoistctl COMMAND... --json`, parsed.
   Json Ctl(const std::string& command) const;
   // Bytes so far: host_to_device_bytes and so on.
@@ -44,6 +48,8 @@ class Daemon {
   void WaitWhole() const;
 
  private:
+  std::string Run(const std::string& command) const;
+
   std::string folder_;
   std::string ctl_;
   std::unique_ptr<ChildProcess> process_;

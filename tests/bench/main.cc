@@ -81,7 +81,8 @@ int Main(int argc, char** argv) {
   const std::vector<Command> commands = {
       StreamCommand(app), SlowdownCommand(app), HotpathCommand(app),
       AttachCommand(app), PolicyCommand(app),   FairnessCommand(app),
-      PoolCommand(app),   DiskCommand(app),     WorkerCommand(app)};
+      BesideCommand(app), PoolCommand(app),     DiskCommand(app),
+      WorkerCommand(app)};
   CLI11_PARSE(app, argc, argv);
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;

@@ -35,6 +35,7 @@ Command HotpathCommand(CLI::App& app);
 Command AttachCommand(CLI::App& app);
 Command PolicyCommand(CLI::App& app);
 Command FairnessCommand(CLI::App& app);
+Command BesideCommand(CLI::App& app);
 Command PoolCommand(CLI::App& app);
 Command DiskCommand(CLI::App& app);
 // Hidden: a process that another subcommand starts.

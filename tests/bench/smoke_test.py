@@ -80,6 +80,14 @@ class BenchTest(unittest.TestCase):
             fields="what share fair_share of_fair all_of_link")
         self.assertEqual(len(rows), 1 + 2 + 4 + 2 + 4 + 4)
 
+    def test_beside(self):
+        rows = self.rows(
+            "--link", "1GB/s", "beside", "--group-mib", "1", "--groups", "16",
+            "--load-gib", "0.0625", "--loads", "2", "--seconds", "0.5",
+            "--pool-gib", "0.0625", "--load-rate", "0.5", "--devices", "2",
+            fields="what windows least_of_link median_of_link others_gb_per_s")
+        self.assertEqual(len(rows), 6 + 2 + 2)
+
     def test_pool(self):
         self.rows("pool", "--gib", "0.0625", "--plain-gib", "0.0625",
                   "--rounds", "1",

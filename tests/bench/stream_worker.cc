@@ -72,11 +72,13 @@ void RunStreamWorker(const Json& arguments) {
   std::unique_ptr<Gpu> gpu;
   cuda::Stream stream = nullptr;
   if (arguments["cuda"].get<bool>()) {
-    gpu = std::make_unique<Gpu>(DeviceInfo(session).uuid);
+    gpu = std::make_unique<Gpu>(
+        DeviceInfo(session, arguments["device"].get<size_t>()).uuid);
     stream = gpu->NewStream();
   }
   const Model model = Describe(session, arguments["model"].get<std::string>());
   PlanWish wish;
+  wish.device = arguments["device"].get<uint32_t>();
   wish.budget_bytes = arguments["budget_bytes"].get<uint64_t>();
   wish.weight = arguments["weight"].get<uint32_t>();
   wish.priority = arguments["priority"].get<int32_t>();
@@ -118,6 +120,7 @@ StreamWorker::StreamWorker(const RunOptions& run, const StreamWorkerSpec& spec,
       {"model", spec.model},
       {"cuda", spec.device == DeviceKind::kCuda},
       {"counter_fd", fd},
+      {"device", spec.plan.device},
       {"budget_bytes", spec.plan.budget_bytes},
       {"weight", spec.plan.weight},
       {"priority", spec.plan.priority},
