@@ -11,6 +11,11 @@ namespace {
 
 const Place kHost = {OnHost(), false};
 
+// Images lie in files of their own: all that is free is one piece.
+uint64_t FreeOnDisk(const TierSnapshot& disk) {
+  return disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<CopyRef>> Node::Select(const CopySelector& which,
@@ -221,9 +226,7 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
     }
     snapshot.models.push_back(std::move(m));
   }
-  // Images lie in files of their own: all that is free is one piece.
-  disk.largest_free_bytes =
-      disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
+  disk.largest_free_bytes = FreeOnDisk(disk);
   snapshot.tiers.push_back(std::move(disk));
   for (const auto& [id, session] : sessions_) {
     SessionSnapshot s;

@@ -86,7 +86,8 @@ class Attacks:
     def silent_connections(self):
         one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         one.connect(self.daemon.socket)
-        self.kept = [*self.kept[-400:], one]  # Its own limit is not what counts.
+        # Its own limit of descriptors is not what counts.
+        self.kept = [*self.kept[-400:], one]
 
     def models_of_one_file(self):
         self.register("one")
@@ -228,7 +229,8 @@ def main():
     parser.add_argument("--stages", type=int, default=400)
     asked = parser.parse_args()
     print("| tried | times | refused | other's stage before, p50 / p99 us | "
-          "meanwhile | the last refusal |\n| --- | --- | --- | --- | --- | --- |")
+          "meanwhile | the last refusal |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for name in ("sessions", "silent_connections", "models_of_one_file",
                  "models_of_many_files", "headers_kept", "huge_headers",
                  "published", "leases", "plans", "stage_storm"):

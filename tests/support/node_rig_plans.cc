@@ -205,9 +205,9 @@ void NodeRig::CheckQuotas() const {
       << Shown(counted);
   for (const auto& [uid, holdings] : book.users()) {
     // What plans hold may be more, by what is urgent.
-    for (const Quota what : {Quota::kSessions, Quota::kPlans, Quota::kModels,
-                             Quota::kDescriptors, Quota::kHeaderBytes,
-                             Quota::kPublishedBytes}) {
+    for (const Quota what :
+         {Quota::kSessions, Quota::kPlans, Quota::kModels, Quota::kDescriptors,
+          Quota::kHeaderBytes, Quota::kPublishedBytes}) {
       EXPECT_LE(holdings.Of(what), book.LimitOf(uid, what));
     }
     for (const auto& [device, bytes] : holdings.device_bytes) {
