@@ -108,27 +108,48 @@ IoFile SourceFile::io() const {
   return {.fd = fd_.get(), .direct_fd = direct_fd_.get(), .bytes = bytes()};
 }
 
-absl::Status SourceFile::CheckUnchanged() const {
+SourceFile SourceFile::Parked(hoist::UniqueFd parked, std::string name,
+                              const FileIdentity& identity, Uid owner) {
+  SourceFile file;
+  file.fd_ = std::move(parked);
+  file.name_ = std::move(name);
+  file.identity_ = identity;
+  file.mode_reason_ = "buffered: the file's file system may hang";
+  file.parked_for_ = owner;
+  return file;
+}
+
+absl::Status CheckIdentity(int fd, const std::string& name,
+                           const FileIdentity& was) {
   struct stat st = {};
-  if (fstat(fd_.get(), &st) != 0) return ErrnoToStatus(errno, name_);
+  if (fstat(fd, &st) != 0) return ErrnoToStatus(errno, name);
   const FileIdentity now = IdentityOf(st);
-  if (now == identity_) return absl::OkStatus();
+  if (now == was) return absl::OkStatus();
   std::string what = "its times differ";
-  if (now.size != identity_.size) {
-    what = absl::StrCat("it had ", identity_.size, " bytes and has ", now.size);
+  if (now.size != was.size) {
+    what = absl::StrCat("it had ", was.size, " bytes and has ", now.size);
   }
   return absl::DataLossError(
-      absl::StrCat(name_, " changed since it was registered: ", what,
+      absl::StrCat(name, " changed since it was registered: ", what,
                    "; register the model again"));
+}
+
+absl::Status SourceFile::CheckUnchanged() const {
+  return CheckIdentity(fd_.get(), name_, identity_);
+}
+
+absl::Status SourceFile::CheckRange(uint64_t offset, uint64_t bytes) const {
+  if (offset <= this->bytes() && bytes <= this->bytes() - offset) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat(name_, " ends at byte ", this->bytes(), "; ", bytes,
+                   " bytes were expected at offset ", offset));
 }
 
 absl::StatusOr<std::string> SourceFile::ReadPrefix(uint64_t offset,
                                                    uint64_t bytes) const {
-  if (offset > this->bytes() || bytes > this->bytes() - offset) {
-    return absl::DataLossError(
-        absl::StrCat(name_, " ends at byte ", this->bytes(), "; ", bytes,
-                     " bytes were expected at offset ", offset));
-  }
+  HOIST_RETURN_IF_ERROR(CheckRange(offset, bytes));
   std::string text(bytes, '\0');
   uint64_t got = 0;
   while (got < bytes) {

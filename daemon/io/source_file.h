@@ -2,10 +2,12 @@
 #define HOIST_DAEMON_IO_SOURCE_FILE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
 #include "daemon/core/io_engine.h"
 #include "daemon/core/tensor.h"
 #include "hoist/shared/unique_fd.h"
@@ -29,6 +31,9 @@ struct SourceFileOptions {
 // its own user may not open the file, the client's description serves, and
 // reads are buffered: setting O_DIRECT on it would change the client's reads.
 //
+// A file whose file system may hang is parked (daemon/errand): the descriptor
+// is a socket that keeps the file, and only errands look into it.
+//
 // Threads:  immutable after Open.
 // Owns:     the descriptors. Move-only.
 class SourceFile {
@@ -38,23 +43,34 @@ class SourceFile {
   static absl::StatusOr<SourceFile> Open(hoist::UniqueFd fd, std::string name,
                                          const SourceFileOptions& options);
 
+  // A file that an errand has opened, and goes on reading on behalf of `owner`.
+  static SourceFile Parked(hoist::UniqueFd parked, std::string name,
+                           const FileIdentity& identity, Uid owner);
+
   // For error messages; nothing is opened by it.
   const std::string& name() const { return name_; }
   // As of Open. `header_hash` is zero: whoever reads the header fills it into
   // a copy.
   const FileIdentity& identity() const { return identity_; }
   uint64_t bytes() const { return identity_.size; }
-  // Valid while this object lives.
+  // Valid while this object lives. Not of a parked file.
   IoFile io() const;
+  // On whose errands it is read, if it is parked.
+  const std::optional<Uid>& parked_for() const { return parked_for_; }
+  // The socket where it is; borrowed.
+  int parked() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
   // Why reads are direct or buffered, for logs and `status`.
   const std::string& mode_reason() const { return mode_reason_; }
 
-  // DataLoss: size, times or inode are no longer those of Open.
+  // DataLoss: size, times or inode are no longer those of Open. Not of a parked
+  // file.
   absl::Status CheckUnchanged() const;
   // Blocks. DataLoss: the file ends before `offset + bytes`. The caller bounds
-  // `bytes`.
+  // `bytes`. Not of a parked file.
   absl::StatusOr<std::string> ReadPrefix(uint64_t offset, uint64_t bytes) const;
+  // DataLoss: it had fewer bytes when it was opened.
+  absl::Status CheckRange(uint64_t offset, uint64_t bytes) const;
 
  private:
   SourceFile() = default;
@@ -66,7 +82,12 @@ class SourceFile {
   std::string name_;
   FileIdentity identity_;
   std::string mode_reason_;
+  std::optional<Uid> parked_for_;
 };
+
+// DataLoss: `fd` is no longer of the file that it was.
+absl::Status CheckIdentity(int fd, const std::string& name,
+                           const FileIdentity& was);
 
 }  // namespace hoistd
 

@@ -58,28 +58,33 @@ ZONES = {
     "daemon/config": zone(CORE, "absl toml++"),
     "daemon/device": zone(CORE, "absl spdlog cuda"),
     "daemon/io": zone(CORE, "absl spdlog liburing"),
+    "daemon/errand": zone(CORE + " daemon/io", "absl spdlog"),
     "daemon/host": zone(CORE, "absl spdlog"),
     "daemon/store": zone(CORE + " daemon/io",
                           "absl spdlog sqlite xxhash nlohmann"),
     "daemon/link": zone(CORE, "absl spdlog"),
     "daemon/mover": zone(
-        CORE + " daemon/store daemon/host daemon/link daemon/io/source_file.h",
+        CORE + " daemon/errand daemon/store daemon/host daemon/link"
+        " daemon/io/source_file.h",
         "absl spdlog xxhash"),
     "daemon/stream": zone(CORE + " daemon/link", "absl spdlog"),
     "daemon/engine": zone(
-        CORE + " daemon/link daemon/mover daemon/store daemon/stream daemon/host"
+        CORE + " daemon/errand daemon/link daemon/mover daemon/store"
+        " daemon/stream daemon/host"
         " daemon/io/source_file.h",
         "absl spdlog"),
-    "daemon/session": zone(CORE + " daemon/engine daemon/convert proto",
+    "daemon/session": zone(CORE + " daemon/engine daemon/convert daemon/errand"
+                           " proto",
                            "absl spdlog protobuf"),
     "daemon/rpc": zone(
-        CORE + " daemon/engine daemon/convert daemon/session proto",
+        CORE + " daemon/engine daemon/convert daemon/errand daemon/session"
+        " proto",
         "absl spdlog protobuf grpc"),
     # main: the only place that builds concrete things.
     "daemon": zone(
-        CORE + " daemon/config daemon/device daemon/io daemon/host daemon/store"
-        " daemon/link daemon/mover daemon/stream daemon/engine daemon/session"
-        " daemon/rpc",
+        CORE + " daemon/config daemon/device daemon/errand daemon/io"
+        " daemon/host daemon/store daemon/link daemon/mover daemon/stream"
+        " daemon/engine daemon/session daemon/rpc",
         "absl cli11 spdlog systemd"),
 }
 

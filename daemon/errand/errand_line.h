@@ -1,0 +1,21 @@
+// How answers look on an errand's line; see errand.h.
+#ifndef HOIST_DAEMON_ERRAND_ERRAND_LINE_H_
+#define HOIST_DAEMON_ERRAND_ERRAND_LINE_H_
+
+#include "absl/status/status.h"
+#include "hoist/shared/packet_socket.h"
+
+namespace hoistd {
+
+// In the errand's process: it has closed what it had open, and waits for the
+// next errand.
+void SayIdle(int line);
+
+// In hoistd.
+bool IsIdle(const hoist::Packet& packet);
+// The answer's status; `packet.body` is then what was answered with it.
+absl::Status TakeAnswer(hoist::Packet& packet);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_ERRAND_ERRAND_LINE_H_
