@@ -13,13 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 import unittest
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
+from as_user import start_as  # noqa: E402
 from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
 
 try:
@@ -29,25 +29,6 @@ except ImportError:
 
 HOISTD = sys.argv.pop(1)
 EVIL, OTHER = 54321, 54322
-
-
-def start_as(uid, work):
-    """A child of that uid that runs work(tell); (pid, pipe of what it says)."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(write)
-        return pid, open(read, encoding="utf-8")
-    code = 1
-    try:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-        work(lambda text: os.write(write, f"{text}\n".encode()))
-        code = 0
-    except BaseException:
-        os.write(write, traceback.format_exc().encode())
-    os._exit(code)
 
 
 @unittest.skipIf(os.getuid() != 0, "needs root, to be several users")
