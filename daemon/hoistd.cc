@@ -23,6 +23,7 @@
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
+#include "daemon/errand/errands.h"
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
 #include "daemon/io/create_io_engine.h"
@@ -225,6 +226,7 @@ struct Hoistd::Parts {
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
   std::unique_ptr<SpillStore> store;
+  std::unique_ptr<Errands> errands;
   std::unique_ptr<Engine> engine;
   // Of server.socket, then of each tenant's.
   std::vector<std::unique_ptr<SessionServer>> sessions;
@@ -232,6 +234,7 @@ struct Hoistd::Parts {
   std::string summary;
 
   absl::Status OpenTiers(std::vector<std::string>& notes);
+  absl::Status StartErrands(ErrandSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
   absl::Status Serve(hoist::UniqueFd session_fd);
   absl::Status ServeSessions(SessionServerOptions options,
@@ -277,6 +280,17 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   return absl::OkStatus();
 }
 
+absl::Status Hoistd::Parts::StartErrands(ErrandSpawner& spawner) {
+  ErrandOptions options;
+  options.deadline = config.disk.read_deadline;
+  // Nothing is asked of them before there is an engine, nor after its end.
+  options.on_lost = [this](std::string note) {
+    engine->AddNote(std::move(note));
+  };
+  HOIST_ASSIGN_OR_RETURN(errands, Errands::Create(spawner, std::move(options)));
+  return absl::OkStatus();
+}
+
 absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   EngineParts parts;
   parts.node.host_capacity_bytes = host->bytes();
@@ -306,6 +320,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
                               parts.node.device_capacity_bytes);
   parts.mover.host = host->span();
   parts.mover.io = io.get();
+  parts.mover.errands = errands.get();
   parts.mover.store = store.get();
   for (const auto& link : links) parts.mover.links.push_back(link.get());
   parts.clock = &clock;
@@ -340,6 +355,7 @@ absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
         "\"; make it (deploy/sysusers.d/hoist.conf), or set it to \"\""));
   }
   options.max_sessions = config.server.max_sessions;
+  options.errands = errands.get();
   // At least what a message carries.
   options.connection.max_in_flight_fds_of_uid =
       std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
@@ -352,6 +368,7 @@ absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
 
 absl::Status Hoistd::Parts::ServeCalls(RpcOptions options) {
   options.model_roots = config.models.roots;
+  options.errands = errands.get();
   options.max_publish_bytes = host->bytes();
   HOIST_ASSIGN_OR_RETURN(auto server,
                          RpcServer::Create(std::move(options), *engine));
@@ -402,7 +419,7 @@ absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant,
 Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
-    const Config& config, hoist::UniqueFd session_fd) {
+    const Config& config, hoist::UniqueFd session_fd, ErrandSpawner& spawner) {
   std::unique_ptr<Hoistd> hoistd(new Hoistd(std::make_unique<Parts>()));
   Parts& parts = *hoistd->parts_;
   parts.config = config;
@@ -412,6 +429,7 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   for (const std::string& fallback : parts.io->info().fallbacks) {
     spdlog::warn("disk I/O: {}", fallback);
   }
+  HOIST_RETURN_IF_ERROR(parts.StartErrands(spawner));
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
   HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
   return hoistd;
@@ -424,6 +442,8 @@ Hoistd::~Hoistd() {
     rpc->Shutdown(std::max(absl::ZeroDuration(), end - parts_->clock.Now()));
   }
   for (const auto& sessions : parts_->sessions) sessions->Shutdown();
+  // The engine waits for what it has asked of them.
+  if (parts_->errands != nullptr) parts_->errands->Stop();
   parts_->relay.Connect(nullptr);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
+#include "daemon/errand/errand_spawner.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -17,9 +18,11 @@ class Hoistd {
  public:
   // `session_fd`: a listening session socket from systemd, or none. Errors name
   // the setting that would mend them.
+  // `spawner` is borrowed.
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
-      const Config& config, hoist::UniqueFd session_fd);
-  // Sessions end at once; gRPC calls that run get a second to finish.
+      const Config& config, hoist::UniqueFd session_fd, ErrandSpawner& spawner);
+  // Sessions end at once; gRPC calls that run get a second to finish. Files
+  // that hang are not waited for.
   ~Hoistd();
 
   // What it serves, in a line, for the log and systemd's status.

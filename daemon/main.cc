@@ -96,8 +96,16 @@ int Run(const Config& config) {
   const bool on_terminal = isatty(STDIN_FILENO) == 1;
   const sigset_t awaited = BlockSignals();
 
+  // The first thing of all, before there are threads or pools.
+  absl::StatusOr<std::unique_ptr<ErrandSpawner>> spawner =
+      ErrandSpawner::Start();
+  if (!spawner.ok()) {
+    spdlog::error("hoistd cannot start: {}",
+                  std::string(spawner.status().message()));
+    return kExitRefused;
+  }
   absl::StatusOr<std::unique_ptr<Hoistd>> hoistd =
-      Hoistd::Create(config, SocketFromSystemd());
+      Hoistd::Create(config, SocketFromSystemd(), **spawner);
   if (!hoistd.ok()) {
     spdlog::error("hoistd cannot start: {}",
                   std::string(hoistd.status().message()));

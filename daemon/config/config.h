@@ -70,6 +70,8 @@ struct DiskConfig {
   std::string spill_dir;  // "": nothing is spilled.
   // nullopt, "auto": 90 % of what is free there.
   std::optional<uint64_t> spill_capacity_bytes;
+  // How long a file system that may hang may leave a call unanswered.
+  absl::Duration read_deadline = absl::Seconds(30);
 
   bool operator==(const DiskConfig&) const = default;
 };

@@ -121,6 +121,15 @@ bool SetDuration(const toml::node& value, absl::Duration* to) {
   return true;
 }
 
+bool SetDeadline(const toml::node& value, absl::Duration* to) {
+  const std::optional<std::string> text = Text(value);
+  absl::Duration duration;
+  if (!text.has_value() || !absl::ParseDuration(*text, &duration)) return false;
+  if (duration < absl::Seconds(1) || duration > absl::Hours(1)) return false;
+  *to = duration;
+  return true;
+}
+
 template <uint32_t kLeast, uint32_t kMost>
 bool SetCount(const toml::node& value, uint32_t* to) {
   if (!value.is_integer()) return false;
@@ -270,6 +279,8 @@ const ConfigKey kKeys[] = {
      [](Node& v, Config& c) {
        return SetSizeOrAuto(v, &c.disk.spill_capacity_bytes);
      }},
+    {"disk.read_deadline", "a time such as \"30s\", \"1s\" to \"1h\"",
+     [](Node& v, Config& c) { return SetDeadline(v, &c.disk.read_deadline); }},
     {"models.roots", "a list of absolute paths, such as [\"/srv/models\"]",
      [](Node& v, Config& c) { return SetFolders(v, &c.models.roots); }},
     {"models.readers", "\"owner\" or \"everyone\"",

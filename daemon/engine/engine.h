@@ -17,6 +17,7 @@
 #include "daemon/base/worker.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/engine/model_opener.h"
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/open_files.h"
 #include "daemon/engine/read_ahead.h"
@@ -37,7 +38,9 @@ struct EngineParts {
   std::vector<std::string> notes;  // For `status`.
 };
 
-// Threads:  as EngineApi says. Two workers open and parse files.
+// Threads:  as EngineApi says. Two workers open and parse files, but those
+// whose
+//           file system may hang: errands' threads do that.
 // Owns:     the node and the mover. Borrows the parts.
 // Bounds:   events queue; each is a request (bounded by sessions) or the end of
 //           a transfer (bounded by the pools).
@@ -50,6 +53,8 @@ class Engine final : public EngineApi {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineParts parts);
   // Answers what is open with Unavailable, waits for transfers and for files
   // that are being opened, joins. Callbacks may call the engine to the last.
+  // What hangs is waited for until its deadline, unless the errands have been
+  // stopped.
   ~Engine() override;
 
   // More of the host pool may be used.
@@ -111,6 +116,9 @@ class Engine final : public EngineApi {
 
   explicit Engine(EngineParts parts);
   absl::Status Restore();
+  // What RegisterModel opened, from any thread.
+  void AddOpened(SessionId session, std::optional<Readers> readers,
+                 absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
   void MakeStreamers();
 
   // engine_plans.cc
@@ -137,8 +145,6 @@ class Engine final : public EngineApi {
   void Carry(Effects effects);
   RequestId Await(SessionId session, OnReply on_reply);
   // On an opener's thread.
-  void OpenIn(SessionId session, Uid owner, RegisterModelArgs args,
-              Done<ModelPtr> done);
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
   CopyRef PlaceOf(const StageArgs& args, bool shared) const;

@@ -40,7 +40,8 @@ void Engine::CloseSession(SessionId session) {
   });
 }
 
-// Opening and parsing may wait for a disk, so that is done elsewhere.
+// Opening and parsing may wait for a disk, so that is done elsewhere; what may
+// hang, where its owner alone waits for it.
 void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
                            Done<ModelPtr> done) {
   Post([this, session, args = std::move(args),
@@ -50,19 +51,33 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
       return done(absl::NotFoundError("the session is closed"));
     }
     ++opening_;
-    Worker& opener = openers_[next_opener_++ % std::size(openers_)];
-    opener.Post([this, session, owner = peer->uid, args = std::move(args),
-                 done = std::move(done)]() mutable {
-      OpenIn(session, owner, std::move(args), std::move(done));
-    });
+    auto add = [this, session, readers = args.readers, done = std::move(done)](
+                   absl::StatusOr<OpenedModel> opened) mutable {
+      AddOpened(session, readers, std::move(opened), std::move(done));
+    };
+    OpenOptions options = {.owner = peer->uid, .files = parts_.files};
+    if (parts_.mover.errands == nullptr || !HasParked(args)) {
+      openers_[next_opener_++ % std::size(openers_)].Post(
+          [this, options, args = std::move(args),
+           add = std::move(add)]() mutable {
+            add(OpenModel(std::move(args), options, open_files_));
+          });
+      return;
+    }
+    parts_.mover.errands->Post(
+        options.owner, ErrandKind::kOpen,
+        [this, options, args = std::move(args),
+         add = std::move(add)](absl::StatusOr<ErrandRun*> run) mutable {
+          if (!run.ok()) return add(run.status());
+          options.errand = *run;
+          add(OpenModel(std::move(args), options, open_files_));
+        });
   });
 }
 
-void Engine::OpenIn(SessionId session, Uid owner, RegisterModelArgs args,
-                    Done<ModelPtr> done) {
-  const std::optional<Readers> readers = args.readers;
-  absl::StatusOr<OpenedModel> opened =
-      OpenModel(owner, std::move(args), parts_.files, open_files_);
+void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
+                       absl::StatusOr<OpenedModel> opened,
+                       Done<ModelPtr> done) {
   Post([this, session, readers, opened = std::move(opened),
         done = std::move(done)](Effects& effects) mutable {
     --opening_;

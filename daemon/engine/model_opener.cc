@@ -1,5 +1,6 @@
 #include "daemon/engine/model_opener.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,19 +9,37 @@
 #include "daemon/core/model_builder.h"
 #include "daemon/core/safetensors.h"
 #include "daemon/core/safetensors_index.h"
+#include "daemon/errand/file_errands.h"
+#include "daemon/errand/parked_file.h"
 
 namespace hoistd {
 namespace {
 
+absl::StatusOr<SourceFile> Open(OpenFile file, const OpenOptions& options) {
+  if (options.errand == nullptr || !IsParked(file.fd.get())) {
+    return SourceFile::Open(std::move(file.fd), file.name, options.files);
+  }
+  return OpenByErrand(*options.errand, options.owner, std::move(file.fd),
+                      file.name, options.files);
+}
+
+absl::StatusOr<std::string> ReadPrefix(const SourceFile& file, uint64_t offset,
+                                       uint64_t bytes,
+                                       const OpenOptions& options) {
+  if (!file.parked_for().has_value()) return file.ReadPrefix(offset, bytes);
+  return ReadPrefixByErrand(*options.errand, file, offset, bytes);
+}
+
 // The headers of one model's files, as far as they are read.
 class HeaderReader {
  public:
-  HeaderReader(Uid owner, OpenFiles& open) : owner_(owner), open_(open) {}
+  HeaderReader(const OpenOptions& options, OpenFiles& open)
+      : options_(options), open_(open) {}
 
   absl::StatusOr<ShardHeader> Read(const SourceFile& file);
 
  private:
-  const Uid owner_;
+  const OpenOptions options_;
   OpenFiles& open_;
   uint64_t bytes_ = 0;
   uint64_t tensors_ = 0;
@@ -30,7 +49,8 @@ class HeaderReader {
 absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
   const uint64_t prefix =
       std::min<uint64_t>(file.bytes(), kSafetensorsLengthBytes);
-  HOIST_ASSIGN_OR_RETURN(const std::string first, file.ReadPrefix(0, prefix));
+  HOIST_ASSIGN_OR_RETURN(const std::string first,
+                         ReadPrefix(file, 0, prefix, options_));
   HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
                          SafetensorsHeaderBytes(first, file.bytes()));
   bytes_ += bytes;
@@ -40,10 +60,10 @@ absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
         " bytes; register them as several models"));
   }
   if (bytes_ > kSmallHeaderBytes && !turn_.has_value()) {
-    turn_.emplace(open_.TakeTurn(owner_));
+    turn_.emplace(open_.TakeTurn(options_.owner));
   }
   HOIST_ASSIGN_OR_RETURN(const std::string json,
-                         file.ReadPrefix(kSafetensorsLengthBytes, bytes));
+                         ReadPrefix(file, kSafetensorsLengthBytes, bytes, options_));
   ShardHeader shard;
   shard.name = file.name();
   shard.identity = file.identity();
@@ -60,24 +80,32 @@ absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
   return shard;
 }
 
-absl::StatusOr<SafetensorsIndex> ReadIndex(OpenFile index) {
-  const std::string name = index.name;
+absl::StatusOr<SafetensorsIndex> ReadIndex(OpenFile index,
+                                           OpenOptions options) {
   // Read once and small: nothing to gain from O_DIRECT.
-  const SourceFileOptions buffered = {.mode = ReadMode::kBuffered};
+  options.files.mode = ReadMode::kBuffered;
   HOIST_ASSIGN_OR_RETURN(const SourceFile file,
-                         SourceFile::Open(std::move(index.fd), name, buffered));
+                         Open(std::move(index), options));
   if (file.bytes() > kMaxSafetensorsIndexBytes) {
     return absl::InvalidArgumentError("the index is larger than 100 MB");
   }
   HOIST_ASSIGN_OR_RETURN(const std::string json,
-                         file.ReadPrefix(0, file.bytes()));
+                         Read(file, 0, file.bytes(), options));
   return ParseSafetensorsIndex(json);
 }
 
 }  // namespace
 
-absl::StatusOr<OpenedModel> OpenModel(Uid owner, RegisterModelArgs args,
-                                      const SourceFileOptions& options,
+bool HasParked(const RegisterModelArgs& args) {
+  const auto parked = [](const OpenFile& file) {
+    return IsParked(file.fd.get());
+  };
+  return std::any_of(args.shards.begin(), args.shards.end(), parked) ||
+         (args.index.has_value() && parked(*args.index));
+}
+
+absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
+                                      const OpenOptions& options,
                                       OpenFiles& open) {
   BuildModelArgs build;
   build.name = std::move(args.name);
@@ -85,21 +113,21 @@ absl::StatusOr<OpenedModel> OpenModel(Uid owner, RegisterModelArgs args,
   build.grouping = std::move(args.grouping);
   if (args.index.has_value()) {
     const std::string name = args.index->name;
-    absl::StatusOr<SafetensorsIndex> index = ReadIndex(*std::move(args.index));
+    absl::StatusOr<SafetensorsIndex> index =
+        ReadIndex(*std::move(args.index), options);
     if (!index.ok()) return Annotate(index.status(), name);
     build.index = *std::move(index);
   }
-  HeaderReader headers(owner, open);
+  HeaderReader headers(options, open);
   std::map<std::string, std::shared_ptr<const SourceFile>> opened;
   for (OpenFile& shard : args.shards) {
     const std::string name = shard.name;
-    absl::StatusOr<SourceFile> file =
-        SourceFile::Open(std::move(shard.fd), name, options);
+    absl::StatusOr<SourceFile> file = Open(std::move(shard), options);
     if (!file.ok()) return Annotate(file.status(), name);
     absl::StatusOr<ShardHeader> header = headers.Read(*file);
     if (!header.ok()) return Annotate(header.status(), name);
     build.shards.push_back(*std::move(header));
-    if (!opened.emplace(name, open.Share(owner, *std::move(file))).second) {
+    if (!opened.emplace(name, open.Share(options.owner, *std::move(file))).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("file ", Quoted(name), " was given twice"));
     }

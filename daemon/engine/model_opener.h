@@ -9,6 +9,7 @@
 #include "daemon/core/requests.h"
 #include "daemon/core/safetensors.h"
 #include "daemon/engine/open_files.h"
+#include "daemon/errand/errand_run.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
 
@@ -19,8 +20,16 @@ struct OpenedModel {
   std::shared_ptr<const SourceFiles> files;  // As spec->files.
 };
 
+// How a model's files are opened. Parked ones need `errand`, and are read on
+// errands of `owner` from then on.
+struct OpenOptions {
+  Uid owner;
+  SourceFileOptions files;
+  ErrandRun* errand = nullptr;
+};
+
 // Reads the headers of a model's files and builds the model. Blocks on the
-// disk. Errors name the file as the caller did. The files are `owner`'s: those
+// disk. Errors name the file as the caller did. The files are the owner's: those
 // that are in `open` already are not opened twice.
 //
 // Bounds: headers of kMaxHeaderBytes and kMaxTensors tensors a model
@@ -29,9 +38,11 @@ struct OpenedModel {
 //         takes more than 1 GiB of memory meanwhile.
 inline constexpr uint64_t kMaxHeaderBytes = uint64_t{128} << 20;
 inline constexpr uint64_t kSmallHeaderBytes = uint64_t{4} << 20;
-absl::StatusOr<OpenedModel> OpenModel(Uid owner, RegisterModelArgs args,
-                                      const SourceFileOptions& options,
+absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
+                                      const OpenOptions& options,
                                       OpenFiles& open);
+// Whether that needs an errand.
+bool HasParked(const RegisterModelArgs& args);
 
 }  // namespace hoistd
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/errand/file_errands.h"
 #include "daemon/mover/content_hash.h"
 #include "daemon/mover/image_copy.h"
 #include "daemon/mover/read_plan.h"
@@ -49,6 +53,45 @@ class GroupRead {
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };
 
+std::optional<Uid> ParkedFor(const SourceFiles& files) {
+  for (const SourceFile& file : files) {
+    if (file.parked_for().has_value()) return file.parked_for();
+  }
+  return std::nullopt;
+}
+
+// Reads a group of which some file is parked, on a thread that may wait.
+absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
+                       std::vector<PlannedRead> reads) {
+  std::map<uint32_t, std::vector<ReadRequest>> of_file;
+  for (PlannedRead& read : reads) {
+    ReadRequest request;
+    request.offset = read.offset;
+    request.into = std::move(read.into);
+    of_file[read.file].push_back(std::move(request));
+  }
+  for (auto& [index, requests] : of_file) {
+    const SourceFile& file = files[index];
+    if (file.parked_for().has_value()) {
+      HOIST_RETURN_IF_ERROR(ReadByErrand(run, file, std::move(requests)));
+      continue;
+    }
+    for (ReadRequest& request : requests) {
+      request.file = file.io();
+      absl::Notification over;
+      absl::Status status;
+      io.Read(std::move(request), [&](absl::Status s) {
+        status = std::move(s);
+        over.Notify();
+      });
+      over.WaitForNotification();
+      HOIST_RETURN_IF_ERROR(status);
+    }
+    HOIST_RETURN_IF_ERROR(file.CheckUnchanged());
+  }
+  return absl::OkStatus();
+}
+
 // Enough to copy at a good part of the memory's rate; the other CPUs are the
 // workers'.
 int CopyThreads() {
@@ -78,7 +121,15 @@ void Mover::DropFiles(ModelId model) { files_.erase(model); }
 
 Road& Mover::RoadOf(const Transfer& transfer) {
   switch (transfer.kind) {
-    case TransferKind::kReadFile:
+    case TransferKind::kReadFile: {
+      // One owner's hanging reads must not be in others' way.
+      const std::optional<Uid> owner =
+          ParkedFor(*files_.at(transfer.key.model));
+      if (!owner.has_value()) return reads_;
+      constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
+      constexpr int kWidth = static_cast<int>(Errands::kWidth[kRead]);
+      return parked_reads_.try_emplace(*owner, kWidth).first->second;
+    }
     case TransferKind::kReadSpill:
       return reads_;
     case TransferKind::kReceive:
@@ -116,6 +167,7 @@ void Mover::Finished(TransferId id) {
   road_of_.erase(found);
   road.Finished();
   while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
+  std::erase_if(parked_reads_, [](const auto& of) { return of.second.idle(); });
 }
 
 void Mover::Run(Transfer transfer) {
@@ -147,6 +199,9 @@ std::span<std::byte> Mover::HostOf(const Transfer& transfer) const {
 void Mover::ReadFiles(const Transfer& transfer) {
   const auto files = files_.find(transfer.key.model);
   HOIST_CHECK(files != files_.end());
+  if (const std::optional<Uid> owner = ParkedFor(*files->second)) {
+    return ReadParked(transfer, *owner);
+  }
   const std::span<std::byte> image = HostOf(transfer);
   ZeroPadding(*transfer.group, image);
   std::vector<PlannedRead> reads = PlanReads(*transfer.group, image);
@@ -162,6 +217,22 @@ void Mover::ReadFiles(const Transfer& transfer) {
     parts_.io->Read(std::move(request),
                     [group](absl::Status s) { group->Done(std::move(s)); });
   }
+}
+
+void Mover::ReadParked(const Transfer& transfer, Uid owner) {
+  HOIST_CHECK(parts_.errands != nullptr);
+  parts_.errands->Post(
+      owner, ErrandKind::kRead,
+      [this, id = transfer.id, group = transfer.group, image = HostOf(transfer),
+       files = files_.at(transfer.key.model)](absl::StatusOr<ErrandRun*> run) {
+        absl::Status status = run.status();
+        if (run.ok()) {
+          ZeroPadding(*group, image);
+          status =
+              ReadGroup(**run, *parts_.io, *files, PlanReads(*group, image));
+        }
+        Report(id, std::move(status));
+      });
 }
 
 void Mover::ReadSpill(const Transfer& transfer) {

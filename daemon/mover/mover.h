@@ -19,6 +19,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/io_engine.h"
 #include "daemon/core/transfer.h"
+#include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
 #include "daemon/link/link.h"
 #include "daemon/mover/road.h"
@@ -34,6 +35,7 @@ using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 struct MoverParts {
   std::span<std::byte> host;  // The host pool.
   IoEngine* io = nullptr;
+  Errands* errands = nullptr;   // nullptr: no file is parked.
   SpillStore* store = nullptr;  // nullptr: nothing spills.
   std::vector<Link*> links;     // One a device.
 };
@@ -41,9 +43,10 @@ struct MoverParts {
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
 //           a transfer, from any thread, and must not block.
 // Owns:     the models' files. Borrows the parts.
-// Bounds:   kReadsUnderWay groups from disk, kImagesUnderWay images to clients,
-//           as many from clients as there are threads for them; what goes to a
-//           device its link bounds.
+// Bounds:   kReadsUnderWay groups from disk; of files that may hang as many of
+//           each owner as errands read at once; kImagesUnderWay images to
+//           clients, as many from clients as there are threads for them; what
+//           goes to a device its link bounds.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
@@ -72,6 +75,7 @@ class Mover {
   Road& RoadOf(const Transfer& transfer);
   void Run(Transfer transfer);
   void ReadFiles(const Transfer& transfer);
+  void ReadParked(const Transfer& transfer, Uid owner);
   void ReadSpill(const Transfer& transfer);
   void Receive(const Transfer& transfer);
   void Spill(const Transfer& transfer);
@@ -84,6 +88,7 @@ class Mover {
   OnDone on_done_;
   absl::flat_hash_map<ModelId, std::shared_ptr<const SourceFiles>> files_;
   Road reads_;
+  std::map<Uid, Road> parked_reads_;  // By owner; those that are not idle.
   Road spills_;
   Road receives_;
   Road images_;

@@ -24,6 +24,9 @@ class Road {
   std::optional<Transfer> Next();
   // One that was under way is over.
   void Finished();
+  bool idle() const {
+    return under_way_ == 0 && urgent_.empty() && others_.empty();
+  }
 
  private:
   const int width_;

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/errand/errands.h"
 #include "daemon/rpc/audit.h"
 #include "daemon/rpc/call_counts.h"
 #include "daemon/rpc/work_queue.h"
@@ -26,7 +27,8 @@ namespace hoistd {
 struct CallEnv {
   explicit CallEnv(EngineApi& the_engine) : engine(the_engine) {}
 
-  EngineApi& engine;  // Outlives its callbacks.
+  EngineApi& engine;           // Outlives its callbacks.
+  Errands* errands = nullptr;  // As RpcOptions says.
   WorkQueue queue{2};
   // Whose connection it is; Connections::Find.
   FindPeer find_peer;

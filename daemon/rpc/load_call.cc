@@ -3,14 +3,13 @@
 #include <utility>
 
 #include "daemon/convert/types_convert.h"
-#include "daemon/rpc/model_path.h"
+#include "daemon/rpc/open_path.h"
 
 namespace hoistd {
 
 std::shared_ptr<LoadCall> LoadCall::Start(std::shared_ptr<CallEnv> env,
                                           absl::StatusOr<AdminAct> act,
                                           absl::StatusOr<LoadWish> wish) {
-  WorkQueue& queue = env->queue;
   const absl::Status allowed = act.status();
   std::optional<AdminAct> allowed_act;
   if (act.ok()) allowed_act = *std::move(act);
@@ -22,9 +21,7 @@ std::shared_ptr<LoadCall> LoadCall::Start(std::shared_ptr<CallEnv> env,
   } else if (!wish.ok()) {
     self->Fail(wish.status());
   } else {
-    queue.Post([self, wish = *std::move(wish)]() mutable {
-      Open(std::move(self), std::move(wish));
-    });
+    Open(self, *std::move(wish));
   }
   return self;
 }
@@ -35,17 +32,22 @@ void LoadCall::Fail(const absl::Status& why) {
 }
 
 void LoadCall::Open(std::shared_ptr<LoadCall> self, LoadWish wish) {
-  absl::StatusOr<ModelFiles> files =
-      OpenModelPath(self->env_->model_roots, wish.path);
-  if (!files.ok()) return self->Fail(files.status());
-  RegisterModelArgs args;
-  args.name = wish.name.empty() ? files->name : wish.name;
-  args.shards = std::move(files->shards);
-  args.index = std::move(files->index);
-  args.joined = std::move(wish.joined);
-  args.grouping = std::move(wish.grouping);
-  args.readers = wish.readers;
-  Register(std::move(self), wish.to, std::move(args));
+  CallEnv& env = *self->env_;
+  const Uid user = self->act_->who().uid;
+  std::string path = wish.path;
+  OpenPath(env, user, std::move(path),
+           [self = std::move(self),
+            wish = std::move(wish)](absl::StatusOr<ModelFiles> files) mutable {
+             if (!files.ok()) return self->Fail(files.status());
+             RegisterModelArgs args;
+             args.name = wish.name.empty() ? files->name : wish.name;
+             args.shards = std::move(files->shards);
+             args.index = std::move(files->index);
+             args.joined = std::move(wish.joined);
+             args.grouping = std::move(wish.grouping);
+             args.readers = wish.readers;
+             Register(std::move(self), wish.to, std::move(args));
+           });
 }
 
 void LoadCall::Register(std::shared_ptr<LoadCall> self, TierAt to,

@@ -35,7 +35,7 @@ class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
   LoadCall(std::shared_ptr<CallEnv> env, std::optional<AdminAct> act)
       : env_(std::move(env)), act_(std::move(act)) {}
 
-  // On a work thread, then the engine's.
+  // On an errand's thread, or a work thread; then the engine's.
   static void Open(std::shared_ptr<LoadCall> self, LoadWish wish);
   static void Register(std::shared_ptr<LoadCall> self, TierAt to,
                        RegisterModelArgs args);

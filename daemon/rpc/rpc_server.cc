@@ -111,6 +111,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
       Connections::Create(std::move(socket), admin_group, options.connections,
                           options.tenant));
   auto env = std::make_shared<CallEnv>(engine);
+  env->errands = options.errands;
   env->model_roots = std::move(options.model_roots);
   env->admin_group = std::move(options.admin_group);
   env->max_publish_bytes = options.max_publish_bytes;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/errand/errands.h"
 #include "daemon/rpc/connections.h"
 
 namespace hoistd {
@@ -23,6 +24,9 @@ struct RpcOptions {
   std::string group;           // Of the socket; "": as it comes.
   std::string admin_group;     // "": root and our own uid only.
   std::vector<std::string> model_roots;
+  // Open paths below the roots; until Shutdown. nullptr: the work threads do,
+  // and wait for what hangs.
+  Errands* errands = nullptr;
   RpcLimits connections;
   // Of images being received over Worker.Publish, all together. A larger one
   // than the host pool could not be kept anyway.

@@ -8,7 +8,7 @@
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/core/model.h"
-#include "daemon/rpc/model_path.h"
+#include "daemon/rpc/open_path.h"
 #include "daemon/rpc/publish_call.h"
 #include "daemon/rpc/stage_call.h"
 #include "daemon/rpc/unary_call.h"
@@ -195,14 +195,16 @@ Reactor* WorkerService::RegisterModel(
     Describe(env_, *std::move(peer), args->name, call);
     return call.get();
   }
-  env_->queue.Post([env = env_, call, peer = *std::move(peer),
-                    args = *std::move(args), path = request->path()]() mutable {
-    absl::StatusOr<ModelFiles> files = OpenModelPath(env->model_roots, path);
-    if (!files.ok()) return call->Fail(files.status());
-    args.shards = std::move(files->shards);
-    args.index = std::move(files->index);
-    Register(std::move(env), std::move(peer), std::move(args), std::move(call));
-  });
+  const Uid user = peer->uid;
+  OpenPath(*env_, user, request->path(),
+           [env = env_, call, peer = *std::move(peer),
+            args = *std::move(args)](absl::StatusOr<ModelFiles> files) mutable {
+             if (!files.ok()) return call->Fail(files.status());
+             args.shards = std::move(files->shards);
+             args.index = std::move(files->index);
+             Register(std::move(env), std::move(peer), std::move(args),
+                      std::move(call));
+           });
   return call.get();
 }
 

@@ -65,6 +65,29 @@ absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
   return std::move(packet).value();
 }
 
+// Without room for descriptors the kernel says that there were some, and drops
+// them without asking their file system.
+bool Connection::NextBringsFds() const {
+  char byte;
+  iovec part = {&byte, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const ssize_t n = recvmsg(socket_.get(), &message, MSG_PEEK | MSG_DONTWAIT);
+  return n >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+std::optional<std::string> Connection::ReceiveBody() {
+  std::string packet(hoist::kMaxPacket, '\0');
+  const ssize_t n =
+      recv(socket_.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+  if (n <= static_cast<ssize_t>(sizeof(hoist::FrameHeader))) {
+    return std::nullopt;
+  }
+  return packet.substr(sizeof(hoist::FrameHeader),
+                       static_cast<size_t>(n) - sizeof(hoist::FrameHeader));
+}
+
 size_t Connection::CostOf(const Outbound& message) {
   return message.body.size() + kMessageOverhead;
 }
@@ -113,7 +136,8 @@ void Connection::HangUp(Outbound last) {
   // sender's buffer bounds how much that can be.
   shutdown(socket_.get(), SHUT_RDWR);
   char byte;
-  while (recv(socket_.get(), &byte, 1, MSG_DONTWAIT) > 0) {
+  while (!(keeps_fds_ && NextBringsFds()) &&
+         recv(socket_.get(), &byte, 1, MSG_DONTWAIT) > 0) {
   }
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -58,6 +59,12 @@ class Connection {
   // a memfd stays there.
   absl::StatusOr<std::optional<hoist::Packet>> Receive(uint64_t max_body);
 
+  // Whether the next message has descriptors with it. Takes none of them.
+  bool NextBringsFds() const;
+  // As Receive, but the message's descriptors are dropped, unseen.
+  // nullopt: there is none, or it lies in one of the descriptors.
+  std::optional<std::string> ReceiveBody();
+
   // Sends in order, as much as fits; the rest waits for Flush.
   // ResourceExhausted: the client does not read.
   absl::Status Send(Outbound message);
@@ -78,6 +85,8 @@ class Connection {
   // Sends `last` if there is room and hangs up, so that a client which is still
   // sending gets to read it.
   void HangUp(Outbound last);
+  // HangUp leaves messages with descriptors unread, and all behind them.
+  void KeepFds() { keeps_fds_ = true; }
 
   // ResourceExhausted: too many requests of this session or this uid, or
   // descriptors with them, wait for their replies. Else the request counts
@@ -108,6 +117,7 @@ class Connection {
   std::shared_ptr<void> taking_in_;
   std::deque<Outbound> queue_;
   size_t queued_fds_ = 0;
+  bool keeps_fds_ = false;
   Load load_;
   const std::shared_ptr<Load> of_uid_;  // Its connections', this one's too.
 };

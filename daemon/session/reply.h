@@ -15,6 +15,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
+#include "hoist/shared/packet_socket.h"
 #include "hoist/shared/unique_fd.h"
 #include "hoist/shared/wire.h"
 
@@ -52,6 +53,12 @@ struct OwnedPlan {
 };
 absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened);
 
+// A message that was received elsewhere, for its descriptors' sake.
+struct TakenIn {
+  absl::Status refused;  // Not OK: nobody receives for this user now.
+  absl::StatusOr<std::optional<hoist::Packet>> packet;
+};
+
 struct Reply {
   Ticket ticket;
   absl::Status status;
@@ -61,6 +68,8 @@ struct Reply {
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
   std::optional<SlabAsk> ask;  // Answers nothing: hoistd asks.
+  // Or nothing is answered, and this message is to be served.
+  std::unique_ptr<TakenIn> taken_in;
   // The session cannot go on after it: client and engine would no longer agree
   // on which slabs the client has.
   bool fatal = false;

@@ -1,6 +1,9 @@
 #include "daemon/session/session_loop.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/errand/receive_errand.h"
 #include "daemon/session/large_request.h"
 #include "daemon/session/peer_process.h"
 #include "hoist/v1/session.pb.h"
@@ -93,12 +97,12 @@ absl::Status SessionLoop::Start() {
 }
 
 void SessionLoop::Stop() {
-  stopping_ = true;
+  *stopping_ = true;
   mailbox_->Wake();
 }
 
 void SessionLoop::Run() {
-  while (!stopping_) {
+  while (!*stopping_) {
     const bool paused = !accepting_;
     for (const epoll_event& event : poller_.Wait(WaitMs())) {
       OnEvent(event.data.u64, event.events);
@@ -195,6 +199,7 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
     connection->HangUp(EncodeError(0, status));
     return;
   }
+  if (options_.errands != nullptr) connection->KeepFds();
   connections_.emplace(id, std::move(connection));
   silent_.emplace(id, Now());
 }
@@ -284,6 +289,10 @@ absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
 
 absl::Status SessionLoop::ReceiveSome(Connection& connection) {
   for (int i = 0; i < kPacketsPerTurn && !connection.held_back(); ++i) {
+    if (options_.errands != nullptr && connection.NextBringsFds()) {
+      HOIST_RETURN_IF_ERROR(ReceiveElsewhere(connection));
+      continue;
+    }
     absl::StatusOr<std::optional<hoist::Packet>> packet =
         connection.Receive(options_.max_request_bytes);
     if (!packet.ok()) {
@@ -296,6 +305,59 @@ absl::Status SessionLoop::ReceiveSome(Connection& connection) {
     HOIST_RETURN_IF_ERROR(OnPacket(connection, **std::move(packet)));
   }
   return absl::OkStatus();
+}
+
+absl::Status SessionLoop::ReceiveElsewhere(Connection& connection) {
+  if (connection.phase() != Connection::Phase::kOpen) {
+    const absl::Status early = absl::InvalidArgumentError(
+        "OpenSession takes no descriptors; requests that do come after its "
+        "reply");
+    connection.HangUp(EncodeError(0, early));
+    return early;
+  }
+  hoist::UniqueFd socket(fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
+  if (!socket.valid()) {
+    return RefuseNext(connection, ErrnoToStatus(errno, "receive descriptors"));
+  }
+  connection.BeginTakingIn(std::make_shared<bool>());
+  options_.errands->Post(
+      connection.peer().uid, ErrandKind::kReceive,
+      [mailbox = mailbox_, id = connection.id(), socket = std::move(socket),
+       max_body = options_.max_request_bytes](absl::StatusOr<ErrandRun*> run) {
+        Reply reply;
+        reply.ticket.connection = id;
+        reply.taken_in = std::make_unique<TakenIn>();
+        reply.taken_in->refused = run.status();
+        if (run.ok()) {
+          reply.taken_in->packet =
+              ReceiveByErrand(**run, socket.get(), max_body);
+        }
+        mailbox->Post(std::move(reply));
+      });
+  return Rearm(connection);
+}
+
+absl::Status SessionLoop::TakeIn(Connection& connection, TakenIn taken) {
+  connection.EndTakingIn();
+  HOIST_RETURN_IF_ERROR(Rearm(connection));
+  if (!taken.refused.ok()) return RefuseNext(connection, taken.refused);
+  if (!taken.packet.ok()) {
+    connection.HangUp(EncodeError(0, taken.packet.status()));
+    return taken.packet.status();
+  }
+  if (!taken.packet->has_value()) return absl::OkStatus();
+  return OnPacket(connection, **std::move(taken.packet));
+}
+
+absl::Status SessionLoop::RefuseNext(Connection& connection,
+                                     const absl::Status& why) {
+  const std::optional<std::string> body = connection.ReceiveBody();
+  hoist::v1::ClientMessage message;
+  if (body.has_value() && message.ParseFromString(*body)) {
+    return Send(connection, EncodeError(message.request_id(), why));
+  }
+  connection.HangUp(EncodeError(0, why));
+  return why;
 }
 
 absl::Status SessionLoop::OnPacket(Connection& connection,
@@ -411,6 +473,10 @@ void SessionLoop::Deliver(Reply reply) {
     return;
   }
   Connection& connection = *found->second;
+  if (reply.taken_in != nullptr) {
+    absl::Status s = TakeIn(connection, std::move(*reply.taken_in));
+    return s.ok() ? void() : Close(id, s);
+  }
   if (reply.read_on) {
     connection.EndTakingIn();
     if (absl::Status s = Rearm(connection); !s.ok()) return Close(id, s);
@@ -447,11 +513,27 @@ absl::Status SessionLoop::DeliverOpened(Connection& connection,
                                        options_.instance_id));
 }
 
+// What it has not read of the client goes with a connection, and may take its
+// time. At hoistd's end it is left to the kernel, which then waits for nothing.
+void SessionLoop::DropElsewhere(const Connection& connection) {
+  hoist::UniqueFd socket(fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
+  options_.errands->Post(
+      connection.peer().uid, ErrandKind::kReceive,
+      [socket = std::move(socket),
+       stopping = stopping_](absl::StatusOr<ErrandRun*> run) mutable {
+        if (run.ok() && DropByErrand(**run, socket.get()).ok()) return;
+        if (*stopping) static_cast<void>(socket.release());
+      });
+}
+
 void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
   const auto found = connections_.find(id);
   const std::unique_ptr<Connection> connection = std::move(found->second);
   connections_.erase(found);
   silent_.erase(id);
+  if (options_.errands != nullptr && connection->NextBringsFds()) {
+    DropElsewhere(*connection);
+  }
   const std::string reason = absl::CHexEscape(std::string(why.message()));
   switch (connection->phase()) {
     case Connection::Phase::kNew:

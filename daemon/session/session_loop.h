@@ -60,6 +60,11 @@ class SessionLoop {
   // An error is why the connection must end.
   absl::Status Serve(Connection& connection, uint32_t events);
   absl::Status ReceiveSome(Connection& connection);
+  // Has an errand receive the next message; TakeIn gets it.
+  absl::Status ReceiveElsewhere(Connection& connection);
+  absl::Status TakeIn(Connection& connection, TakenIn taken);
+  // Drops its descriptors, and tells the client why.
+  absl::Status RefuseNext(Connection& connection, const absl::Status& why);
   absl::Status OnPacket(Connection& connection, hoist::Packet packet);
   absl::Status OnLargePacket(Connection& connection, hoist::Packet packet);
   // OK: the engine will answer. Else the client is told, and may go on.
@@ -74,6 +79,7 @@ class SessionLoop {
   void Deliver(Reply reply);
   absl::Status DeliverOpened(Connection& connection, const Reply& reply);
 
+  void DropElsewhere(const Connection& connection);
   void Close(ConnectionId id, const absl::Status& why);
   void CloseAll();
 
@@ -81,7 +87,9 @@ class SessionLoop {
   EngineApi& engine_;
   const std::shared_ptr<Mailbox> mailbox_;
   const MonotonicClock machine_clock_;
-  std::atomic<bool> stopping_ = false;
+  // What drops connections may outlast this object.
+  const std::shared_ptr<std::atomic<bool>> stopping_ =
+      std::make_shared<std::atomic<bool>>(false);
 
   Acceptor acceptor_;
   Poller poller_;

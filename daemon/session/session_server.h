@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/errand/errands.h"
 #include "daemon/session/connection.h"
 #include "daemon/session/listening_socket.h"
 #include "daemon/session/reply.h"
@@ -45,6 +46,9 @@ struct SessionServerOptions {
   size_t max_request_bytes = size_t{16} << 20;
   SilentLimits silent;
   ConnectionLimits connection;
+  // Receives what comes with descriptors, since even to close one may hang.
+  // nullptr: they are taken as they come, of clients that can be trusted.
+  Errands* errands = nullptr;
   const Clock* clock = nullptr;  // For `silent`; nullptr: the machine's.
   InstanceId instance_id = {};   // As NewInstanceId gives.
 };
@@ -62,7 +66,8 @@ InstanceId NewInstanceId();
 // Threads:  thread-safe. One thread of its own does everything: accepts,
 //           receives, decodes, calls the engine, sends. It never blocks on a
 //           client or the engine.
-// Owns:     the sockets and that thread. Borrows the engine, which must outlive
+// Owns:     the sockets and that thread. Borrows the errands, and the engine,
+// which must outlive
 //           this object; callbacks it still holds after Shutdown are harmless.
 // Bounds:   `max_sessions`; connections without a session by `silent`: beyond
 //           it the oldest goes, of whoever has most of them. What a client asks

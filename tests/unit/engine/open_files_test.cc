@@ -96,22 +96,22 @@ RegisterModelArgs Shards(const TempDir& dir, int count, size_t padding) {
 TEST(OpenModel, HeadersOfAModelAreBoundedTogether) {
   const TempDir dir;
   OpenFiles files;
-  EXPECT_THAT(OpenModel(kAda, Shards(dir, 2, 70'000'000), {}, files),
+  EXPECT_THAT(OpenModel(Shards(dir, 2, 70'000'000), {.owner = kAda}, files),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("as several models")));
   // The turn was given back.
-  ASSERT_OK(OpenModel(kAda, Shards(dir, 1, kSmallHeaderBytes), {}, files));
+  ASSERT_OK(OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kAda}, files));
 }
 
 TEST(OpenModel, ALargeHeaderWaitsForItsOwnersTurnAlone) {
   const TempDir dir;
   OpenFiles files;
   auto turn = std::make_unique<OpenFiles::Turn>(files.TakeTurn(kAda));
-  ASSERT_OK(OpenModel(kBob, Shards(dir, 1, kSmallHeaderBytes), {}, files));
-  ASSERT_OK(OpenModel(kAda, Shards(dir, 1, 0), {}, files));
+  ASSERT_OK(OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kBob}, files));
+  ASSERT_OK(OpenModel(Shards(dir, 1, 0), {.owner = kAda}, files));
   std::atomic<bool> given = false;
   std::thread waits([&, args = Shards(dir, 1, kSmallHeaderBytes)]() mutable {
-    EXPECT_OK(OpenModel(kAda, std::move(args), {}, files));
+    EXPECT_OK(OpenModel(std::move(args), {.owner = kAda}, files));
     EXPECT_TRUE(given);
   });
   given = true;
