@@ -196,7 +196,7 @@ QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
   };
   QuotaOptions options;
   options.each = fill(all.quota, /*trusted=*/false);
-  options.trusted = {Uid(0), Uid(geteuid())};
+  options.trusted = {User(0), User(geteuid())};
   options.of_trusted = fill(all.quota, /*trusted=*/true);
   for (const TenantConfig& tenant : all.tenants) {
     options.of_tenants[*User::Tenant(tenant.name)] =

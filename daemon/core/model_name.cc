@@ -99,12 +99,12 @@ absl::Status ValidateTensorName(absl::string_view name) {
   return ValidateText("a tensor", name, kLongestTensorName, true);
 }
 
-std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text) {
-  constexpr Uid kRoot = Uid(0);
+std::vector<OwnedName> MeantBy(User asker, absl::string_view text) {
+  constexpr User kRoot = User(0);
   if (const size_t prefix = OwnerPrefix(text); prefix > 0) {
     uint32_t owner = 0;
     if (!absl::SimpleAtoi(text.substr(0, prefix - 1), &owner)) return {};
-    return {{Uid(owner), std::string(text.substr(prefix))}};
+    return {{User(owner), std::string(text.substr(prefix))}};
   }
   std::vector<OwnedName> meant = {{asker, std::string(text)}};
   if (asker != kRoot) meant.push_back({kRoot, std::string(text)});

@@ -32,7 +32,7 @@ absl::Status ValidateTensorName(absl::string_view name);
 
 // A user's model. A user has one of a name.
 struct OwnedName {
-  Uid owner;
+  User owner;
   std::string name;
 
   auto operator<=>(const OwnedName&) const = default;
@@ -42,7 +42,7 @@ struct OwnedName {
 // may be for `asker`, best first. "1000:llama" is user 1000's; "llama" is one's
 // own, or else root's; never anybody else's, who could give it other weights.
 // "a:llama" may be called so by oneself or root, and else is tenant a's.
-std::vector<OwnedName> MeantBy(Uid asker, absl::string_view text);
+std::vector<OwnedName> MeantBy(User asker, absl::string_view text);
 // "1000:llama", or "a:llama" of tenant a.
 std::string ToString(const OwnedName& model);
 

@@ -69,7 +69,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   });
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
-  const Uid uid = found->second.args.peer.uid;
+  const User uid = found->second.args.peer.uid;
   // Of stages that were waiting.
   for (const auto& [ref, count] : found->second.claims) {
     quota_.Unuse(uid, ref);

@@ -139,7 +139,7 @@ class Node {
                                     std::optional<Readers> readers,
                                     Effects& effects);
   // A spilled group, found in the store at start-up.
-  absl::Status Restore(const std::string& model, Uid owner, Readers readers,
+  absl::Status Restore(const std::string& model, User owner, Readers readers,
                        std::shared_ptr<const Group> group,
                        const Content& content, SpillId spill);
   // Receives a group's image; the reply carries the model.
@@ -220,7 +220,7 @@ class Node {
   uint64_t held_bytes() const;
   // Of the host, what the user's plans hold and what they published that is
   // nowhere else; what is both counts once.
-  uint64_t HostBytesOf(Uid uid) const;
+  uint64_t HostBytesOf(User uid) const;
   // What this plan may hold of the host in all, now: beside what others hold,
   // and within what its user may. A need that is urgent is held beyond that,
   // since the plan could not go on.
@@ -247,7 +247,7 @@ class Node {
   NodeSnapshot Snapshot(absl::Time now) const;
   const QuotaBook& quota() const { return quota_; }
   // What `quota` must say, counted anew from all that is there.
-  std::map<Uid, Holdings> CountHoldings() const;
+  std::map<User, Holdings> CountHoldings() const;
   // That the books agree with each other; what does not is our bug. For tests:
   // looks at everything.
   void CheckBooks() const;
@@ -298,7 +298,7 @@ class Node {
     RequestId request;
     SessionId session;
     std::string model;
-    Uid owner;
+    User owner;
     Readers readers = Readers::kOwner;
     std::shared_ptr<const Group> group;
     std::shared_ptr<hoist::UniqueFd> memfd;
@@ -313,7 +313,7 @@ class Node {
   // A plan whose ring has no space yet.
   struct PendingPlan {
     SessionId session;
-    Uid uid;
+    User uid;
     PlanGrant grant;  // But for the ring's place and the slabs.
     absl::Time deadline;
     bool no_wait = false;
@@ -322,7 +322,7 @@ class Node {
   };
   struct PlanEntry {
     SessionId session;
-    Uid uid;  // The session may be gone before the plan is.
+    User uid;  // The session may be gone before the plan is.
     PlanGrant grant;
     OwnerId ring_owner;          // If it has a ring.
     bool given = false;          // The session was given the ring's slabs.
@@ -384,7 +384,7 @@ class Node {
   absl::Status AskForRoom(DeviceIndex device, const Want& want,
                           KeepValueFn worth, absl::Time now, Effects& effects);
   void LookAtAsks(absl::Time now, Effects& effects);
-  uint64_t KeptBytes(DeviceIndex device, std::optional<Uid> uid) const;
+  uint64_t KeptBytes(DeviceIndex device, std::optional<User> uid) const;
   absl::Status CheckOpen(SessionId session, DeviceIndex device,
                          const std::vector<SlabSpec>& used, absl::Time now,
                          Effects& effects);
@@ -406,30 +406,30 @@ class Node {
                          const PlanGrant& grant) const;
   uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
                      std::optional<ModelId> but) const;
-  std::set<CopyRef> UserCopies(Uid uid, DeviceIndex device,
+  std::set<CopyRef> UserCopies(User uid, DeviceIndex device,
                                std::optional<PlanId> except) const;
-  uint64_t UserRingBytes(Uid uid, DeviceIndex device,
+  uint64_t UserRingBytes(User uid, DeviceIndex device,
                          std::optional<PlanId> except) const;
-  uint64_t HostRoom(Uid uid) const;
-  void ChargePlan(Uid uid, const PlanGrant& grant);
+  uint64_t HostRoom(User uid) const;
+  void ChargePlan(User uid, const PlanGrant& grant);
   // Ended: its residents are nobody's promise any more.
-  void UnchargeResidents(Uid uid, const PlanGrant& grant);
+  void UnchargeResidents(User uid, const PlanGrant& grant);
   // Gone.
-  void UnchargePlan(Uid uid, const PlanGrant& grant);
+  void UnchargePlan(User uid, const PlanGrant& grant);
   absl::Status MakeRoomToPublish(Incoming& incoming, absl::Time now,
                                  Effects& effects);
   bool Unsaved(const GroupEntry& group) const;
 
   // node_models.cc
-  ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
+  ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, User owner,
                      Readers readers);
   ModelEntry& Enlist(ModelPtr model);
   void Grow(ModelEntry& entry, ModelPtr model);
   void Delist(ModelId id);
   // nullptr: this user has none of that name.
-  ModelEntry* Named(Uid owner, const std::string& name);
+  ModelEntry* Named(User owner, const std::string& name);
   // nullptr: none of this content that the user may share.
-  ModelPtr Shared(Uid asker, const Content& content, bool published) const;
+  ModelPtr Shared(User asker, const Content& content, bool published) const;
   static bool MayRead(const Peer& peer, const Model& model);
   // FailedPrecondition: another user's, and users share no device memory.
   absl::Status CheckShares(const Peer& peer, const Model& model) const;

@@ -45,7 +45,7 @@ uint64_t* Node::ShareOf(const CopyRef& ref, const Copy& copy, const Peer* asker,
 }
 
 Node::Shares Node::SharesOf(TierAt at, const Peer* asker) const {
-  const auto known = [&](Uid uid) {
+  const auto known = [&](User uid) {
     return SeesAll(asker) || uid == asker->uid;
   };
   Shares shares;
@@ -132,11 +132,11 @@ std::string Node::KeptText(DeviceIndex device, const Peer* asker) const {
             " is held open by idle workers that do not answer");
     return text;
   }
-  std::set<Uid> uids;
+  std::set<User> uids;
   for (const auto& [id, session] : sessions_) {
     uids.insert(session.args.peer.uid);
   }
-  for (const Uid uid : uids) {
+  for (const User uid : uids) {
     AddPart(text, KeptBytes(device, uid),
             absl::StrCat(" is held open by idle workers of uid ", uid.number(),
                          " that do not answer"));
@@ -170,7 +170,7 @@ std::string Node::DeviceTaken(DeviceIndex device, SessionId session,
 absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
   const ModelId id = entry.model->id;
   const std::string& name = entry.model->spec->name;
-  const auto by = [&](SessionId session, Uid uid) {
+  const auto by = [&](SessionId session, User uid) {
     if (SeesAll(asker) || uid == asker->uid) {
       return absl::StrCat("session ", session.number());
     }

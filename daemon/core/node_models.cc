@@ -41,7 +41,7 @@ absl::Status NoModel(absl::string_view name) {
 
 }  // namespace
 
-ModelPtr Node::MakeModel(std::shared_ptr<const ModelSpec> spec, Uid owner,
+ModelPtr Node::MakeModel(std::shared_ptr<const ModelSpec> spec, User owner,
                          Readers readers) {
   quota_.Add(owner, Quota::kModels, 1);
   quota_.Add(owner, Quota::kHeaderBytes, spec->book_bytes);
@@ -71,18 +71,19 @@ absl::Status Node::CheckShares(const Peer& peer, const Model& model) const {
       "other"));
 }
 
-ModelEntry* Node::Named(Uid owner, const std::string& name) {
+ModelEntry* Node::Named(User owner, const std::string& name) {
   const auto found = named_.find({owner, name});
   return found == named_.end() ? nullptr : copies_.FindModel(found->second);
 }
 
-ModelPtr Node::Shared(Uid asker, const Content& content, bool published) const {
+ModelPtr Node::Shared(User asker, const Content& content,
+                      bool published) const {
   const auto same = by_content_.find(content);
   if (same == by_content_.end()) return nullptr;
   ModelPtr best;
   // Smaller is better: one's own, root's, another's.
   const auto rank = [&](const Model& model) {
-    return model.owner == asker ? 0 : model.owner == Uid(0) ? 1 : 2;
+    return model.owner == asker ? 0 : model.owner == User(0) ? 1 : 2;
   };
   for (const ModelId id : same->second) {
     const ModelPtr& model = copies_.FindModel(id)->model;
@@ -162,7 +163,7 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
   return entry.model;
 }
 
-absl::Status Node::Restore(const std::string& name, Uid owner, Readers readers,
+absl::Status Node::Restore(const std::string& name, User owner, Readers readers,
                            std::shared_ptr<const Group> group,
                            const Content& content, SpillId spill) {
   ModelEntry* entry = Named(owner, name);
@@ -429,7 +430,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
                        Effects& effects) {
   ModelEntry* entry = copies_.FindModel(id);
   const std::string name = entry->model->spec->name;
-  const Uid owner = entry->model->owner;
+  const User owner = entry->model->owner;
   const std::shared_ptr<const ModelSpec> spec = entry->model->spec;
   quota_.Remove(owner, Quota::kModels, 1);
   quota_.Remove(owner, Quota::kHeaderBytes, spec->book_bytes);

@@ -20,7 +20,7 @@ CopyRef ResidentOf(const PlanGrant& grant, const PlannedGroup& group) {
 
 absl::Status Node::CheckDeviceQuota(SessionId session,
                                     const CopyRef& copy) const {
-  const Uid uid = sessions_.at(session).args.peer.uid;
+  const User uid = sessions_.at(session).args.peer.uid;
   if (quota_.Uses(uid, copy)) return absl::OkStatus();
   return quota_.CheckDevice(uid, copy.place.at.device,
                             SpaceOf(*copies_.FindGroup(copy.key)->group));
@@ -28,7 +28,7 @@ absl::Status Node::CheckDeviceQuota(SessionId session,
 
 // Copies that the user's sessions lease, wait for, or were promised; what only
 // `except` needs, which is about to go, is left out.
-std::set<CopyRef> Node::UserCopies(Uid uid, DeviceIndex device,
+std::set<CopyRef> Node::UserCopies(User uid, DeviceIndex device,
                                    std::optional<PlanId> except) const {
   std::set<CopyRef> copies;
   for (const auto& [id, session] : sessions_) {
@@ -45,7 +45,7 @@ std::set<CopyRef> Node::UserCopies(Uid uid, DeviceIndex device,
   return copies;
 }
 
-uint64_t Node::UserRingBytes(Uid uid, DeviceIndex device,
+uint64_t Node::UserRingBytes(User uid, DeviceIndex device,
                              std::optional<PlanId> except) const {
   uint64_t bytes = 0;
   for (const auto& [id, plan] : plans_) {
@@ -64,7 +64,7 @@ uint64_t Node::UserRingBytes(Uid uid, DeviceIndex device,
 // What the user's quota leaves to a plan; `but` as for Promisable.
 uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
                          std::optional<ModelId> but) const {
-  const Uid uid = sessions_.at(session).args.peer.uid;
+  const User uid = sessions_.at(session).args.peer.uid;
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return limit;
   const uint64_t taken =
@@ -76,7 +76,7 @@ uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
 
 absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
                              const PlanGrant& grant) const {
-  const Uid uid = sessions_.at(session).args.peer.uid;
+  const User uid = sessions_.at(session).args.peer.uid;
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return absl::OkStatus();
   const std::set<CopyRef> before = UserCopies(uid, args.device, args.replaces);
@@ -98,7 +98,7 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
       "hoistd.toml"));
 }
 
-void Node::ChargePlan(Uid uid, const PlanGrant& grant) {
+void Node::ChargePlan(User uid, const PlanGrant& grant) {
   quota_.Add(uid, Quota::kPlans, 1);
   quota_.AddRing(uid, grant.device, grant.ring_bytes);
   for (const PlannedGroup& group : grant.groups) {
@@ -108,13 +108,13 @@ void Node::ChargePlan(Uid uid, const PlanGrant& grant) {
   }
 }
 
-void Node::UnchargeResidents(Uid uid, const PlanGrant& grant) {
+void Node::UnchargeResidents(User uid, const PlanGrant& grant) {
   for (const PlannedGroup& group : grant.groups) {
     if (group.resident) quota_.Unuse(uid, ResidentOf(grant, group));
   }
 }
 
-void Node::UnchargePlan(Uid uid, const PlanGrant& grant) {
+void Node::UnchargePlan(User uid, const PlanGrant& grant) {
   quota_.Remove(uid, Quota::kPlans, 1);
   quota_.RemoveRing(uid, grant.device, grant.ring_bytes);
 }
@@ -131,7 +131,7 @@ uint64_t Node::HoldableBytes(PlanId id) const {
   return std::min({all, held, HostRoom(plan.uid)});
 }
 
-uint64_t Node::HostBytesOf(Uid uid) const {
+uint64_t Node::HostBytesOf(User uid) const {
   const Holdings& holdings = quota_.Of(uid);
   uint64_t bytes = holdings.Of(Quota::kPublishedBytes);
   for (const auto& [ref, use] : holdings.uses) {
@@ -146,7 +146,7 @@ uint64_t Node::HostBytesOf(Uid uid) const {
 
 // What the user's plans may hold or they publish of the host beyond what they
 // do.
-uint64_t Node::HostRoom(Uid uid) const {
+uint64_t Node::HostRoom(User uid) const {
   const uint64_t limit = quota_.HostLimitOf(uid);
   if (limit == QuotaLimits::kNone) return limit;
   return limit - std::min(limit, HostBytesOf(uid));
@@ -230,17 +230,17 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
   return status;
 }
 
-std::map<Uid, Holdings> Node::CountHoldings() const {
+std::map<User, Holdings> Node::CountHoldings() const {
   QuotaBook counted;
   for (const auto& [id, session] : sessions_) {
-    const Uid uid = session.args.peer.uid;
+    const User uid = session.args.peer.uid;
     counted.Add(uid, Quota::kSessions, 1);
     for (const auto& [ref, count] : session.claims) {
       counted.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
     }
   }
   for (const auto& [id, model] : copies_.models()) {
-    const Uid uid = model->model->owner;
+    const User uid = model->model->owner;
     counted.Add(uid, Quota::kModels, 1);
     counted.Add(uid, Quota::kHeaderBytes, model->model->spec->book_bytes);
     counted.UseFiles(uid, model->model->spec->identities);
@@ -254,7 +254,7 @@ std::map<Uid, Holdings> Node::CountHoldings() const {
     counted.Add(incoming.owner, Quota::kPublishedBytes,
                 SpaceOf(*incoming.group));
   }
-  const auto plan = [&](Uid uid, const PlanGrant& grant, bool ended) {
+  const auto plan = [&](User uid, const PlanGrant& grant, bool ended) {
     counted.Add(uid, Quota::kPlans, 1);
     counted.AddRing(uid, grant.device, grant.ring_bytes);
     for (const PlannedGroup& group : grant.groups) {

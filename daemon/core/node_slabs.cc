@@ -180,7 +180,7 @@ void Node::LookAtAsks(absl::Time now, Effects& effects) {
 }
 
 // What was asked for and is kept open, by the user's sessions or by all.
-uint64_t Node::KeptBytes(DeviceIndex device, std::optional<Uid> uid) const {
+uint64_t Node::KeptBytes(DeviceIndex device, std::optional<User> uid) const {
   uint64_t bytes = 0;
   for (const auto& [place, openers] : openers_) {
     if (place.first != device) continue;
@@ -204,7 +204,7 @@ absl::Status Node::CheckOpen(SessionId id, DeviceIndex device,
                              const std::vector<SlabSpec>& used, absl::Time now,
                              Effects& effects) {
   const SessionEntry& session = sessions_.at(id);
-  const Uid uid = session.args.peer.uid;
+  const User uid = session.args.peer.uid;
   const uint64_t limit = quota_.DeviceLimitOf(uid, device);
   const bool has_all =
       !used.empty() &&
@@ -270,8 +270,7 @@ std::map<Zone, uint64_t> Node::ByZone(DeviceIndex device) const {
   return bytes;
 }
 
-void Node::AddRings(DeviceIndex device,
-                    std::map<Zone, uint64_t>& bytes) const {
+void Node::AddRings(DeviceIndex device, std::map<Zone, uint64_t>& bytes) const {
   for (const auto& [id, plan] : plans_) {
     if (plan.grant.device != device) continue;
     bytes[ZoneOf(RingRef(plan.grant))] += plan.grant.ring_bytes;
@@ -300,8 +299,7 @@ std::map<Zone, uint64_t> Node::HeldByZone(DeviceIndex device,
 // Of the memory that no slab has, what other zones' plans were promised.
 uint64_t Node::PromisedBeside(DeviceIndex device, Zone zone) const {
   if (!promises_[device.number()].any()) return 0;
-  std::map<Zone, uint64_t> has =
-      spaces_[device.number()]->allocated_by_zone();
+  std::map<Zone, uint64_t> has = spaces_[device.number()]->allocated_by_zone();
   uint64_t bytes = 0;
   for (const auto& [other, firm] : ByZone(device)) {
     if (other != zone) bytes += firm - std::min(firm, has[other]);

@@ -78,7 +78,7 @@ uint64_t Holdings::On(DeviceIndex device) const {
 
 QuotaBook::QuotaBook(QuotaOptions options) : options_(std::move(options)) {}
 
-const QuotaLimits& QuotaBook::LimitsOf(Uid uid) const {
+const QuotaLimits& QuotaBook::LimitsOf(User uid) const {
   const auto tenant = options_.of_tenants.find(uid);
   if (tenant != options_.of_tenants.end()) return tenant->second;
   const auto& trusted = options_.trusted;
@@ -87,7 +87,7 @@ const QuotaLimits& QuotaBook::LimitsOf(Uid uid) const {
   return found ? options_.of_trusted : options_.each;
 }
 
-uint64_t QuotaBook::LimitOf(Uid uid, Quota what) const {
+uint64_t QuotaBook::LimitOf(User uid, Quota what) const {
   const QuotaLimits& limits = LimitsOf(uid);
   switch (what) {
     case Quota::kSessions:
@@ -108,13 +108,13 @@ uint64_t QuotaBook::LimitOf(Uid uid, Quota what) const {
   return QuotaLimits::kNone;
 }
 
-uint64_t QuotaBook::DeviceLimitOf(Uid uid, DeviceIndex device) const {
+uint64_t QuotaBook::DeviceLimitOf(User uid, DeviceIndex device) const {
   const std::vector<uint64_t>& limits = LimitsOf(uid).device_bytes;
   return device.number() < limits.size() ? limits[device.number()]
                                          : QuotaLimits::kNone;
 }
 
-absl::Status QuotaBook::Check(Uid uid, Quota what, uint64_t more) const {
+absl::Status QuotaBook::Check(User uid, Quota what, uint64_t more) const {
   const uint64_t limit = LimitOf(uid, what);
   const uint64_t held = Of(uid).Of(what);
   if (!Over(held, more, limit)) return absl::OkStatus();
@@ -131,7 +131,7 @@ absl::Status QuotaBook::Check(Uid uid, Quota what, uint64_t more) const {
   return absl::ResourceExhaustedError(text);
 }
 
-absl::Status QuotaBook::CheckDevice(Uid uid, DeviceIndex device,
+absl::Status QuotaBook::CheckDevice(User uid, DeviceIndex device,
                                     uint64_t more) const {
   const uint64_t limit = DeviceLimitOf(uid, device);
   const uint64_t held = Of(uid).On(device);
@@ -143,18 +143,18 @@ absl::Status QuotaBook::CheckDevice(Uid uid, DeviceIndex device,
       uid.is_tenant() ? "tenant." : "", "quota.device_bytes in hoistd.toml"));
 }
 
-void QuotaBook::Add(Uid uid, Quota what, uint64_t amount) {
+void QuotaBook::Add(User uid, Quota what, uint64_t amount) {
   Give(users_[uid].amounts, what, amount);
   Tidy(uid);
 }
 
-void QuotaBook::Remove(Uid uid, Quota what, uint64_t amount) {
+void QuotaBook::Remove(User uid, Quota what, uint64_t amount) {
   Take(users_[uid].amounts, what, amount);
   Tidy(uid);
 }
 
 absl::Status QuotaBook::CheckFiles(
-    Uid uid, const std::vector<FileIdentity>& files) const {
+    User uid, const std::vector<FileIdentity>& files) const {
   const Holdings& held = Of(uid);
   std::set<FileIdentity> more;
   for (const FileIdentity& file : files) {
@@ -174,7 +174,7 @@ absl::Status QuotaBook::CheckFiles(
       "-n elsewhere"));
 }
 
-void QuotaBook::UseFiles(Uid uid, const std::vector<FileIdentity>& files) {
+void QuotaBook::UseFiles(User uid, const std::vector<FileIdentity>& files) {
   for (const FileIdentity& file : files) {
     if (users_[uid].files[file]++ > 0) continue;
     Add(uid, Quota::kDescriptors, kDescriptorsOfAFile);
@@ -182,7 +182,7 @@ void QuotaBook::UseFiles(Uid uid, const std::vector<FileIdentity>& files) {
   }
 }
 
-void QuotaBook::UnuseFiles(Uid uid, const std::vector<FileIdentity>& files) {
+void QuotaBook::UnuseFiles(User uid, const std::vector<FileIdentity>& files) {
   for (const FileIdentity& file : files) {
     Holdings& holdings = users_[uid];
     const auto use = holdings.files.find(file);
@@ -194,17 +194,17 @@ void QuotaBook::UnuseFiles(Uid uid, const std::vector<FileIdentity>& files) {
   }
 }
 
-void QuotaBook::AddRing(Uid uid, DeviceIndex device, uint64_t bytes) {
+void QuotaBook::AddRing(User uid, DeviceIndex device, uint64_t bytes) {
   Give(users_[uid].device_bytes, device, bytes);
   Tidy(uid);
 }
 
-void QuotaBook::RemoveRing(Uid uid, DeviceIndex device, uint64_t bytes) {
+void QuotaBook::RemoveRing(User uid, DeviceIndex device, uint64_t bytes) {
   Take(users_[uid].device_bytes, device, bytes);
   Tidy(uid);
 }
 
-void QuotaBook::Use(Uid uid, const CopyRef& copy, uint64_t bytes) {
+void QuotaBook::Use(User uid, const CopyRef& copy, uint64_t bytes) {
   Holdings& holdings = users_[uid];
   Holdings::Use& use = holdings.uses[copy];
   if (use.count++ > 0) return;
@@ -216,7 +216,7 @@ void QuotaBook::Use(Uid uid, const CopyRef& copy, uint64_t bytes) {
   }
 }
 
-void QuotaBook::Unuse(Uid uid, const CopyRef& copy) {
+void QuotaBook::Unuse(User uid, const CopyRef& copy) {
   Holdings& holdings = users_[uid];
   const auto use = holdings.uses.find(copy);
   HOIST_CHECK(use != holdings.uses.end());
@@ -230,16 +230,16 @@ void QuotaBook::Unuse(Uid uid, const CopyRef& copy) {
   Tidy(uid);
 }
 
-bool QuotaBook::Uses(Uid uid, const CopyRef& copy) const {
+bool QuotaBook::Uses(User uid, const CopyRef& copy) const {
   return Of(uid).uses.contains(copy);
 }
 
-const Holdings& QuotaBook::Of(Uid uid) const {
+const Holdings& QuotaBook::Of(User uid) const {
   const auto found = users_.find(uid);
   return found == users_.end() ? nothing_ : found->second;
 }
 
-void QuotaBook::Tidy(Uid uid) {
+void QuotaBook::Tidy(User uid) {
   const auto found = users_.find(uid);
   if (found != users_.end() && found->second == Holdings()) users_.erase(found);
 }

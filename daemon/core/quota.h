@@ -35,7 +35,7 @@ struct QuotaLimits {
 
 struct QuotaOptions {
   QuotaLimits each;  // Of every user, but for
-  std::vector<Uid> trusted;
+  std::vector<User> trusted;
   QuotaLimits of_trusted;
   std::map<User, QuotaLimits> of_tenants;
   // Of all users' model files together.
@@ -84,42 +84,42 @@ class QuotaBook {
 
   // ResourceExhausted: with `more` the user would hold more than one may; the
   // text names the user, both amounts, the key and what would do.
-  absl::Status Check(Uid uid, Quota what, uint64_t more) const;
-  absl::Status CheckDevice(Uid uid, DeviceIndex device, uint64_t more) const;
+  absl::Status Check(User uid, Quota what, uint64_t more) const;
+  absl::Status CheckDevice(User uid, DeviceIndex device, uint64_t more) const;
 
-  void Add(Uid uid, Quota what, uint64_t amount);
+  void Add(User uid, Quota what, uint64_t amount);
   // The user holds so much of it.
-  void Remove(Uid uid, Quota what, uint64_t amount);
+  void Remove(User uid, Quota what, uint64_t amount);
   // The same of files that are to be kept open; those that the user's models
   // have in use already cost nothing.
-  absl::Status CheckFiles(Uid uid,
+  absl::Status CheckFiles(User uid,
                           const std::vector<FileIdentity>& files) const;
   // One more, or one less, of the user's models is read from them.
-  void UseFiles(Uid uid, const std::vector<FileIdentity>& files);
-  void UnuseFiles(Uid uid, const std::vector<FileIdentity>& files);
+  void UseFiles(User uid, const std::vector<FileIdentity>& files);
+  void UnuseFiles(User uid, const std::vector<FileIdentity>& files);
   // Device memory that is no copy: a ring.
-  void AddRing(Uid uid, DeviceIndex device, uint64_t bytes);
-  void RemoveRing(Uid uid, DeviceIndex device, uint64_t bytes);
+  void AddRing(User uid, DeviceIndex device, uint64_t bytes);
+  void RemoveRing(User uid, DeviceIndex device, uint64_t bytes);
   // One more, or one less, of the user's sessions and plans uses the copy. On
   // the host that is a plan that holds it.
-  void Use(Uid uid, const CopyRef& copy, uint64_t bytes);
-  void Unuse(Uid uid, const CopyRef& copy);
+  void Use(User uid, const CopyRef& copy, uint64_t bytes);
+  void Unuse(User uid, const CopyRef& copy);
 
-  bool Uses(Uid uid, const CopyRef& copy) const;
-  const Holdings& Of(Uid uid) const;
-  uint64_t LimitOf(Uid uid, Quota what) const;
-  uint64_t HostLimitOf(Uid uid) const { return LimitsOf(uid).host_bytes; }
-  uint64_t DeviceLimitOf(Uid uid, DeviceIndex device) const;
-  const std::map<Uid, Holdings>& users() const { return users_; }
+  bool Uses(User uid, const CopyRef& copy) const;
+  const Holdings& Of(User uid) const;
+  uint64_t LimitOf(User uid, Quota what) const;
+  uint64_t HostLimitOf(User uid) const { return LimitsOf(uid).host_bytes; }
+  uint64_t DeviceLimitOf(User uid, DeviceIndex device) const;
+  const std::map<User, Holdings>& users() const { return users_; }
 
  private:
-  const QuotaLimits& LimitsOf(Uid uid) const;
+  const QuotaLimits& LimitsOf(User uid) const;
   // Forgets a user who holds nothing.
-  void Tidy(Uid uid);
+  void Tidy(User uid);
 
   const QuotaOptions options_;
   const Holdings nothing_;
-  std::map<Uid, Holdings> users_;
+  std::map<User, Holdings> users_;
   uint64_t descriptors_ = 0;  // Of all users.
 };
 

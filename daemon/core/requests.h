@@ -25,7 +25,7 @@ namespace hoistd {
 
 // Who is at the other end, as the kernel says.
 struct Peer {
-  Uid uid;  // Or whose socket it came through.
+  User uid;  // Or whose socket it came through.
   int32_t pid = 0;
   // Root, hoistd's own uid, or in the group hoist-admin; not from a container,
   // nor through a tenant's socket.
@@ -164,7 +164,7 @@ struct OpenedPlan {
 // A model as it stands: publishing adds groups, under the same id.
 struct Model {
   ModelId id;
-  Uid owner;
+  User owner;
   Readers readers = Readers::kOwner;
   std::shared_ptr<const ModelSpec> spec;
 };

@@ -53,7 +53,7 @@ struct ModelSnapshot {
   std::string name;
   Fingerprint fingerprint = {};
   Readers readers = Readers::kOwner;
-  Uid owner;
+  User owner;
   uint64_t image_bytes = 0;
   bool published = false;
   std::vector<std::string> files;
@@ -64,7 +64,7 @@ struct SessionSnapshot {
   SessionId id;
   std::string client_name;
   std::string via;  // "socket", "grpc".
-  Uid uid;
+  User uid;
   int32_t pid = 0;
   absl::Duration age;
   uint32_t leases = 0;

@@ -34,7 +34,7 @@ struct Transfer {
   DeviceIndex device;                   // kToDevice.
   uint64_t device_offset = 0;           // kToDevice.
   SpillId spill;                        // kReadSpill.
-  Uid owner;                            // kSpill.
+  User owner;                           // kSpill.
   Readers readers = Readers::kOwner;    // kSpill.
   std::shared_ptr<hoist::UniqueFd> memfd;  // kReceive, kToClient.
   RequestId request;                       // kToClient: what its end answers.

@@ -47,9 +47,6 @@ class User {
   std::array<char, kLongestTenant + 1> tenant_ = {};
 };
 
-// As most of the code calls it.
-using Uid = User;
-
 // "1000", "a": what stands before the ':' of a model's name.
 inline std::string ShortName(const User& user) {
   return user.is_tenant() ? std::string(user.tenant())

@@ -23,14 +23,14 @@ struct OpenedModel {
 // How a model's files are opened. Parked ones need `errand`, and are read on
 // errands of `owner` from then on.
 struct OpenOptions {
-  Uid owner;
+  User owner;
   SourceFileOptions files;
   ErrandRun* errand = nullptr;
 };
 
 // Reads the headers of a model's files and builds the model. Blocks on the
-// disk. Errors name the file as the caller did. The files are the owner's: those
-// that are in `open` already are not opened twice.
+// disk. Errors name the file as the caller did. The files are the owner's:
+// those that are in `open` already are not opened twice.
 //
 // Bounds: headers of kMaxHeaderBytes and kMaxTensors tensors a model
 //         (ResourceExhausted). Of one owner's models with headers of more than

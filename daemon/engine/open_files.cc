@@ -4,7 +4,8 @@
 
 namespace hoistd {
 
-std::shared_ptr<const SourceFile> OpenFiles::Share(Uid owner, SourceFile file) {
+std::shared_ptr<const SourceFile> OpenFiles::Share(User owner,
+                                                   SourceFile file) {
   // Closed, if it is not wanted, after the lock is given back.
   auto opened = std::make_shared<const SourceFile>(std::move(file));
   absl::MutexLock lock(&mu_);
@@ -18,7 +19,7 @@ std::shared_ptr<const SourceFile> OpenFiles::Share(Uid owner, SourceFile file) {
   return opened;
 }
 
-OpenFiles::Turn OpenFiles::TakeTurn(Uid owner) {
+OpenFiles::Turn OpenFiles::TakeTurn(User owner) {
   absl::MutexLock lock(&mu_);
   const auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return !turns_.contains(owner);
@@ -28,7 +29,7 @@ OpenFiles::Turn OpenFiles::TakeTurn(Uid owner) {
   return Turn(*this, owner);
 }
 
-void OpenFiles::EndTurn(Uid owner) {
+void OpenFiles::EndTurn(User owner) {
   absl::MutexLock lock(&mu_);
   turns_.erase(owner);
 }

@@ -27,7 +27,7 @@ class OpenFiles {
   // The right to read large headers for an owner. Move-only.
   class Turn {
    public:
-    Turn(OpenFiles& files, Uid owner) : files_(&files), owner_(owner) {}
+    Turn(OpenFiles& files, User owner) : files_(&files), owner_(owner) {}
     Turn(Turn&& other) noexcept
         : files_(std::exchange(other.files_, nullptr)), owner_(other.owner_) {}
     Turn& operator=(Turn&&) = delete;
@@ -37,24 +37,24 @@ class OpenFiles {
 
    private:
     OpenFiles* files_;
-    Uid owner_;
+    User owner_;
   };
 
   // What the owner has open of the same file, unchanged; else `file`.
-  std::shared_ptr<const SourceFile> Share(Uid owner, SourceFile file)
+  std::shared_ptr<const SourceFile> Share(User owner, SourceFile file)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Waits until no other thread has this owner's.
-  Turn TakeTurn(Uid owner) ABSL_LOCKS_EXCLUDED(mu_);
+  Turn TakeTurn(User owner) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void EndTurn(Uid owner) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndTurn(User owner) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
-  std::map<std::pair<Uid, FileIdentity>, std::weak_ptr<const SourceFile>> files_
-      ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<User, FileIdentity>, std::weak_ptr<const SourceFile>>
+      files_ ABSL_GUARDED_BY(mu_);
   size_t tidy_at_ ABSL_GUARDED_BY(mu_) = 64;  // So many records.
-  std::set<Uid> turns_ ABSL_GUARDED_BY(mu_);
+  std::set<User> turns_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

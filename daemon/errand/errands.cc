@@ -42,7 +42,7 @@ Errands::Errands(ErrandSpawner& spawner, hoist::UniqueFd stop,
 
 Errands::~Errands() { Stop(); }
 
-void Errands::Post(Uid owner, ErrandKind kind, Task task) {
+void Errands::Post(User owner, ErrandKind kind, Task task) {
   std::vector<std::thread> ended;
   {
     absl::MutexLock lock(&mu_);
@@ -84,7 +84,7 @@ void Errands::Stop() {
   for (std::thread& thread : ended) thread.join();
 }
 
-void Errands::Run(Uid uid, ErrandKind kind) {
+void Errands::Run(User uid, ErrandKind kind) {
   std::unique_ptr<ErrandRun> run;
   Task task;
   while (Take(uid, kind, task)) {
@@ -108,7 +108,7 @@ void Errands::Run(Uid uid, ErrandKind kind) {
   ended_.push_back(std::move(self.mapped()));
 }
 
-bool Errands::Take(Uid uid, ErrandKind kind, Task& task) {
+bool Errands::Take(User uid, ErrandKind kind, Task& task) {
   absl::MutexLock lock(&mu_);
   Line& line = owners_[uid].lines[static_cast<size_t>(kind)];
   ++line.idle;
@@ -126,13 +126,13 @@ bool Errands::Take(Uid uid, ErrandKind kind, Task& task) {
   return true;
 }
 
-absl::Status Errands::Admit(Uid uid) {
+absl::Status Errands::Admit(User uid) {
   if (stopping_) return Stopping();
   ForgetEnded();
   Owner& owner = owners_[uid];
   if (owner.lost.size() >= kMostLost) {
     return absl::UnavailableError(absl::StrCat(
-        "uid ", uid.number(), " has ", owner.lost.size(),
+        ToString(uid), " has ", owner.lost.size(),
         " calls on files that hang, as many as are allowed; mend or unmount "
         "their file system, or end the process that serves it, and try again"));
   }
@@ -150,7 +150,7 @@ absl::Status Errands::Admit(Uid uid) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ErrandRun>> Errands::Begin(Uid uid) {
+absl::StatusOr<std::unique_ptr<ErrandRun>> Errands::Begin(User uid) {
   {
     absl::MutexLock lock(&mu_);
     HOIST_RETURN_IF_ERROR(Admit(uid));
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<ErrandRun>> Errands::Begin(Uid uid) {
   return process.status();
 }
 
-void Errands::End(Uid uid, std::unique_ptr<ErrandRun> run) {
+void Errands::End(User uid, std::unique_ptr<ErrandRun> run) {
   {
     absl::MutexLock lock(&mu_);
     Owner& owner = owners_[uid];
@@ -176,9 +176,8 @@ void Errands::End(Uid uid, std::unique_ptr<ErrandRun> run) {
   // Not what hoistd itself gave up, or what went wrong otherwise.
   if (!absl::IsDeadlineExceeded(run->why())) return;
   // A client named the file.
-  const std::string note =
-      absl::StrCat("uid ", uid.number(), ": ",
-                   absl::CHexEscape(std::string(run->why().message())));
+  const std::string note = absl::StrCat(
+      ToString(uid), ": ", absl::CHexEscape(std::string(run->why().message())));
   spdlog::warn("{}", note);
   options_.on_lost(note);
 }

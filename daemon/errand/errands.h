@@ -64,7 +64,7 @@ class Errands {
   ~Errands();  // Stop()s.
 
   // After Stop the task is called here and now, with Unavailable.
-  void Post(Uid owner, ErrandKind kind, Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(User owner, ErrandKind kind, Task task) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all waiting: errands under way get Unavailable. Waits for the tasks,
   // never for a process. Again: nothing happens.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
@@ -83,13 +83,13 @@ class Errands {
 
   Errands(ErrandSpawner& spawner, hoist::UniqueFd stop, ErrandOptions options);
 
-  void Run(Uid uid, ErrandKind kind) ABSL_LOCKS_EXCLUDED(mu_);
+  void Run(User uid, ErrandKind kind) ABSL_LOCKS_EXCLUDED(mu_);
   // False: the thread must end, and is counted out.
-  bool Take(Uid uid, ErrandKind kind, Task& task) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::unique_ptr<ErrandRun>> Begin(Uid uid)
+  bool Take(User uid, ErrandKind kind, Task& task) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::unique_ptr<ErrandRun>> Begin(User uid)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void End(Uid uid, std::unique_ptr<ErrandRun> run) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Admit(Uid uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(User uid, std::unique_ptr<ErrandRun> run) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Admit(User uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ErrandSpawner& spawner_;
@@ -97,7 +97,7 @@ class Errands {
   const ErrandOptions options_;
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<Uid, Owner> owners_ ABSL_GUARDED_BY(mu_);
+  std::map<User, Owner> owners_ ABSL_GUARDED_BY(mu_);
   std::map<std::thread::id, std::thread> threads_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> ended_ ABSL_GUARDED_BY(mu_);  // To be joined.
 };

@@ -117,7 +117,7 @@ void CopyOut(const ReadPiece& piece, const std::byte* from) {
 
 }  // namespace
 
-absl::StatusOr<SourceFile> OpenByErrand(ErrandRun& run, Uid owner,
+absl::StatusOr<SourceFile> OpenByErrand(ErrandRun& run, User owner,
                                         hoist::UniqueFd parked,
                                         const std::string& name,
                                         const SourceFileOptions& options) {

@@ -18,7 +18,7 @@ namespace hoistd {
 // As SourceFile::Open for a parked file. Where its file system is local it is
 // taken out and opened as any other; else it comes reopened and parked, for
 // `owner`, on whose errands it is read.
-absl::StatusOr<SourceFile> OpenByErrand(ErrandRun& run, Uid owner,
+absl::StatusOr<SourceFile> OpenByErrand(ErrandRun& run, User owner,
                                         hoist::UniqueFd parked,
                                         const std::string& name,
                                         const SourceFileOptions& options);

@@ -109,7 +109,7 @@ IoFile SourceFile::io() const {
 }
 
 SourceFile SourceFile::Parked(hoist::UniqueFd parked, std::string name,
-                              const FileIdentity& identity, Uid owner) {
+                              const FileIdentity& identity, User owner) {
   SourceFile file;
   file.fd_ = std::move(parked);
   file.name_ = std::move(name);

@@ -45,7 +45,7 @@ class SourceFile {
 
   // A file that an errand has opened, and goes on reading on behalf of `owner`.
   static SourceFile Parked(hoist::UniqueFd parked, std::string name,
-                           const FileIdentity& identity, Uid owner);
+                           const FileIdentity& identity, User owner);
 
   // For error messages; nothing is opened by it.
   const std::string& name() const { return name_; }
@@ -56,7 +56,7 @@ class SourceFile {
   // Valid while this object lives. Not of a parked file.
   IoFile io() const;
   // On whose errands it is read, if it is parked.
-  const std::optional<Uid>& parked_for() const { return parked_for_; }
+  const std::optional<User>& parked_for() const { return parked_for_; }
   // The socket where it is; borrowed.
   int parked() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
@@ -82,7 +82,7 @@ class SourceFile {
   std::string name_;
   FileIdentity identity_;
   std::string mode_reason_;
-  std::optional<Uid> parked_for_;
+  std::optional<User> parked_for_;
 };
 
 // DataLoss: `fd` is no longer of the file that it was.

@@ -53,7 +53,7 @@ class GroupRead {
   absl::Status first_error_ ABSL_GUARDED_BY(mu_);
 };
 
-std::optional<Uid> ParkedFor(const SourceFiles& files) {
+std::optional<User> ParkedFor(const SourceFiles& files) {
   for (const SourceFile& file : files) {
     if (file.parked_for().has_value()) return file.parked_for();
   }
@@ -123,7 +123,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
   switch (transfer.kind) {
     case TransferKind::kReadFile: {
       // One owner's hanging reads must not be in others' way.
-      const std::optional<Uid> owner =
+      const std::optional<User> owner =
           ParkedFor(*files_.at(transfer.key.model));
       if (!owner.has_value()) return reads_;
       constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
@@ -199,7 +199,7 @@ std::span<std::byte> Mover::HostOf(const Transfer& transfer) const {
 void Mover::ReadFiles(const Transfer& transfer) {
   const auto files = files_.find(transfer.key.model);
   HOIST_CHECK(files != files_.end());
-  if (const std::optional<Uid> owner = ParkedFor(*files->second)) {
+  if (const std::optional<User> owner = ParkedFor(*files->second)) {
     return ReadParked(transfer, *owner);
   }
   const std::span<std::byte> image = HostOf(transfer);
@@ -219,7 +219,7 @@ void Mover::ReadFiles(const Transfer& transfer) {
   }
 }
 
-void Mover::ReadParked(const Transfer& transfer, Uid owner) {
+void Mover::ReadParked(const Transfer& transfer, User owner) {
   HOIST_CHECK(parts_.errands != nullptr);
   parts_.errands->Post(
       owner, ErrandKind::kRead,

@@ -75,7 +75,7 @@ class Mover {
   Road& RoadOf(const Transfer& transfer);
   void Run(Transfer transfer);
   void ReadFiles(const Transfer& transfer);
-  void ReadParked(const Transfer& transfer, Uid owner);
+  void ReadParked(const Transfer& transfer, User owner);
   void ReadSpill(const Transfer& transfer);
   void Receive(const Transfer& transfer);
   void Spill(const Transfer& transfer);
@@ -88,7 +88,7 @@ class Mover {
   OnDone on_done_;
   absl::flat_hash_map<ModelId, std::shared_ptr<const SourceFiles>> files_;
   Road reads_;
-  std::map<Uid, Road> parked_reads_;  // By owner; those that are not idle.
+  std::map<User, Road> parked_reads_;  // By owner; those that are not idle.
   Road spills_;
   Road receives_;
   Road images_;

@@ -33,7 +33,7 @@ void LoadCall::Fail(const absl::Status& why) {
 
 void LoadCall::Open(std::shared_ptr<LoadCall> self, LoadWish wish) {
   CallEnv& env = *self->env_;
-  const Uid user = self->act_->who().uid;
+  const User user = self->act_->who().uid;
   std::string path = wish.path;
   OpenPath(env, user, std::move(path),
            [self = std::move(self),

@@ -106,7 +106,8 @@ absl::StatusOr<ModelFiles> OpenByErrand(ErrandRun& run,
 
 }  // namespace
 
-void OpenPath(CallEnv& env, Uid user, std::string path, Done<ModelFiles> done) {
+void OpenPath(CallEnv& env, User user, std::string path,
+              Done<ModelFiles> done) {
   if (env.errands == nullptr) {
     env.queue.Post(
         [&env, path = std::move(path), done = std::move(done)]() mutable {

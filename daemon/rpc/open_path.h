@@ -13,7 +13,7 @@ namespace hoistd {
 // OpenModelPath below env's roots, in `user`'s errands: a root may lie on a
 // file system that hangs. Files that may hang come parked. `done` runs on
 // another thread, once, and must not block.
-void OpenPath(CallEnv& env, Uid user, std::string path, Done<ModelFiles> done);
+void OpenPath(CallEnv& env, User user, std::string path, Done<ModelFiles> done);
 
 }  // namespace hoistd
 

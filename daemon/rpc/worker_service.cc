@@ -195,7 +195,7 @@ Reactor* WorkerService::RegisterModel(
     Describe(env_, *std::move(peer), args->name, call);
     return call.get();
   }
-  const Uid user = peer->uid;
+  const User user = peer->uid;
   OpenPath(*env_, user, request->path(),
            [env = env_, call, peer = *std::move(peer),
             args = *std::move(args)](absl::StatusOr<ModelFiles> files) mutable {

@@ -10,7 +10,7 @@ FairWorkers::FairWorkers(int threads) {
 
 FairWorkers::~FairWorkers() { Stop(); }
 
-void FairWorkers::Post(Uid uid, Work work) {
+void FairWorkers::Post(User uid, Work work) {
   absl::MutexLock lock(&mu_);
   if (stopping_) return;
   Line& line = lines_[uid];
@@ -36,7 +36,7 @@ void FairWorkers::Stop() {
 void FairWorkers::Run() {
   while (true) {
     Work work;
-    Uid uid;
+    User uid;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(this, &FairWorkers::Ready));

@@ -26,7 +26,7 @@ class FairWorkers {
   explicit FairWorkers(int threads);
   ~FairWorkers();  // Stop()s.
 
-  void Post(Uid uid, Work work) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(User uid, Work work) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for what has begun, and drops the rest and what comes later. Once, or
   // again from the same thread.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
@@ -43,9 +43,9 @@ class FairWorkers {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
-  std::map<Uid, Line> lines_ ABSL_GUARDED_BY(mu_);
+  std::map<User, Line> lines_ ABSL_GUARDED_BY(mu_);
   // Who has work waiting and none running, by when their turn is.
-  std::deque<Uid> turns_ ABSL_GUARDED_BY(mu_);
+  std::deque<User> turns_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };

@@ -28,7 +28,7 @@
 namespace hoistd {
 namespace {
 
-constexpr Uid kNobody = Uid(65534);
+constexpr User kNobody = User(65534);
 
 bool InGroup(int socket, const ucred& credentials, gid_t group) {
   if (credentials.gid == group) return true;

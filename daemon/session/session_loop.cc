@@ -204,7 +204,7 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
   silent_.emplace(id, Now());
 }
 
-std::shared_ptr<Load> SessionLoop::LoadOf(Uid uid) {
+std::shared_ptr<Load> SessionLoop::LoadOf(User uid) {
   std::erase_if(loads_, [](const auto& of) { return of.second.expired(); });
   std::weak_ptr<Load>& known = loads_[uid];
   std::shared_ptr<Load> load = known.lock();
@@ -217,12 +217,12 @@ void SessionLoop::TurnAway(ConnectionId id, const absl::Status& why) {
   Close(id, why);
 }
 
-void SessionLoop::MakeRoomFor(Uid newcomer) {
-  std::map<Uid, size_t> of_uid;
+void SessionLoop::MakeRoomFor(User newcomer) {
+  std::map<User, size_t> of_uid;
   for (const auto& [id, since] : silent_) {
     ++of_uid[connections_.at(id)->peer().uid];
   }
-  Uid most = newcomer;
+  User most = newcomer;
   if (of_uid[newcomer] < options_.silent.of_uid) {
     if (silent_.size() < options_.silent.all) return;
     for (const auto& [uid, count] : of_uid) {

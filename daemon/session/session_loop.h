@@ -45,11 +45,11 @@ class SessionLoop {
 
   void AcceptAll();
   void Welcome(hoist::UniqueFd socket);
-  std::shared_ptr<Load> LoadOf(Uid uid);
+  std::shared_ptr<Load> LoadOf(User uid);
   // Tells the client why, and closes the connection.
   void TurnAway(ConnectionId id, const absl::Status& why);
   // Of connections without a session, where there are too many already.
-  void MakeRoomFor(Uid newcomer);
+  void MakeRoomFor(User newcomer);
   void EndSilentOnes();
   int WaitMs() const;
   absl::Time Now() const;
@@ -102,7 +102,7 @@ class SessionLoop {
   std::map<ConnectionId, absl::Time> silent_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   // Owned by the uid's connections; gone with the last of them.
-  std::map<Uid, std::weak_ptr<Load>> loads_;
+  std::map<User, std::weak_ptr<Load>> loads_;
 };
 
 }  // namespace hoistd

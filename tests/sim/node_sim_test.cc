@@ -126,7 +126,7 @@ class Life {
       each.held_bytes = (1 + step[3] % 6) * kPage;
       each.published_bytes = (2 + step[0] % 7) * kPage;
       each.device_bytes = {(2 + step[1] % 7) * kPage};
-      if (step[3] % 2 == 0) options.quota.trusted = {Uid(0)};
+      if (step[3] % 2 == 0) options.quota.trusted = {User(0)};
     }
     if (step[3] % 5 == 0) options.device_memory_pages = 2 + step[3] % 7;
     options.closing = static_cast<NodeRigOptions::Closing>(step[2] / 16 % 3);

@@ -110,11 +110,11 @@ class EngineRig {
   // --- The verbs, waited for ------------------------------------------------
 
   // Who evicts here: an admin of that uid.
-  static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};
+  static inline const Peer kAdmin = {.uid = User(1), .admin = true};
   SessionId Open(uint32_t uid = 1) {
     OpenSessionArgs args;
     args.client_name = "test";
-    args.peer.uid = Uid(uid);
+    args.peer.uid = User(uid);
     Answer<absl::StatusOr<SessionId>> answer;
     engine_->OpenSession(args, nullptr, answer.done());
     return answer.Wait().value_or(SessionId());

@@ -114,7 +114,7 @@ absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
                                            uint64_t budget_pages) {
   OpenSessionArgs args;
   args.client_name = absl::StrCat("worker", uid);
-  args.peer.uid = Uid(uid);
+  args.peer.uid = User(uid);
   args.peer.admin = uid == 0;
   args.device_budget_bytes = budget_pages * kPage;
   args.closes_slabs = options_.closing != NodeRigOptions::Closing::kNever;

@@ -60,7 +60,7 @@ class NodeRig {
   SessionId Open(const Peer& peer);
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
   // Who evicts and unpins here: an admin of that uid.
-  static inline const Peer kAdmin = {.uid = Uid(1), .admin = true};
+  static inline const Peer kAdmin = {.uid = User(1), .admin = true};
   absl::StatusOr<SessionId> TryOpen(uint32_t uid, uint64_t budget_pages = 0);
   void Close(SessionId session);
   // A model from files, its groups "g0", "g1", ... of so many pages.

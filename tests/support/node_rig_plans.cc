@@ -11,7 +11,7 @@
 namespace hoistd::testing {
 namespace {
 
-std::string Shown(const std::map<Uid, Holdings>& users) {
+std::string Shown(const std::map<User, Holdings>& users) {
   std::string text;
   for (const auto& [uid, holdings] : users) {
     absl::StrAppend(&text, ToString(uid), ":");
@@ -198,7 +198,7 @@ void NodeRig::CheckPlans() const {
 
 void NodeRig::CheckQuotas() const {
   const QuotaBook& book = node_->quota();
-  const std::map<Uid, Holdings> counted = node_->CountHoldings();
+  const std::map<User, Holdings> counted = node_->CountHoldings();
   node_->CheckBooks();
   EXPECT_TRUE(book.users() == counted)
       << Shown(book.users()) << "counted anew:\n"

@@ -36,7 +36,7 @@ struct SpillImage {
       std::memcpy(&image[at], &word, sizeof word);
     }
     SpillMeta made = {.model = "a \"model\"",
-                      .owner = Uid(1000),
+                      .owner = User(1000),
                       .readers = Readers::kEveryone,
                       .group_content = Sha256().Bytes(image).Finish(),
                       .group_index = GroupIndex(3)};

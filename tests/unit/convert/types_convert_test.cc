@@ -222,7 +222,7 @@ TEST(ModelToProto, AGroupSurvivesTheRoundTrip) {
   spec->published = true;
   spec->image_bytes = group.image_bytes;
   spec->groups.push_back(std::make_shared<Group>(group));
-  const Model model = {ModelId(7), Uid(1000), Readers::kEveryone, spec};
+  const Model model = {ModelId(7), User(1000), Readers::kEveryone, spec};
   pb::Model out;
   ModelToProto(model, &out);
   EXPECT_EQ(out.id(), 7u);

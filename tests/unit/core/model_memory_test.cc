@@ -63,7 +63,7 @@ class ModelMemory : public ::testing::Test {
     const uint64_t counted = spec->book_bytes;
     EXPECT_OK(node.AddModel(session, std::move(spec), std::nullopt, effects));
     const uint64_t cost = InUse() - before;
-    EXPECT_EQ(node.quota().Of(Uid(0)).Of(Quota::kHeaderBytes), counted);
+    EXPECT_EQ(node.quota().Of(User(0)).Of(Quota::kHeaderBytes), counted);
     return static_cast<double>(cost) / static_cast<double>(counted);
   }
 };

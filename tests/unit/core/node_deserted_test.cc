@@ -50,7 +50,7 @@ TEST_F(NodeDeserted, AModelMakesWayForAnotherUsersPublication) {
   EXPECT_TRUE(rig_.Has(key, OnHost()));
   EXPECT_OK(PublishedByBob(4));
   EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
-  EXPECT_EQ(rig_.node().quota().Of(Uid(kAda)), Holdings());
+  EXPECT_EQ(rig_.node().quota().Of(User(kAda)), Holdings());
   int told = 0;
   for (const NodeEvent& event : rig_.events()) {
     told += event.kind == "model-forgotten" && event.model == "p";
@@ -99,7 +99,7 @@ TEST_F(NodeDeserted, WhatIsLeasedPinnedOrHeldStays) {
   ASSERT_OK(rig_.Release(bob_, lease));
   rig_.Bring(leased, OnHost(), /*pin=*/true);
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
-  EXPECT_EQ(rig_.Unpin(ToString(OwnedName{Uid(kAda), "leased"})).groups, 1u);
+  EXPECT_EQ(rig_.Unpin(ToString(OwnedName{User(kAda), "leased"})).groups, 1u);
   const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(bob_, leased.model, {0}, 3));
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   EXPECT_THAT(rig_.forgotten(), IsEmpty());

@@ -22,16 +22,17 @@ constexpr auto kExists = absl::StatusCode::kAlreadyExists;
 constexpr uint32_t kMine = 1, kTheirs = 2, kRoot = 0;
 
 TEST(MeantBy, OnesOwnThenRootsAndOthersOnlyIfNamed) {
-  EXPECT_THAT(MeantBy(Uid(7), "m"),
-              ElementsAre(OwnedName{Uid(7), "m"}, OwnedName{Uid(0), "m"}));
-  EXPECT_THAT(MeantBy(Uid(0), "m"), ElementsAre(OwnedName{Uid(0), "m"}));
-  EXPECT_THAT(MeantBy(Uid(7), "8:a:b"), ElementsAre(OwnedName{Uid(8), "a:b"}));
-  EXPECT_THAT(MeantBy(Uid(7), "a:b"),
-              ElementsAre(OwnedName{Uid(7), "a:b"}, OwnedName{Uid(0), "a:b"},
+  EXPECT_THAT(MeantBy(User(7), "m"),
+              ElementsAre(OwnedName{User(7), "m"}, OwnedName{User(0), "m"}));
+  EXPECT_THAT(MeantBy(User(0), "m"), ElementsAre(OwnedName{User(0), "m"}));
+  EXPECT_THAT(MeantBy(User(7), "8:a:b"),
+              ElementsAre(OwnedName{User(8), "a:b"}));
+  EXPECT_THAT(MeantBy(User(7), "a:b"),
+              ElementsAre(OwnedName{User(7), "a:b"}, OwnedName{User(0), "a:b"},
                           OwnedName{*User::Tenant("a"), "b"}));
-  EXPECT_THAT(MeantBy(Uid(7), "A:b"),
-              ElementsAre(OwnedName{Uid(7), "A:b"}, OwnedName{Uid(0), "A:b"}));
-  EXPECT_THAT(MeantBy(Uid(7), "99999999999:m"), IsEmpty());
+  EXPECT_THAT(MeantBy(User(7), "A:b"), ElementsAre(OwnedName{User(7), "A:b"},
+                                                   OwnedName{User(0), "A:b"}));
+  EXPECT_THAT(MeantBy(User(7), "99999999999:m"), IsEmpty());
 }
 
 TEST(User, ATenantIsItsNameAndNoUid) {
@@ -98,7 +99,7 @@ TEST_F(NodeNames, AContentIsSharedWhateverItIsCalled) {
   ASSERT_OK_AND_ASSIGN(const ModelPtr found,
                        rig_.node().FindContent(mine_, content));
   EXPECT_EQ(found->id, theirs->id);
-  EXPECT_EQ(found->owner, Uid(kTheirs));
+  EXPECT_EQ(found->owner, User(kTheirs));
   // Root's goes before another user's, one's own before root's.
   const ModelPtr roots = Publish(root_, "r", 9);
   EXPECT_EQ((*rig_.node().FindContent(mine_, content))->id, roots->id);

@@ -157,7 +157,7 @@ TEST(NodePublished, IsSpilledBeforeItGoes) {
   const RequestId request =
       rig.Stage(session, Key(model, 0), absl::ZeroDuration());
   ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
-  EXPECT_EQ(rig.TransferOf(rig.Moving()[0]).owner, Uid(1));
+  EXPECT_EQ(rig.TransferOf(rig.Moving()[0]).owner, User(1));
   EXPECT_TRUE(rig.Has(key, OnHost()));
   EXPECT_TRUE(rig.waiting(request));  // A spill is waited for.
   rig.FinishAll();
@@ -308,9 +308,9 @@ TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
   group->name = "a";
   group->image_bytes = 2 * kPage;
   const Content content = {7};
-  ASSERT_OK(rig.node().Restore("p", Uid(1), Readers::kOwner, group, content,
+  ASSERT_OK(rig.node().Restore("p", User(1), Readers::kOwner, group, content,
                                SpillId(5)));
-  EXPECT_THAT(rig.node().Restore("p", Uid(1), Readers::kOwner, group, content,
+  EXPECT_THAT(rig.node().Restore("p", User(1), Readers::kOwner, group, content,
                                  SpillId(6)),
               StatusIs(absl::StatusCode::kAlreadyExists));
   const SessionId owner = rig.Open(1), other = rig.Open(2);

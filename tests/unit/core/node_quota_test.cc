@@ -97,7 +97,7 @@ TEST(NodeQuota, FilesOfModelsCountOnceHoweverManyModelsAreReadFromThem) {
   }
   const auto second = add(ada, "b", Files(2, 3));  // Two more.
   ASSERT_OK(second);
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).Of(Quota::kDescriptors), 8u);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kDescriptors), 8u);
   EXPECT_THAT(add(ada, "c", Files(9, 1)),
               StatusIs(kExhausted, AllOf(HasSubstr("uid 1000 holds 8 of 8"),
                                          HasSubstr("quota.descriptors"))));
@@ -180,10 +180,10 @@ TEST(NodeQuota, APlanThatWaitsForItsRingCounts) {
   ASSERT_TRUE(rig.waiting(waits));
   EXPECT_THAT(rig.CheckPlan(ada, large, Upto(3), 2),
               StatusIs(kExhausted, HasSubstr("quota.plans")));
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).On(kFirst), 2 * kPage);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).On(kFirst), 2 * kPage);
   rig.Advance(absl::Seconds(20));
   EXPECT_THAT(rig.AnswerTo(waits)->status, StatusIs(kExhausted));
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).On(kFirst), 0u);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).On(kFirst), 0u);
   ASSERT_OK(rig.Release(bob, lease));
   rig.PlanOf(rig.SetPlan(ada, large, Upto(3), 2));
 }
@@ -225,7 +225,7 @@ TEST(NodeQuota, APlanOfBudgetZeroTakesWhatTheQuotaLeaves) {
   rig.StageNow(other, Key(second, 0));
   const PlanGrant plan = rig.PlanOf(rig.SetPlan(ada, model, Upto(8), 0));
   EXPECT_EQ(plan.budget_bytes, 4 * kPage);
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).On(kFirst), 5 * kPage);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).On(kFirst), 5 * kPage);
   EXPECT_THAT(rig.CheckPlan(other, second, Upto(8), 2),
               StatusIs(kExhausted, AllOf(HasSubstr("uid 1000 holds 20.0 KiB"),
                                          HasSubstr("quota.device_bytes"))));
@@ -250,16 +250,16 @@ TEST(NodeQuota, WhatPlansHoldStaysWithinTheQuotaButForWhatIsUrgent) {
   EXPECT_EQ(rig.node().HoldableBytes(plan.id), 0u);
   EXPECT_EQ(rig.node().HoldableBytes(others.id), 2 * kPage);
   rig.Hold(same.id, {0, 1});  // They count once.
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
   rig.Hold(plan.id, {2});
   EXPECT_THAT(rig.Moving(), SizeIs(2));
   rig.Hold(plan.id, {2}, /*urgent=*/true);
   EXPECT_THAT(rig.Moving(), SizeIs(3));
   rig.FinishAll();
   rig.Unhold(plan.id, 0);
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).Of(Quota::kHeldBytes), 3 * kPage);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kHeldBytes), 3 * kPage);
   rig.Unhold(same.id, 0);
-  EXPECT_EQ(rig.node().quota().Of(Uid(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
+  EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
   ASSERT_OK(rig.EndPlan(ada, plan.id));
   rig.FreePlan(plan.id);
   EXPECT_EQ(rig.node().HoldableBytes(same.id), kPage);
@@ -273,7 +273,7 @@ TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
   rig.Hold(plan.id, {0, 1, 2});
   rig.FinishAll();
   const GroupKey key = rig.Published(ada, "p", "a", 2);
-  EXPECT_EQ(rig.node().HostBytesOf(Uid(kAda)), 5 * kPage);
+  EXPECT_EQ(rig.node().HostBytesOf(User(kAda)), 5 * kPage);
   const RequestId refused = rig.Publish(ada, "p", "b", 1);
   ASSERT_NE(rig.AnswerTo(refused), nullptr);
   EXPECT_THAT(rig.AnswerTo(refused)->status,
@@ -289,7 +289,7 @@ TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
   const PlanGrant of_published =
       rig.PlanOf(rig.SetPlan(ada, key.model, Upto(2), 3));
   rig.Hold(of_published.id, {0, 1}, /*urgent=*/true);
-  EXPECT_EQ(rig.node().HostBytesOf(Uid(kAda)), 5 * kPage);
+  EXPECT_EQ(rig.node().HostBytesOf(User(kAda)), 5 * kPage);
   EXPECT_EQ(more.model, key.model);
 }
 
@@ -342,7 +342,7 @@ TEST(NodeQuota, WithASpillStoreTheUsersOwnLeaveForANewOne) {
 
 TEST(NodeQuota, TrustedUsersMayHaveAllThereIs) {
   NodeRigOptions options = With({.device_bytes = {2 * kPage}});
-  options.quota.trusted = {Uid(0)};
+  options.quota.trusted = {User(0)};
   NodeRig rig(options);
   const SessionId root = rig.Open(0);
   const ModelId model = rig.AddModel(root, "m", {8});

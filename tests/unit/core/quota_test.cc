@@ -14,7 +14,7 @@ using testing::IsOk;
 using testing::StatusIs;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
-constexpr Uid kAda(1000), kBob(1001), kRoot(0);
+constexpr User kAda(1000), kBob(1001), kRoot(0);
 constexpr DeviceIndex kFirst(0), kSecond(1);
 
 QuotaOptions Options() {

@@ -23,7 +23,7 @@ using testing::StatusIs;
 using testing::TempDir;
 using testing::WriteFile;
 
-constexpr Uid kAda(1000), kBob(1001);
+constexpr User kAda(1000), kBob(1001);
 
 SourceFile Opened(const std::string& path) {
   return *SourceFile::Open(
@@ -100,14 +100,16 @@ TEST(OpenModel, HeadersOfAModelAreBoundedTogether) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("as several models")));
   // The turn was given back.
-  ASSERT_OK(OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kAda}, files));
+  ASSERT_OK(
+      OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kAda}, files));
 }
 
 TEST(OpenModel, ALargeHeaderWaitsForItsOwnersTurnAlone) {
   const TempDir dir;
   OpenFiles files;
   auto turn = std::make_unique<OpenFiles::Turn>(files.TakeTurn(kAda));
-  ASSERT_OK(OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kBob}, files));
+  ASSERT_OK(
+      OpenModel(Shards(dir, 1, kSmallHeaderBytes), {.owner = kBob}, files));
   ASSERT_OK(OpenModel(Shards(dir, 1, 0), {.owner = kAda}, files));
   std::atomic<bool> given = false;
   std::thread waits([&, args = Shards(dir, 1, kSmallHeaderBytes)]() mutable {

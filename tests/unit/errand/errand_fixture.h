@@ -30,7 +30,7 @@ class ErrandFixture : public ::testing::Test {
 
   // Does `task` as `owner`, and returns when it is done.
   void Do(absl::AnyInvocable<void(absl::StatusOr<ErrandRun*>)> task,
-          Uid owner = Uid(1), ErrandKind kind = ErrandKind::kOpen) {
+          User owner = User(1), ErrandKind kind = ErrandKind::kOpen) {
     absl::Notification done;
     errands_->Post(owner, kind, [&](absl::StatusOr<ErrandRun*> run) {
       task(run);

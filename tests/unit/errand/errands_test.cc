@@ -121,7 +121,7 @@ TEST_F(ErrandsTest, OthersDoNotWaitForAnOwnersErrandsAndStopWaitsForNone) {
   std::atomic<int> unavailable = 0;
   for (size_t i = 0; i < kMany; ++i) {
     errands_->Post(
-        Uid(1), ErrandKind::kOpen, [&](absl::StatusOr<ErrandRun*> run) {
+        User(1), ErrandKind::kOpen, [&](absl::StatusOr<ErrandRun*> run) {
           absl::Status status = run.status();
           if (run.ok()) {
             auto answer = (*run)->Call(&AnswerThenHang, "hang", "", {});
@@ -138,8 +138,8 @@ TEST_F(ErrandsTest, OthersDoNotWaitForAnOwnersErrandsAndStopWaitsForNone) {
     ASSERT_THAT(run, IsOk());
     EXPECT_THAT((*run)->Call(&Echo, "echo", "", {}), IsOk());
   };
-  Do(echoes, Uid(2));
-  Do(echoes, Uid(1), ErrandKind::kRead);  // Nor does another kind.
+  Do(echoes, User(2));
+  Do(echoes, User(1), ErrandKind::kRead);  // Nor does another kind.
   errands_->Stop();
   over.Wait();
   EXPECT_EQ(unavailable, static_cast<int>(kMany));

@@ -51,7 +51,7 @@ class FileErrandsTest : public ErrandFixture {
     absl::StatusOr<hoist::UniqueFd> parked = Park(own->io().fd);
     ASSERT_THAT(parked, IsOk());
     parked_.emplace(SourceFile::Parked(*std::move(parked), "file",
-                                       own->identity(), Uid(1)));
+                                       own->identity(), User(1)));
   }
 
   absl::Status Read(std::vector<ReadRequest> requests) {
@@ -128,13 +128,13 @@ TEST_F(FileErrandsTest, ALocalFileIsTakenOutAndAnotherStaysParked) {
   ASSERT_EQ(ftruncate(memory.get(), 4096), 0);
   const hoist::UniqueFd proc(open("/proc/self/status", O_RDONLY | O_CLOEXEC));
   Do([&](absl::StatusOr<ErrandRun*> run) {
-    auto local = OpenByErrand(**run, Uid(7), *Park(memory.get()), "m", {});
+    auto local = OpenByErrand(**run, User(7), *Park(memory.get()), "m", {});
     ASSERT_THAT(local, IsOk());
     EXPECT_FALSE(local->parked_for().has_value());
     EXPECT_EQ(local->bytes(), 4096u);
-    auto other = OpenByErrand(**run, Uid(7), *Park(proc.get()), "p", {});
+    auto other = OpenByErrand(**run, User(7), *Park(proc.get()), "p", {});
     ASSERT_THAT(other, IsOk());
-    EXPECT_EQ(other->parked_for(), Uid(7));
+    EXPECT_EQ(other->parked_for(), User(7));
     EXPECT_EQ(other->name(), "p");
   });
 }
@@ -143,7 +143,7 @@ TEST_F(FileErrandsTest, WhatCannotBeReadIsRefusedByTheErrandToo) {
   const hoist::UniqueFd sink(
       open((dir_ / "file").c_str(), O_WRONLY | O_CLOEXEC));
   Do([&](absl::StatusOr<ErrandRun*> run) {
-    auto opened = OpenByErrand(**run, Uid(7), *Park(sink.get()), "sink",
+    auto opened = OpenByErrand(**run, User(7), *Park(sink.get()), "sink",
                                {.mode = ReadMode::kBuffered});
     EXPECT_THAT(opened, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("not open for reading")));

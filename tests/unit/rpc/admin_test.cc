@@ -64,7 +64,7 @@ TEST_F(AdminTest, AnothersModelMustBeNamedWithItsOwner) {
     for (uint32_t uid : {1000u, 1001u}) {
       ModelSnapshot model;
       model.name = "m";
-      model.owner = Uid(uid);
+      model.owner = User(uid);
       GroupSnapshot group;
       group.name = "of " + std::to_string(uid);
       model.groups.push_back(group);

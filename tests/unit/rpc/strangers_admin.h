@@ -22,7 +22,7 @@ class StrangersAdmin {
     env_->admin_group = std::move(admin_group);
     env_->find_peer = [](const std::string&) {
       Peer peer;
-      peer.uid = Uid(1234);
+      peer.uid = User(1234);
       peer.pid = 77;
       return peer;
     };

@@ -22,12 +22,12 @@ TEST(FairWorkers, UsersHaveTheirTurnsAndEachHasAnOrder) {
   absl::Notification go;
   FairWorkers workers(1);
   const auto post = [&](uint32_t uid, const std::string& what) {
-    workers.Post(Uid(uid), [&, what] {
+    workers.Post(User(uid), [&, what] {
       absl::MutexLock lock(&mu);
       done.push_back(what);
     });
   };
-  workers.Post(Uid(9), [&] { go.WaitForNotification(); });
+  workers.Post(User(9), [&] { go.WaitForNotification(); });
   for (const char* what : {"a1", "a2", "a3"}) post(1, what);
   for (const char* what : {"b1", "b2"}) post(2, what);
   post(3, "c1");
@@ -41,9 +41,9 @@ TEST(FairWorkers, UsersHaveTheirTurnsAndEachHasAnOrder) {
 TEST(FairWorkers, AUserHasOneThreadAtATimeAndAnotherIsServedMeanwhile) {
   FairWorkers workers(2);
   absl::Notification go, second_ran, other_ran;
-  workers.Post(Uid(1), [&] { go.WaitForNotification(); });
-  workers.Post(Uid(1), [&] { second_ran.Notify(); });
-  workers.Post(Uid(2), [&] { other_ran.Notify(); });
+  workers.Post(User(1), [&] { go.WaitForNotification(); });
+  workers.Post(User(1), [&] { second_ran.Notify(); });
+  workers.Post(User(2), [&] { other_ran.Notify(); });
   other_ran.WaitForNotification();
   EXPECT_FALSE(second_ran.HasBeenNotified());
   go.Notify();
@@ -57,8 +57,8 @@ TEST(FairWorkers, StopWaitsForWhatHasBegunAndDropsTheRest) {
   auto held = std::make_shared<int>(7);
   const std::weak_ptr<int> dropped = held;
   // Posts what then waits, so that Stop cannot come too early.
-  workers.Post(Uid(1), [&, held = std::move(held)]() mutable {
-    workers.Post(Uid(1), [&ran, held = std::move(held)] { ran = true; });
+  workers.Post(User(1), [&, held = std::move(held)]() mutable {
+    workers.Post(User(1), [&ran, held = std::move(held)] { ran = true; });
     began.Notify();
     // Until Stop has dropped it.
     while (!dropped.expired()) std::this_thread::yield();
@@ -67,7 +67,7 @@ TEST(FairWorkers, StopWaitsForWhatHasBegunAndDropsTheRest) {
   began.WaitForNotification();
   workers.Stop();
   EXPECT_TRUE(ended);
-  workers.Post(Uid(1), [&ran] { ran = true; });
+  workers.Post(User(1), [&ran] { ran = true; });
   workers.Stop();
   EXPECT_FALSE(ran);
 }

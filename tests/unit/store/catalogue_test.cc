@@ -20,7 +20,7 @@ class CatalogueTest : public ::testing::Test {
  protected:
   CatalogueRow Row(uint64_t id, size_t tensors) {
     SpillMeta meta = {.model = std::string("m\0/\xc3", 4),
-                      .owner = Uid(4'000'000'000),
+                      .owner = User(4'000'000'000),
                       .readers = Readers::kEveryone,
                       .group_content = {9, 8},
                       .group_index = GroupIndex(7)};
