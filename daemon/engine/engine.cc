@@ -47,6 +47,8 @@ Engine::~Engine() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
   }
+  // A load that a cap holds back would take as long as it takes.
+  for (Link* link : parts_.mover.links) link->GiveUpImages();
   if (thread_.joinable()) thread_.join();
   // What streams into the node's slabs must be over before they go; what is
   // still posted meets no thread any more.

@@ -67,8 +67,8 @@ void ImageQueue::Ended(const absl::Status& status, absl::Time) {
 }
 
 void ImageQueue::Fail(absl::Status why) {
-  failed_ = std::move(why);
-  while (!waiting_.empty()) Give(JobPtr(waiting_.front()), failed_);
+  failed_.Update(why);
+  while (!waiting_.empty()) Give(JobPtr(waiting_.front()), why);
 }
 
 void ImageQueue::Give(const JobPtr& job, const absl::Status& why) {

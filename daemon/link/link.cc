@@ -74,6 +74,14 @@ void Link::Hurry(TransferId id) {
   });
 }
 
+void Link::GiveUpImages() {
+  Post([this] {
+    const absl::Status why = absl::UnavailableError("hoistd is stopping");
+    leases_.Fail(why);
+    background_.Fail(why);
+  });
+}
+
 void Link::Post(Command command) {
   {
     const absl::MutexLock lock(&mu_);
@@ -133,9 +141,8 @@ void Link::Run() {
 
 // No new copies; those under way end before what they write to goes.
 void Link::Stop() {
+  GiveUpImages();
   RunCommands();
-  const absl::Status why = absl::UnavailableError("hoistd is stopping");
-  for (auto& [party, member] : members_) member.customer->Fail(why);
   while (copies_->under_way() > 0) {
     const absl::Time now = clock_.Now();
     if (!TakeEnded(now)) CheckHealth(now);

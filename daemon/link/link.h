@@ -77,6 +77,9 @@ class Link {
   void Copy(ImageLoad load);
   // Somebody waits for it now. Nothing happens if it is over.
   void Hurry(TransferId id);
+  // No image is copied any more: those that wait, and those to come, are told
+  // Unavailable. Of those that are cut, what is under way ends first.
+  void GiveUpImages();
   // Runs it on the link's thread, after what was posted before.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
 

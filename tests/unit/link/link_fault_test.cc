@@ -66,6 +66,15 @@ TEST(LinkFault, ABrokenDeviceIsToldToAllAndForGood) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("sticky")));
 }
 
+TEST(LinkFault, ImagesThatAreGivenUpWaitForNoCap) {
+  LinkRig rig({.load_bytes_per_second = 1});
+  const TransferId load = rig.Copy(0, 120 * kMiB, false);
+  rig.link().GiveUpImages();
+  EXPECT_THAT(rig.WaitFor(load), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(rig.WaitFor(rig.Copy(0, kMiB, true)),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
 TEST(LinkFault, WhoStillWaitsAtTheEndIsTold) {
   LinkRig rig;
   rig.faulty().HoldCopies();
