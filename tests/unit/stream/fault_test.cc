@@ -112,6 +112,13 @@ class StreamerDeadline : public ::testing::Test {
     }));
   }
 
+  // A client sees that its group is there before the streamer does, for whom no
+  // time may pass meanwhile.
+  void AwaitLoad(const TestLane& lane) {
+    ASSERT_TRUE(
+        StreamRig::Until([&] { return rig_.Stats(lane.plan).loads == 1; }));
+  }
+
   HandClock clock_;
   StreamRig rig_{{.clock = &clock_}};
 };
@@ -121,6 +128,7 @@ TEST_F(StreamerDeadline, AnImageThatNeverComesIsNamed) {
   rig_.Open(lane, false);
   rig_.HostReady(lane, 0);
   ASSERT_OK(rig_.Step(lane, 0));
+  AwaitLoad(lane);
   auto waiting =
       std::async(std::launch::async, [&] { return lane.client->Stage(1); });
   PassTime(lane);
@@ -133,6 +141,7 @@ TEST_F(StreamerDeadline, AGroupInTheSamePlaceThatIsNotDoneIsNamed) {
   TestLane lane = rig_.Make(std::vector<uint64_t>(3, 4096), 1);
   rig_.Open(lane);
   ASSERT_OK(lane.client->Stage(0));
+  AwaitLoad(lane);
   auto waiting =
       std::async(std::launch::async, [&] { return lane.client->Stage(1); });
   PassTime(lane);
