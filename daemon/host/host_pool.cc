@@ -28,8 +28,8 @@ constexpr absl::Duration kYield = absl::Milliseconds(1);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
 // Below this part of the time nobody is in anybody's way.
 constexpr double kNoDemand = 0.01;
-constexpr int kShyThreads =
-    4;  // One in so many touches while there are copies.
+// So many of the threads touch at the least, where copies need all the time.
+constexpr double kLeastThreads = 0.25;
 
 // Brings the pages in, for writing, without changing what is in them: they may
 // hold what an earlier daemon left.
@@ -126,7 +126,7 @@ void HostPool::Start(OnGrown on_grown, Demand demand) {
     return;
   }
   for (int i = 0; i < options_.touch_threads; ++i) {
-    threads_.emplace_back([this, i] { Touch(i % kShyThreads != 0); });
+    threads_.emplace_back([this, i] { Touch(i); });
   }
   threads_.emplace_back([this] { Register(); });
 }
@@ -144,23 +144,25 @@ std::vector<std::string> HostPool::notes() const {
 bool HostPool::IsShy() const { return demand_() > kNoDemand; }
 
 // Runs ahead of registration, so that the two overlap.
-void HostPool::Touch(bool shy) {
+void HostPool::Touch(int thread) {
   while (true) {
-    const std::span<std::byte> step = TakeStep(shy);
+    const std::span<std::byte> step = TakeStep(thread);
     if (step.empty()) return;
     TouchPages(step);
     Touched(step);
   }
 }
 
-std::span<std::byte> HostPool::TakeStep(bool shy) {
+std::span<std::byte> HostPool::TakeStep(int thread) {
   while (true) {
-    const bool copies = IsShy();
+    const double demand = demand_();
+    const double threads =
+        options_.touch_threads * std::max(1 - demand, kLeastThreads);
     const absl::MutexLock lock(&mu_);
     if (stopping_ || next_touch_ == options_.bytes) return {};
     const uint64_t ahead =
         ready_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
-    if (copies && (shy || next_touch_ >= ahead)) {
+    if (demand > kNoDemand && (thread >= threads || next_touch_ >= ahead)) {
       changed_.WaitWithTimeout(&mu_, kLookAgain);
       continue;
     }

@@ -43,8 +43,8 @@ struct HostPoolOptions {
 //
 // Bring-up yields to copies. It pins in the part of the time that they do not
 // need, and in kLeastPart of it at the least, small pieces with pauses between
-// them; then a quarter of the threads touch, and no further ahead than
-// kShyPiecesAhead pieces.
+// them; then that part of the threads touch, a quarter at the least, and no
+// further ahead than kShyPiecesAhead pieces.
 //
 // Threads:  thread-safe. Bring-up runs on threads of its own, joined on
 //           destruction.
@@ -96,10 +96,10 @@ class HostPool {
            hoist::UniqueFd fd, hoist::UniqueFd read_only_fd,
            hoist::Mapping memory);
 
-  // `shy`: this thread leaves the work to others while there are copies.
-  void Touch(bool shy) ABSL_LOCKS_EXCLUDED(mu_);
+  // `thread`: its number; those of the highest rest while there are copies.
+  void Touch(int thread) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes what is to be touched next; empty: there is no more.
-  std::span<std::byte> TakeStep(bool shy) ABSL_LOCKS_EXCLUDED(mu_);
+  std::span<std::byte> TakeStep(int thread) ABSL_LOCKS_EXCLUDED(mu_);
   void Touched(std::span<std::byte> step) ABSL_LOCKS_EXCLUDED(mu_);
   void Register() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until the piece after `ready` is touched; its bytes, or 0: stop.

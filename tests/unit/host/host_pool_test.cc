@@ -231,8 +231,8 @@ TEST(HostPool, BesideCopiesPiecesAreSmallAndLittleIsTouchedAhead) {
     device.Allow(calls);
     growth.WaitFor(static_cast<size_t>(calls));
     EXPECT_LE(ResidentBytes(*pool),
-              // What each of two threads has in hand.
-              (static_cast<uint64_t>(calls) + HostPool::kShyPiecesAhead + 2) *
+              // And what a thread has in hand.
+              (static_cast<uint64_t>(calls) + HostPool::kShyPiecesAhead + 1) *
                   options.shy_piece_bytes);
   }
   EXPECT_THAT(device.sizes(), ::testing::Each(2 * kMiB));
