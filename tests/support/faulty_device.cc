@@ -36,10 +36,10 @@ class FaultyStream final : public CopyStream {
   }
   void Then(Done done) override {
     absl::Status fault = device_.Count(DeviceCall::kThen);
-    stream_->Then([&device = device_, fault = std::move(fault),
+    stream_->Then([fault = std::move(fault),
                    done = std::move(done)](absl::Status status) mutable {
-      if (status.ok()) status = fault;
-      device.Complete(std::move(done), std::move(status));
+      status.Update(fault);
+      std::move(done)(std::move(status));
     });
   }
 
@@ -72,47 +72,6 @@ absl::Status FaultyDevice::Count(DeviceCall call) const {
   ++fault.calls;
   if (fault.fail_at == -1 || fault.fail_at == fault.calls) return fault.error;
   return absl::OkStatus();
-}
-
-void FaultyDevice::Hold() {
-  const absl::MutexLock lock(&mu_);
-  holding_ = true;
-}
-
-void FaultyDevice::WaitUntilHeld(size_t count) const {
-  const absl::MutexLock lock(&mu_);
-  const auto enough = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return held_.size() >= count;
-  };
-  mu_.Await(absl::Condition(&enough));
-}
-
-size_t FaultyDevice::held() const {
-  const absl::MutexLock lock(&mu_);
-  return held_.size();
-}
-
-void FaultyDevice::Finish(size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    WaitUntilHeld(1);
-    Held held;
-    {
-      const absl::MutexLock lock(&mu_);
-      held = std::move(held_.front());
-      held_.pop_front();
-    }
-    std::move(held.done)(std::move(held.status));
-  }
-}
-
-void FaultyDevice::Unhold() {
-  std::deque<Held> all;
-  {
-    const absl::MutexLock lock(&mu_);
-    holding_ = false;
-    all.swap(held_);
-  }
-  for (Held& held : all) std::move(held.done)(std::move(held.status));
 }
 
 void FaultyDevice::HoldCopies() {
@@ -156,17 +115,6 @@ void FaultyDevice::GateCopies(CopyStream& stream) {
     };
     mu_.Await(absl::Condition(&open));
   });
-}
-
-void FaultyDevice::Complete(CopyStream::Done done, absl::Status status) {
-  {
-    const absl::MutexLock lock(&mu_);
-    if (holding_) {
-      held_.push_back({std::move(done), std::move(status)});
-      return;
-    }
-  }
-  std::move(done)(std::move(status));
 }
 
 absl::Status FaultyDevice::CreateSlab(const SlabSpec& spec) {

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -34,8 +33,7 @@ enum class DeviceCall {
 
 // Wraps any device. Faults count each kind of call by itself, over all streams.
 //
-// Threads:  thread-safe. Callbacks that were held are called on the thread that
-//           lets them go.
+// Threads:  thread-safe.
 // Owns:     nothing; borrows the device, which outlives it.
 class FaultyDevice final : public Device {
  public:
@@ -48,17 +46,6 @@ class FaultyDevice final : public Device {
   void FailAll(DeviceCall call, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
   // How often it was called, failed or not.
   int calls(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
-
-  // From now on callbacks wait for Finish(), in the order in which they came,
-  // though the copies themselves are done.
-  void Hold() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until `count` callbacks are held.
-  void WaitUntilHeld(size_t count) const ABSL_LOCKS_EXCLUDED(mu_);
-  size_t held() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls the oldest `count` that are held (or come to be: it waits for them).
-  void Finish(size_t count = 1) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls all that are held, and holds no more.
-  void Unhold() ABSL_LOCKS_EXCLUDED(mu_);
 
   // From now on copies to the device that are queued stay under way, and all
   // that is queued behind them waits. Over an EmulatedDevice only.
@@ -89,24 +76,16 @@ class FaultyDevice final : public Device {
     int fail_at = 0;  // In `calls`; 0: none, -1: all.
     absl::Status error;
   };
-  struct Held {
-    CopyStream::Done done;
-    absl::Status status;
-  };
 
   // Counts the call; the error it is to fail with, or Ok.
   absl::Status Count(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
   void GateCopies(CopyStream& stream) ABSL_LOCKS_EXCLUDED(mu_);
   void Note(const Copy& copy) ABSL_LOCKS_EXCLUDED(mu_);
-  void Complete(CopyStream::Done done, absl::Status status)
-      ABSL_LOCKS_EXCLUDED(mu_);
 
   Device& device_;
   mutable absl::Mutex mu_;
   mutable std::map<DeviceCall, Fault> faults_ ABSL_GUARDED_BY(mu_);
-  bool holding_ ABSL_GUARDED_BY(mu_) = false;
   bool gated_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Held> held_ ABSL_GUARDED_BY(mu_);
   std::vector<Copy> copies_ ABSL_GUARDED_BY(mu_);
 };
 

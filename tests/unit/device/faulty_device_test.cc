@@ -5,13 +5,11 @@
 #include <future>
 
 #include "daemon/device/emulated_device.h"
-#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing {
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -78,24 +76,6 @@ TEST_F(FaultyDeviceTest, WordsAndHealthFailWhenTold) {
   EXPECT_EQ(stream->Health(), error_);
   EXPECT_EQ(stream->WriteWords({&write, 1}), error_);
   EXPECT_OK(stream->WriteWords({&write, 1}));
-}
-
-TEST_F(FaultyDeviceTest, HeldCallbacksComeWhenToldAndInOrder) {
-  ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
-  faulty_->Hold();
-  std::vector<int> order;
-  for (int i = 0; i < 4; ++i) {
-    stream->Then([&order, i](const absl::Status&) { order.push_back(i); });
-  }
-  faulty_->WaitUntilHeld(4);
-  EXPECT_THAT(order, ElementsAre());
-  faulty_->Finish();
-  EXPECT_THAT(order, ElementsAre(0));
-  faulty_->Finish(2);
-  EXPECT_THAT(order, ElementsAre(0, 1, 2));
-  EXPECT_EQ(faulty_->held(), 1u);
-  faulty_->Unhold();
-  EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
 }
 
 }  // namespace
