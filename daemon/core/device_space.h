@@ -113,9 +113,7 @@ class DeviceSpace {
   uint64_t slab_bytes() const { return slab_bytes_; }
   uint64_t allocated() const { return allocated_; }  // In slabs.
   uint64_t allocated(Zone zone) const;
-  const std::map<Zone, uint64_t>& allocated_by_zone() const {
-    return by_zone_;
-  }
+  const std::map<Zone, uint64_t>& allocated_by_zone() const { return by_zone_; }
   uint64_t used() const;
   uint64_t largest_free() const;  // In some slab, or in slabs to come.
 

@@ -341,14 +341,6 @@ class Node {
                     const PlanGrant& grant) const;
   absl::Status CheckPromise(SessionId session, const SetPlanArgs& args,
                             const PlanGrant& grant) const;
-  absl::Status CheckBesidePlans(const CopyRef& ref) const;
-  static bool Busy(const Copy& copy);
-  // Must follow each change of what keeps a device copy in its place.
-  void Weigh(const CopyRef& ref, const Copy& copy);
-  // The plan stands and is promised its residents; or no longer.
-  void PromiseResidents(const PlanGrant& grant,
-                        std::vector<PromiseBook>& books) const;
-  void EndPromise(const PlanGrant& grant);
   std::set<CopyRef> OwnCopies(SessionId session, DeviceIndex device,
                               std::optional<PlanId> except) const;
   uint64_t BytesOf(const std::set<CopyRef>& copies,
@@ -399,6 +391,16 @@ class Node {
   uint64_t LostTo(const SetPlanArgs& args, SessionId session) const;
   absl::Status MakeRoom(const PendingPlan& pending, absl::Time now,
                         Effects& effects);
+
+  // node_promises.cc
+  absl::Status CheckBesidePlans(const CopyRef& ref) const;
+  static bool Busy(const Copy& copy);
+  // Must follow each change of what keeps a device copy in its place.
+  void Weigh(const CopyRef& ref, const Copy& copy);
+  // The plan stands and is promised its residents; or no longer.
+  void PromiseResidents(const PlanGrant& grant,
+                        std::vector<PromiseBook>& books) const;
+  void EndPromise(const PlanGrant& grant);
 
   // node_quota.cc
   absl::Status CheckDeviceQuota(SessionId session, const CopyRef& copy) const;

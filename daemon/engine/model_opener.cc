@@ -62,8 +62,9 @@ absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
   if (bytes_ > kSmallHeaderBytes && !turn_.has_value()) {
     turn_.emplace(open_.TakeTurn(options_.owner));
   }
-  HOIST_ASSIGN_OR_RETURN(const std::string json,
-                         ReadPrefix(file, kSafetensorsLengthBytes, bytes, options_));
+  HOIST_ASSIGN_OR_RETURN(
+      const std::string json,
+      ReadPrefix(file, kSafetensorsLengthBytes, bytes, options_));
   ShardHeader shard;
   shard.name = file.name();
   shard.identity = file.identity();
@@ -90,7 +91,7 @@ absl::StatusOr<SafetensorsIndex> ReadIndex(OpenFile index,
     return absl::InvalidArgumentError("the index is larger than 100 MB");
   }
   HOIST_ASSIGN_OR_RETURN(const std::string json,
-                         Read(file, 0, file.bytes(), options));
+                         ReadPrefix(file, 0, file.bytes(), options));
   return ParseSafetensorsIndex(json);
 }
 
@@ -127,7 +128,8 @@ absl::StatusOr<OpenedModel> OpenModel(RegisterModelArgs args,
     absl::StatusOr<ShardHeader> header = headers.Read(*file);
     if (!header.ok()) return Annotate(header.status(), name);
     build.shards.push_back(*std::move(header));
-    if (!opened.emplace(name, open.Share(options.owner, *std::move(file))).second) {
+    if (!opened.emplace(name, open.Share(options.owner, *std::move(file)))
+             .second) {
       return absl::InvalidArgumentError(
           absl::StrCat("file ", Quoted(name), " was given twice"));
     }

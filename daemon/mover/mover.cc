@@ -54,8 +54,8 @@ class GroupRead {
 };
 
 std::optional<User> ParkedFor(const SourceFiles& files) {
-  for (const SourceFile& file : files) {
-    if (file.parked_for().has_value()) return file.parked_for();
+  for (const auto& file : files) {
+    if (file->parked_for().has_value()) return file->parked_for();
   }
   return std::nullopt;
 }
@@ -71,7 +71,7 @@ absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
     of_file[read.file].push_back(std::move(request));
   }
   for (auto& [index, requests] : of_file) {
-    const SourceFile& file = files[index];
+    const SourceFile& file = *files[index];
     if (file.parked_for().has_value()) {
       HOIST_RETURN_IF_ERROR(ReadByErrand(run, file, std::move(requests)));
       continue;

@@ -253,8 +253,8 @@ quota = {{ models = 2 }}
                 "w": np.full(4096, number, np.uint8)})
 
         # All of them root, as in containers.
-        a = hoist.connect(names["a"])
-        b = hoist.connect(names["b"])
+        a = hoist.connect(names["a"], connect_deadline=30)
+        b = hoist.connect(names["b"], connect_deadline=30)
         self.addCleanup(a.close)
         self.addCleanup(b.close)
         for session, number in ((a, 1), (b, 2)):
@@ -325,6 +325,87 @@ quota = {{ models = 2 }}
             self.skipTest(text)
         self.assertEqual(text, "not found\n")
 
+    def test_root_of_a_container_is_no_admin_over_grpc(self):
+        self.start()
+        self.daemon.ctl("status")
+        for kind in ("--user", "--pid"):
+            said = self.hoistctl("drain", before=[
+                "unshare", kind, "--fork",
+                *(["--map-root-user"] if kind == "--user" else [])])
+            if "unshare failed" in said:
+                self.skipTest(said)
+            self.assertIn("PERMISSION_DENIED", said.upper(), kind)
+        self.assertNotIn("draining", self.daemon.ctl("status"))
+
+    def hoistctl(self, *arguments, before=()):
+        """What it prints, whatever becomes of it."""
+        ctl = next(path for path in (
+            self.daemon.binary.with_name("hoistctl"),
+            self.daemon.binary.parents[1] / "client/ctl/hoistctl")
+            if path.exists())
+        done = subprocess.run(
+            [*before, ctl, "--socket", self.daemon.grpc_socket, *arguments],
+            capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    def test_who_cannot_be_looked_at_is_no_admin(self):
+        """hoistd as a user of its own, whose /proc shows no other user's."""
+        folder = tempfile.TemporaryDirectory(prefix="hoist-hidden-")
+        self.addCleanup(folder.cleanup)
+        os.chmod(folder.name, 0o777)
+        config = pathlib.Path(folder.name, "hoistd.toml")
+        config.write_text(HIDDEN.format(folder.name))
+        hidden = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-ec",
+             "mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid "
+             f"{OTHER} --regid {OTHER} --clear-groups {HOISTD} --config "
+             f"{config}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True)
+        self.addCleanup(hidden.stderr.close)
+        self.addCleanup(hidden.wait)
+        self.addCleanup(hidden.terminate)
+        os.environ["HOIST_SOCKET"] = f"{folder.name}/hoistd.sock"
+        self.addCleanup(os.environ.pop, "HOIST_SOCKET")
+
+        def asked(uid):
+            """Whether `uid` may forget OTHER's model."""
+            def work(tell):
+                with hoist.connect(connect_deadline=30) as session:
+                    if uid == OTHER:
+                        session.publish("m", "g",
+                                        {"w": np.zeros(4096, np.uint8)},
+                                        readers="everyone")
+                        return tell("published")
+                    try:
+                        session.forget(session.model(f"{OTHER}:m"))
+                        tell("forgot it")
+                    except hoist.PermissionDenied:
+                        tell("was refused")
+            pid, said = start_as(uid, work)
+            with said:
+                text = said.read()
+            os.waitpid(pid, 0)
+            return text.strip()
+
+        self.assertEqual(asked(OTHER), "published")
+        self.assertIsNone(hidden.poll())
+        self.assertEqual(asked(0), "was refused")
+
+
+HIDDEN = """
+[server]
+socket = "{0}/hoistd.sock"
+grpc_socket = "{0}/hoistd.grpc.sock"
+socket_mode = "0666"
+group = ""
+admin_group = ""
+[device]
+backend = "emulated"
+pool = "8MiB"
+slab = "2MiB"
+[host]
+pool = "16MiB"
+"""
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,73 @@
+// What of a device is spoken for, and who may have a copy beside it.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "daemon/core/node.h"
+
+namespace hoistd {
+
+// Whether the copy may be leased, pinned or filled beside what plans were
+// promised and have not leased yet. What is idle makes way and does not count.
+absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
+  const TierAt at = ref.place.at;
+  if (at.tier != Tier::kDevice) return absl::OkStatus();
+  const PromiseBook& book = promises_[at.device.number()];
+  if (!book.any() || book.Promised(ref)) return absl::OkStatus();
+  // At most this is held; what is counted below looks at every slab.
+  const DeviceSpace& space = *spaces_[at.device.number()];
+  std::map<Zone, uint64_t> most = ByZone(at.device);
+  if (!book.IsFirm(ref)) {
+    most[ZoneOf(ref)] += SpaceOf(*copies_.FindGroup(ref.key)->group);
+  }
+  uint64_t taken = 0;
+  for (const auto& [zone, bytes] : space.allocated_by_zone()) {
+    most[zone] = std::max(most[zone], bytes);
+  }
+  for (const auto& [zone, bytes] : most) taken += bytes;
+  if (taken <= CapacityOf(at)) return absl::OkStatus();
+  std::set<CopyRef> firm = book.FirmCopies();
+  firm.insert(ref);
+  taken = 0;
+  for (const auto& [zone, bytes] :
+       HeldByZone(at.device, firm, /*idle_is_held=*/false)) {
+    taken += bytes;
+  }
+  if (taken <= CapacityOf(at)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      "the rest is promised to plans, as `hoistctl plans` shows");
+}
+
+bool Node::Busy(const Copy& copy) {
+  if (copy.state == Residency::kAbsent) return false;
+  return !copy.usable() || copy.leases > 0 || copy.pinned;
+}
+
+void Node::Weigh(const CopyRef& ref, const Copy& copy) {
+  if (ref.place.at.tier != Tier::kDevice) return;
+  PromiseBook& book = promises_[ref.place.at.device.number()];
+  if (!Busy(copy)) return book.SetIdle(ref);
+  book.SetBusy(ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
+}
+
+void Node::PromiseResidents(const PlanGrant& grant,
+                            std::vector<PromiseBook>& books) const {
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) continue;
+    const CopyRef ref = {{grant.model, group.group},
+                         {OnDevice(grant.device), false}};
+    books[grant.device.number()].Promise(
+        ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
+  }
+}
+
+void Node::EndPromise(const PlanGrant& grant) {
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) continue;
+    promises_[grant.device.number()].Unpromise(
+        {{grant.model, group.group}, {OnDevice(grant.device), false}});
+  }
+  ++space_epoch_;
+}
+
+}  // namespace hoistd
