@@ -94,6 +94,7 @@ run_pytest() {  # PRESET
 # `--preset asan`.
 asan_targets=(
   base_unit_test client_host_image_test client_hostile_daemon_test
+  client_hostile_plan_test client_plan_life_test errand_unit_test link_unit_test
   client_model_files_test client_model_table_test client_plan_lane_test
   client_plan_test client_session_test config_test convert_test core_lane_test core_model_test
   core_node_test core_parts_test core_planner_test device_conformance

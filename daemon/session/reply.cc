@@ -107,7 +107,7 @@ Outbound EncodeReply(Reply reply) {
   }
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
-  if (reply.ask.has_value()) {
+  if (reply.ask != nullptr) {
     pb::CloseSlabs* ask = message.mutable_close_slabs();
     ask->set_device(reply.ask->device.number());
     ask->set_number(reply.ask->number);

@@ -67,7 +67,7 @@ struct Reply {
   ModelPtr model;
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
-  std::optional<SlabAsk> ask;  // Answers nothing: hoistd asks.
+  std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.
   // Or nothing is answered, and this message is to be served.
   std::unique_ptr<TakenIn> taken_in;
   // The session cannot go on after it: client and engine would no longer agree

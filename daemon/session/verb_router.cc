@@ -67,7 +67,7 @@ OnSlabAsk AskTo(MailboxPtr mailbox, ConnectionId connection) {
   return [mailbox, connection](const SlabAsk& ask) {
     Reply reply;
     reply.ticket = {.connection = connection, .admitted = false};
-    reply.ask = ask;
+    reply.ask = std::make_unique<SlabAsk>(ask);
     mailbox->Post(std::move(reply));
   };
 }
