@@ -184,9 +184,9 @@ uint64_t Node::KeptBytes(DeviceIndex device, std::optional<User> uid) const {
   uint64_t bytes = 0;
   for (const auto& [place, openers] : openers_) {
     if (place.first != device) continue;
-    const auto keeps = [&](SessionId id) {
+    const auto keeps = [&, &at = place](SessionId id) {
       const SessionEntry& session = sessions_.at(id);
-      const GivenSlab& given = session.slabs.at(place);
+      const GivenSlab& given = session.slabs.at(at);
       return given.kept && (!uid.has_value() || session.args.peer.uid == *uid);
     };
     const auto keeper = std::find_if(openers.begin(), openers.end(), keeps);
