@@ -1,7 +1,6 @@
 #include "tests/unit/link/rig.h"
 
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "daemon/base/check.h"
@@ -38,7 +37,13 @@ LinkRig::~LinkRig() {
 
 void LinkRig::Wait() {
   go_ = std::make_unique<absl::Notification>();
-  link_->Post([go = go_.get()] { go->WaitForNotification(); });
+  // It takes commands in batches: what comes after must be in one of its own.
+  absl::Notification waits;
+  link_->Post([go = go_.get(), &waits] {
+    waits.Notify();
+    go->WaitForNotification();
+  });
+  waits.WaitForNotification();
 }
 
 void LinkRig::Settle() {
@@ -89,7 +94,7 @@ std::optional<absl::Status> LinkRig::end(TransferId id) const {
 
 absl::Status LinkRig::WaitFor(TransferId id) const {
   if (!Until([&] { return end(id).has_value(); })) {
-    return absl::DeadlineExceededError("not told in 20 s");
+    return absl::DeadlineExceededError("not told in a minute");
   }
   return *end(id);
 }
@@ -108,16 +113,6 @@ uint64_t LinkRig::BytesTo(uint64_t offset, uint64_t bytes,
     }
   }
   return sum;
-}
-
-bool LinkRig::Until(const std::function<bool()>& holds) {
-  const MonotonicClock clock;
-  const absl::Time until = clock.Now() + absl::Seconds(20);
-  while (!holds()) {
-    if (clock.Now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 }  // namespace hoistd::testing
