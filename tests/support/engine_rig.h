@@ -9,12 +9,10 @@
 
 #include <atomic>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,6 +34,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/until.h"
 
 namespace hoistd::testing {
 
@@ -205,17 +204,6 @@ class EngineRig {
     engine_->Load(
         model, to, [](const LoadProgress&) {}, answer.done());
     return answer.Wait();
-  }
-  // Asks over and over, for a minute at most: what a disk takes for a sync is
-  // not a number of questions.
-  static bool Until(const std::function<bool()>& holds) {
-    const MonotonicClock clock;
-    const absl::Time until = clock.Now() + absl::Minutes(1);
-    while (!holds()) {
-      if (clock.Now() > until) return false;
-      std::this_thread::yield();
-    }
-    return true;
   }
   // Waits until nothing of the tier is used: spills end on their own.
   bool Empties(TierAt at) {

@@ -207,7 +207,7 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
   EXPECT_EQ(changed.after.priority, 5);
   EXPECT_EQ(changed.after.max_bytes_per_second, 1u << 30);
   // The streamer hears of it on its own thread.
-  EXPECT_TRUE(EngineRig::Until([&] {
+  EXPECT_TRUE(testing::Until([&] {
     const ShareOptions share = rig_.Snapshot().plans.at(0).share;
     return share.weight == 3 && share.priority == 5 &&
            share.max_bytes_per_second == 1u << 30;
@@ -339,7 +339,7 @@ TEST_F(SessionPlan, ASessionsPlansEndWithItsConnection) {
   ASSERT_EQ(rig_.Snapshot().plans.size(), 2u);
   client.reset();
   // The streamer lets go on its own.
-  EXPECT_TRUE(EngineRig::Until([&] { return rig_.Snapshot().plans.empty(); }));
+  EXPECT_TRUE(testing::Until([&] { return rig_.Snapshot().plans.empty(); }));
   EXPECT_EQ(rig_.Snapshot().sessions.size(), 1u);  // The publisher's.
 }
 

@@ -141,7 +141,7 @@ TEST_F(EngineReadImage, ClosedSessionsAreAnsweredAndLeaveNothingHeld) {
   }
   // When the last copy has ended, the model can go.
   absl::Status forgotten;
-  EngineRig::Until([&] {
+  testing::Until([&] {
     forgotten = rig_.Evict("m", /*forget=*/true).status();
     return forgotten.ok();
   });

@@ -64,7 +64,7 @@ TEST(Link, ThePartsOfThoseWhoAllWantAreAsStated) {
     leased.push_back(rig.Copy(kRing + kImage, kImage, true));
   }
   rig.Go();
-  ASSERT_TRUE(LinkRig::Until([&] { return plan.ended() == 130; }));
+  ASSERT_TRUE(testing::Until([&] { return plan.ended() == 130; }));
   // 130 turns: 96 plans', 32 leases', 2 the background's; a turn more or less.
   EXPECT_NEAR(double(rig.BytesTo(0, kRing, 130)), 96.0 * kSmall, kSmall);
   EXPECT_NEAR(double(rig.BytesTo(kRing + kImage, kImage, 130)), 32.0 * kSmall,
@@ -86,7 +86,7 @@ TEST(Link, WhoWaitsForALeaseIsNotStarvedByAnyPlan) {
   const TransferId id = rig.Copy(kRing, 10 * kSmall, /*urgent=*/true);
   rig.Go();
   ASSERT_OK(rig.WaitFor(id));
-  ASSERT_TRUE(LinkRig::Until([&] { return plan.ended() == 100; }));
+  ASSERT_TRUE(testing::Until([&] { return plan.ended() == 100; }));
   // A quarter of 40 turns.
   EXPECT_GE(rig.BytesTo(kRing, LinkRig::kBytes, 44), 10 * kSmall);
 }
@@ -99,7 +99,7 @@ TEST(Link, ARingOfTwoSlotsLosesNothingToTheBackground) {
   Repeater& plan = rig.AddPlan(kPlan, 0, kSmall, {.pieces = 98, .at_once = 1});
   const TransferId id = rig.Copy(kRing, 10 * kSmall, /*urgent=*/false);
   rig.Go();
-  ASSERT_TRUE(LinkRig::Until([&] { return plan.ended() == 98; }));
+  ASSERT_TRUE(testing::Until([&] { return plan.ended() == 98; }));
   rig.Settle();
   // Its least part alone: one of 49.
   EXPECT_LE(rig.BytesTo(kRing, LinkRig::kBytes, 200), 3 * kSmall);
@@ -117,7 +117,7 @@ TEST(Link, TheBackgroundStartsWhenItTakesNoLongerThanTheGapSoFar) {
                                 .takes = absl::Milliseconds(1)});  // 4.2 GB/s.
   const TransferId id = rig.Copy(kRing, 100 * kMiB, /*urgent=*/false);
   rig.Go();
-  ASSERT_TRUE(LinkRig::Until([&] { return plan.ended() == 20; }));
+  ASSERT_TRUE(testing::Until([&] { return plan.ended() == 20; }));
   rig.Settle();
   const size_t before = rig.faulty().copies().size();
   EXPECT_LE(before, 22u);
@@ -176,7 +176,7 @@ TEST(Link, ACapOnLoadsHoldsBackThemAlone) {
   const TransferId load = rig.Copy(0, 120 * kMiB, false);
   // What is let through at once; then it is a second for each MiB.
   const uint64_t burst = LinkShare::kBurstBytes + Link::kPieceBytes;
-  ASSERT_TRUE(LinkRig::Until([&] {
+  ASSERT_TRUE(testing::Until([&] {
     return rig.link().copied_bytes(LinkClass::kBackground) == burst;
   }));
   rig.Settle();

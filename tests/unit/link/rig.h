@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +17,7 @@
 #include "daemon/link/link.h"
 #include "gtest/gtest.h"
 #include "tests/support/faulty_device.h"
+#include "tests/support/until.h"
 
 namespace hoistd::testing {
 
@@ -101,8 +101,6 @@ class LinkRig {
 
   // Bytes of [offset, offset + bytes) in the first `copies` that were queued.
   uint64_t BytesTo(uint64_t offset, uint64_t bytes, size_t copies) const;
-  // Until it holds, or 20 s are over.
-  static bool Until(const std::function<bool()>& holds);
 
   Link& link() { return *link_; }
   FaultyDevice& faulty() { return *faulty_; }

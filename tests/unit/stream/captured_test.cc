@@ -32,7 +32,7 @@ TEST_F(CapturedLane, PassesAreRightAndCopiedOnce) {
       ASSERT_OK(rig_.StepPlace(lane_, place)) << pass << " " << place;
     }
   }
-  EXPECT_TRUE(StreamRig::Until(
+  EXPECT_TRUE(testing::Until(
       [&] { return rig_.Stats(lane_.plan).loads == 8 * (kPasses + 1) + 3; }));
   EXPECT_TRUE(rig_.Stats(lane_.plan).captured);
   EXPECT_EQ(rig_.Stats(lane_.plan).skipped, 0u);
@@ -54,8 +54,7 @@ TEST_F(CapturedLane, WhatWasStagedBeforeIsServedFirst) {
   lane_.client->Capture();
   // The kernels of both still run while the first graph is launched.
   lane_.client->header().want = 3;
-  EXPECT_TRUE(
-      StreamRig::Until([&] { return rig_.Stats(lane_.plan).captured; }));
+  EXPECT_TRUE(testing::Until([&] { return rig_.Stats(lane_.plan).captured; }));
   EXPECT_TRUE(rig_.Right(lane_, 0));
   EXPECT_TRUE(rig_.Right(lane_, 1));
   lane_.client->Done(0);

@@ -20,8 +20,7 @@ TEST_P(StreamerFaults, AreTypedToldOnceAndReleaseWhatWaits) {
   rig.Open(lane);
   ASSERT_OK(rig.Step(lane, 0));
   // In full: four loads in all, so that the next copy is the lane's again.
-  ASSERT_TRUE(
-      StreamRig::Until([&] { return rig.Stats(lane.plan).loads == 3; }));
+  ASSERT_TRUE(testing::Until([&] { return rig.Stats(lane.plan).loads == 3; }));
   rig.faulty().FailNth(GetParam(), 1, absl::DataLossError("as told"));
   absl::Status status;
   uint64_t position = 1;
@@ -29,8 +28,7 @@ TEST_P(StreamerFaults, AreTypedToldOnceAndReleaseWhatWaits) {
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("as told")));
   EXPECT_LT(position, 10u);
-  EXPECT_TRUE(
-      StreamRig::Until([&] { return !rig.Stats(lane.plan).fault.ok(); }));
+  EXPECT_TRUE(testing::Until([&] { return !rig.Stats(lane.plan).fault.ok(); }));
   // Whatever is staged later does not wait either.
   EXPECT_THAT(lane.client->Stage(position + 10),
               StatusIs(absl::StatusCode::kDataLoss));
@@ -60,7 +58,7 @@ TEST(StreamerFault, ABrokenDeviceEndsAllPlansAndOpensNoMore) {
   for (TestLane* lane : {&one, &two}) {
     EXPECT_THAT(lane->client->Stage(0),
                 StatusIs(absl::StatusCode::kInternal, HasSubstr("sticky")));
-    EXPECT_TRUE(StreamRig::Until([&] { return rig.faults(lane->plan) == 1; }));
+    EXPECT_TRUE(testing::Until([&] { return rig.faults(lane->plan) == 1; }));
   }
   rig.faulty().LetCopiesGo();
   rig.Close(one.plan);
@@ -80,7 +78,7 @@ TEST(StreamerFault, AnOwnersReasonReachesTheClient) {
   EXPECT_THAT(waiting.get(),
               StatusIs(absl::StatusCode::kAborted,
                        text.substr(0, hoist::lane::kMaxFaultText - 1)));
-  EXPECT_TRUE(StreamRig::Until([&] { return rig.faults(lane.plan) == 1; }));
+  EXPECT_TRUE(testing::Until([&] { return rig.faults(lane.plan) == 1; }));
 }
 
 // In the captured form a graph that is launched again waits again.
@@ -105,7 +103,7 @@ class StreamerDeadline : public ::testing::Test {
  protected:
   // Lets time pass until the lane has its fault.
   void PassTime(TestLane& lane) {
-    EXPECT_TRUE(StreamRig::Until([&] {
+    EXPECT_TRUE(testing::Until([&] {
       clock_.Advance(20);
       rig_.streamer().SetShare(lane.plan, {});  // It looks, though it slept.
       return rig_.faults(lane.plan) > 0;
@@ -116,7 +114,7 @@ class StreamerDeadline : public ::testing::Test {
   // time may pass meanwhile.
   void AwaitLoad(const TestLane& lane) {
     ASSERT_TRUE(
-        StreamRig::Until([&] { return rig_.Stats(lane.plan).loads == 1; }));
+        testing::Until([&] { return rig_.Stats(lane.plan).loads == 1; }));
   }
 
   HandClock clock_;

@@ -119,7 +119,7 @@ TEST_P(HostileRequest, EndsThePlanWithATypedError) {
   rig.Open(lane);
   lane.client->Ask(GetParam());
   lane.client->WakeStreamer();
-  EXPECT_TRUE(StreamRig::Until([&] { return rig.faults(lane.plan) == 1; }));
+  EXPECT_TRUE(testing::Until([&] { return rig.faults(lane.plan) == 1; }));
   EXPECT_THAT(lane.client->Stage(50),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
@@ -141,7 +141,7 @@ TEST(HostileRing, MoreRequestsThanThereIsRoomForEndThePlan) {
   rig.Open(lane);
   lane.client->header().head = 257;
   lane.client->Wake();
-  EXPECT_TRUE(StreamRig::Until([&] { return rig.faults(lane.plan) == 1; }));
+  EXPECT_TRUE(testing::Until([&] { return rig.faults(lane.plan) == 1; }));
   EXPECT_TRUE(absl::IsInvalidArgument(*rig.fault(lane.plan)));
 }
 

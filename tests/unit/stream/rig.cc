@@ -4,7 +4,6 @@
 #include <future>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "daemon/base/check.h"
 
@@ -145,16 +144,6 @@ LaneStats StreamRig::Stats(PlanId plan) const {
     if (stats.plan == plan) return stats;
   }
   return {};
-}
-
-bool StreamRig::Until(const std::function<bool()>& holds) {
-  const MonotonicClock clock;
-  const absl::Time until = clock.Now() + absl::Seconds(20);
-  while (!holds()) {
-    if (clock.Now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 int StreamRig::faults(PlanId plan) const {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/faulty_device.h"
 #include "tests/support/lane_client.h"
+#include "tests/support/until.h"
 
 namespace hoistd::testing {
 
@@ -72,8 +72,6 @@ class StreamRig {
   absl::Status Step(TestLane& lane, uint64_t position);
   absl::Status StepPlace(TestLane& lane, uint32_t place);
   LaneStats Stats(PlanId plan) const;
-  // Until it holds, or 20 s are over.
-  static bool Until(const std::function<bool()>& holds);
 
   // What the streamer said.
   int faults(PlanId plan) const;

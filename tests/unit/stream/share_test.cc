@@ -115,7 +115,7 @@ TEST(StreamerShare, ACapIsKeptAndOthersGoOn) {
   uint64_t position = 0;
   while (rig.Stats(capped.plan).copied_bytes <= LinkShare::kBurstBytes) {
     ASSERT_OK(rig.Step(capped, position++));
-    ASSERT_TRUE(StreamRig::Until([&] {
+    ASSERT_TRUE(testing::Until([&] {
       return rig.Stats(capped.plan).loads > position ||
              rig.Stats(capped.plan).copied_bytes > LinkShare::kBurstBytes;
     })) << position

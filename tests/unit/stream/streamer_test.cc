@@ -26,7 +26,7 @@ TEST(Streamer, BytesAreRightOverManyPassesAndEachIsCopiedOnceAPass) {
   // All there is, and three ahead of the next pass.
   const uint64_t loads = 8 * kPasses + 3;
   EXPECT_TRUE(
-      StreamRig::Until([&] { return rig.Stats(lane.plan).loads == loads; }));
+      testing::Until([&] { return rig.Stats(lane.plan).loads == loads; }));
   const LaneStats stats = rig.Stats(lane.plan);
   EXPECT_EQ(stats.copied_bytes, loads * size);
   EXPECT_EQ(rig.link().copied_bytes(LinkClass::kPlans), loads * size);
@@ -51,7 +51,7 @@ TEST(Streamer, WhatLiesInItsSlotIsServedWithoutACopy) {
   for (uint64_t position = 0; position < 40; ++position) {
     ASSERT_OK(rig.Step(lane, position)) << position;
   }
-  EXPECT_TRUE(StreamRig::Until(
+  EXPECT_TRUE(testing::Until(
       [&] { return rig.Stats(lane.plan).served_in_place == 40; }));
   EXPECT_EQ(rig.Stats(lane.plan).loads, 4u);
 }
@@ -76,8 +76,7 @@ TEST(Streamer, SmallNeighboursGoInOneCopy) {
   }
   // A quarter of the ring in each.
   EXPECT_EQ(rig.faulty().calls(DeviceCall::kCopyIn), 4);
-  EXPECT_TRUE(
-      StreamRig::Until([&] { return rig.Stats(lane.plan).loads == 8; }));
+  EXPECT_TRUE(testing::Until([&] { return rig.Stats(lane.plan).loads == 8; }));
 }
 
 TEST(Streamer, ASlotIsNotFilledAnewBeforeItsGroupIsDone) {
@@ -114,7 +113,7 @@ TEST_P(StreamerSeeds, SkipsAndRepeatsAreCorrect) {
         random() % 3 != 0 ? lane.client->next() % 8 : random() % 8;
     ASSERT_OK(rig.Step(lane, lane.client->NextOf(place))) << "step " << i;
   }
-  EXPECT_TRUE(StreamRig::Until([&] {
+  EXPECT_TRUE(testing::Until([&] {
     const LaneStats stats = rig.Stats(lane.plan);
     return stats.skipped + 400 == lane.client->next();
   }));
@@ -127,12 +126,12 @@ TEST(Streamer, AGroupIsLoadedWhenItsImageIsOnTheHost) {
   StreamRig rig;
   TestLane lane = rig.Make(std::vector<uint64_t>(3, 16 * kKiB), 2);
   rig.Open(lane, false);
-  EXPECT_TRUE(StreamRig::Until([&] { return !rig.wanted(lane.plan).empty(); }));
+  EXPECT_TRUE(testing::Until([&] { return !rig.wanted(lane.plan).empty(); }));
   EXPECT_THAT(rig.wanted(lane.plan), ElementsAre(0));
   rig.HostReady(lane, 0);
   ASSERT_OK(rig.Step(lane, 0));
   EXPECT_TRUE(
-      StreamRig::Until([&] { return rig.wanted(lane.plan).size() == 2; }));
+      testing::Until([&] { return rig.wanted(lane.plan).size() == 2; }));
   EXPECT_THAT(rig.wanted(lane.plan), ElementsAre(0, 1));
   rig.HostReady(lane, 2);
   rig.HostReady(lane, 1);
@@ -147,13 +146,13 @@ TEST(Streamer, AnImageThatIsLentOnceIsAskedForEachPass) {
   rig.Open(lane, false);
   for (uint64_t position = 0; position < 9; ++position) {
     const size_t asked = position + 1;
-    ASSERT_TRUE(StreamRig::Until(
-        [&] { return rig.wanted(lane.plan).size() == asked; }));
+    ASSERT_TRUE(
+        testing::Until([&] { return rig.wanted(lane.plan).size() == asked; }));
     EXPECT_EQ(rig.wanted(lane.plan).back(), position % 3);
     rig.HostReady(lane, rig.wanted(lane.plan).back(), /*once=*/true);
     ASSERT_OK(rig.Step(lane, position));
     ASSERT_TRUE(
-        StreamRig::Until([&] { return rig.used(lane.plan).size() == asked; }));
+        testing::Until([&] { return rig.used(lane.plan).size() == asked; }));
   }
   EXPECT_THAT(rig.used(lane.plan), ElementsAre(0, 1, 2, 0, 1, 2, 0, 1, 2));
 }
@@ -165,7 +164,7 @@ TEST(Streamer, AnImageThatWasLentComesBackUnlessItIsBeingRead) {
   rig.HostReady(lane, 3, /*once=*/true);
   rig.streamer().TakeBack(lane.plan, 3);
   ASSERT_TRUE(
-      StreamRig::Until([&] { return rig.returned(lane.plan).size() == 1; }));
+      testing::Until([&] { return rig.returned(lane.plan).size() == 1; }));
   EXPECT_THAT(rig.returned(lane.plan), ElementsAre(3));
   rig.streamer().TakeBack(lane.plan, 3);  // It has none.
   rig.faulty().HoldCopies();
@@ -174,8 +173,7 @@ TEST(Streamer, AnImageThatWasLentComesBackUnlessItIsBeingRead) {
   rig.streamer().TakeBack(lane.plan, 0);
   rig.Close(PlanId(77));  // Its end shows that TakeBack had its turn.
   rig.faulty().LetCopiesGo();
-  ASSERT_TRUE(
-      StreamRig::Until([&] { return rig.used(lane.plan).size() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return rig.used(lane.plan).size() == 1; }));
   EXPECT_THAT(rig.returned(lane.plan), ElementsAre(3));
 }
 
@@ -186,7 +184,7 @@ TEST(Streamer, SleepsAndIsWokenByTheClient) {
   for (uint64_t position = 0; position < 20; ++position) {
     // Asleep, not napping: from here on only the eventfd can wake it.
     ASSERT_TRUE(
-        StreamRig::Until([&] { return lane.client->header().sleeping == 1; }));
+        testing::Until([&] { return lane.client->header().sleeping == 1; }));
     ASSERT_OK(rig.Step(lane, position)) << position;
   }
 }
