@@ -174,6 +174,71 @@ TEST_F(EngineTest, LoadPinUnpinAndEvict) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
+// More groups than are brought up at once, one after the other.
+class EngineWithManyGroups : public ::testing::Test {
+ protected:
+  static constexpr int kLayers = 150;
+
+  void SetUp() override {
+    ASSERT_OK(rig_.Start());
+    Answer<absl::StatusOr<ModelPtr>> answer;
+    rig_.engine().RegisterModel(rig_.Open(), rig_.Files("many", kLayers),
+                                answer.done());
+    ASSERT_OK_AND_ASSIGN(model_, answer.Wait());
+    ASSERT_GT(model_->spec->groups.size(), static_cast<size_t>(kLayers));
+  }
+
+  EngineRig rig_{
+      {.host_bytes = uint64_t{64} << 20, .device_bytes = uint64_t{64} << 20}};
+  ModelPtr model_;
+};
+
+TEST_F(EngineWithManyGroups, AreAllLoadedAndEachIsTold) {
+  std::vector<uint32_t> told;  // The engine's thread's until it is done.
+  Answer<absl::StatusOr<LoadProgress>> answer;
+  rig_.engine().Load(
+      model_->id, kDevice,
+      [&](const LoadProgress& at) { told.push_back(at.done_groups); },
+      answer.done());
+  ASSERT_OK_AND_ASSIGN(const LoadProgress done, answer.Wait());
+  EXPECT_EQ(done.done_groups, model_->spec->groups.size());
+  EXPECT_EQ(done.done_bytes, model_->spec->image_bytes);
+  EXPECT_EQ(done.left_out_groups, 0u);
+  ASSERT_THAT(told, SizeIs(done.done_groups));
+  EXPECT_EQ(told.back(), done.done_groups);
+  // Those that are there already are told as well.
+  ASSERT_OK_AND_ASSIGN(const LoadProgress again,
+                       rig_.Load(model_->id, kDevice));
+  EXPECT_EQ(again.done_groups, done.done_groups);
+}
+
+TEST_F(EngineWithManyGroups, AreToldOnceOfAStop) {
+  std::atomic<int> answers = 0;
+  rig_.engine().Load(
+      model_->id, kDevice, [](const LoadProgress&) {},
+      [&](absl::StatusOr<LoadProgress> done) {
+        ++answers;
+        EXPECT_TRUE(done.ok() || absl::IsUnavailable(done.status()))
+            << done.status();
+      });
+  rig_.Stop();
+  EXPECT_EQ(answers, 1);
+}
+
+TEST_F(EngineTest, AnEventThatHoldsUpOthersIsCounted) {
+  rig_.Open();
+  EXPECT_EQ(rig_.Snapshot().counters.slow_events, 0u);
+  Answer<absl::StatusOr<uint64_t>> subscribed;
+  rig_.engine().Subscribe(
+      [&](const NodeEvent&) { rig_.clock.Advance(/*seconds=*/2); },
+      subscribed.done());
+  ASSERT_OK(subscribed.Wait());
+  rig_.Open();
+  const Counters counters = rig_.Snapshot().counters;
+  EXPECT_EQ(counters.slow_events, 1u);
+  EXPECT_EQ(counters.longest_event, absl::Seconds(2));
+}
+
 TEST_F(EngineTest, PrefetchedGroupsAreResidentWhenTheyAreStaged) {
   const SessionId session = rig_.Open();
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
