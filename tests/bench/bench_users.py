@@ -21,26 +21,10 @@ sys.path.insert(0, str(HERE / "../support"))
 
 import hoist  # noqa: E402
 import numpy as np  # noqa: E402
+from as_user import start_as  # noqa: E402
 from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
 
 EVIL, OTHER = 54321, 54322
-
-
-def start_as(uid, work):
-    """A child of that uid: (pid, pipe of what work(tell) says)."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(write)
-        return pid, open(read, encoding="utf-8")
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
-    try:
-        work(lambda text: os.write(write, f"{text}\n".encode()))
-    except BaseException as error:  # noqa: BLE001
-        os.write(write, f"failed: {error!r}\n".encode())
-    os._exit(0)
 
 
 def header_file(path, tensors):
