@@ -66,9 +66,10 @@ InstanceId NewInstanceId();
 // Threads:  thread-safe. One thread of its own does everything: accepts,
 //           receives, decodes, calls the engine, sends. It never blocks on a
 //           client or the engine.
-// Owns:     the sockets and that thread. Borrows the errands, and the engine,
-// which must outlive
-//           this object; callbacks it still holds after Shutdown are harmless.
+// Owns:     the sockets and that thread. Borrows the errands and the engine,
+// which
+//           must outlive this object; callbacks that these still hold after
+//           Shutdown are harmless.
 // Bounds:   `max_sessions`; connections without a session by `silent`: beyond
 //           it the oldest goes, of whoever has most of them. What a client asks
 //           for and does not take in, by `connection`.
