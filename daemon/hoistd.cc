@@ -19,7 +19,6 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/core/device_space.h"
-#include "daemon/core/tier.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
@@ -31,6 +30,7 @@
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
+#include "daemon/terms/tier.h"
 #include "hoist/shared/image_layout.h"
 #include "hoist/shared/wire.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
-#include "daemon/core/user.h"
+#include "daemon/terms/user.h"
 #include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/config/size.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
 
 namespace hoistd {
 

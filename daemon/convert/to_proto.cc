@@ -1,7 +1,7 @@
 #include <memory>
 
 #include "daemon/convert/types_convert.h"
-#include "daemon/core/model.h"
+#include "daemon/model/model.h"
 
 namespace hoistd {
 

@@ -14,10 +14,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
-#include "daemon/core/tier.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/tier.h"
 
 namespace hoistd {
 

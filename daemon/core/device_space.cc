@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
-#include "daemon/core/tier.h"
+#include "daemon/terms/tier.h"
 
 namespace hoistd {
 namespace {

@@ -23,9 +23,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/device.h"
 #include "daemon/core/extent_map.h"
-#include "daemon/core/ids.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "daemon/core/ids.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/tier.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/tier.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

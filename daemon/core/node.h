@@ -28,12 +28,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
-#include "daemon/core/device.h"
 #include "daemon/core/device_space.h"
 #include "daemon/core/extent_map.h"
-#include "daemon/core/ids.h"
 #include "daemon/core/keep_value.h"
-#include "daemon/core/model_name.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/promise_book.h"
@@ -41,6 +38,9 @@
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
+#include "daemon/model/model_name.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

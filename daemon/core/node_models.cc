@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
-#include "daemon/core/model_name.h"
 #include "daemon/core/node.h"
-#include "daemon/core/published_group.h"
+#include "daemon/model/model_name.h"
+#include "daemon/model/published_group.h"
 
 namespace hoistd {
 namespace {

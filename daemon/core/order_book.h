@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "daemon/core/copy_table.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/core/device.h"
-#include "daemon/core/grouping.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/link_share.h"
-#include "daemon/core/model.h"
-#include "daemon/core/planner.h"
-#include "daemon/core/source_tensor.h"
-#include "daemon/core/tensor.h"
-#include "daemon/core/tier.h"
+#include "daemon/model/grouping.h"
+#include "daemon/model/model.h"
+#include "daemon/model/source_tensor.h"
+#include "daemon/model/tensor.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/plan/planner.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/tier.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

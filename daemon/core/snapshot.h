@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/link_share.h"
 #include "daemon/core/residency.h"
-#include "daemon/core/tensor.h"
-#include "daemon/core/tier.h"
+#include "daemon/model/tensor.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/tier.h"
 
 namespace hoistd {
 

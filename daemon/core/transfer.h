@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
-#include "daemon/core/ids.h"
-#include "daemon/core/model.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/model.h"
+#include "daemon/model/tensor.h"
+#include "daemon/terms/ids.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

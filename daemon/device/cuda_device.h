@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/core/device.h"
 #include "daemon/device/cuda_host_ranges.h"
 #include "daemon/device/slab_table.h"
+#include "daemon/terms/device.h"
 #include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/unique_fd.h"
 

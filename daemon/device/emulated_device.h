@@ -13,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/core/device.h"
 #include "daemon/device/emulated_link.h"
 #include "daemon/device/slab_table.h"
+#include "daemon/terms/device.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"
 

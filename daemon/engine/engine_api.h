@@ -16,12 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/core/device.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/io_engine.h"
+#include "daemon/core/facts.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
-#include "daemon/core/tier.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/io_engine.h"
+#include "daemon/terms/tier.h"
 
 namespace hoistd {
 
@@ -29,28 +30,6 @@ template <typename T>
 using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
 using OnSlabAsk = absl::AnyInvocable<void(const SlabAsk&)>;
-
-// What a device looks like to clients.
-struct DeviceView {
-  DeviceInfo info;
-  uint64_t pool_bytes = 0;
-  uint64_t slab_bytes = 0;
-};
-
-// What does not change while the daemon runs, and the state of its I/O.
-struct NodeFacts {
-  std::string version;
-  absl::Time started;  // By the engine's clock.
-  std::vector<DeviceView> devices;
-  IoInfo io;
-  bool direct_io = false;
-};
-
-// What an operator should know.
-struct NodeNotes {
-  std::vector<std::string> notes;
-  uint64_t dropped = 0;  // That newer ones have pushed out.
-};
 
 // Threads:  thread-safe; every call returns at once. Callbacks run on the
 //           engine's thread, once each, and must not block; they may call the

@@ -3,10 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
-#include "daemon/core/model_name.h"
-#include "daemon/core/published_group.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/model_opener.h"
+#include "daemon/model/model_name.h"
+#include "daemon/model/published_group.h"
 
 namespace hoistd {
 

@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
-#include "daemon/core/model_builder.h"
-#include "daemon/core/safetensors.h"
-#include "daemon/core/safetensors_index.h"
 #include "daemon/errand/file_errands.h"
 #include "daemon/errand/parked_file.h"
+#include "daemon/model/model_builder.h"
+#include "daemon/model/safetensors.h"
+#include "daemon/model/safetensors_index.h"
 
 namespace hoistd {
 namespace {

@@ -4,14 +4,14 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/model.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/safetensors.h"
 #include "daemon/engine/open_files.h"
 #include "daemon/errand/errand_run.h"
 #include "daemon/io/source_file.h"
+#include "daemon/model/model.h"
+#include "daemon/model/safetensors.h"
 #include "daemon/mover/mover.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

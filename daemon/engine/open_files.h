@@ -9,9 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/tensor.h"
 #include "daemon/io/source_file.h"
+#include "daemon/model/tensor.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/lane_schedule.h"
 #include "daemon/core/requests.h"
+#include "daemon/plan/lane_schedule.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

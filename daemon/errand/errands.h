@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
 #include "daemon/errand/errand_run.h"
 #include "daemon/errand/errand_spawner.h"
+#include "daemon/terms/ids.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/io_engine.h"
 #include "daemon/errand/errand_run.h"
 #include "daemon/io/source_file.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/core/device.h"
+#include "daemon/terms/device.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"
 

@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/core/io_engine.h"
 #include "daemon/io/read_cutter.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

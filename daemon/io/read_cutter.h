@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/core/io_engine.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

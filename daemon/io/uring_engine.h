@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/core/io_engine.h"
 #include "daemon/io/io_queue.h"
 #include "daemon/io/uring_worker.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

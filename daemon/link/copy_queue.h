@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/device.h"
-#include "daemon/core/link_share.h"
 #include "daemon/link/link_customer.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/terms/device.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {

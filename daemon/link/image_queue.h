@@ -13,8 +13,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
 #include "daemon/link/link_customer.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

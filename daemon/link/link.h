@@ -24,13 +24,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/core/device.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/link_share.h"
 #include "daemon/link/copy_queue.h"
 #include "daemon/link/image_queue.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/link/link_meter.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

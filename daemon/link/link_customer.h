@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/device.h"
+#include "daemon/terms/device.h"
 
 namespace hoistd {
 

@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/core/link_share.h"
+#include "daemon/plan/link_share.h"
 
 namespace hoistd {
 

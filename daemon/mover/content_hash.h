@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "daemon/core/published_group.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/published_group.h"
+#include "daemon/model/tensor.h"
 
 namespace hoistd {
 

@@ -16,8 +16,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/io_engine.h"
 #include "daemon/core/transfer.h"
 #include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
@@ -25,6 +23,8 @@
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/store/task_threads.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "daemon/core/io_engine.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

@@ -4,8 +4,8 @@
 #include <deque>
 #include <optional>
 
-#include "daemon/core/ids.h"
 #include "daemon/core/transfer.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
-#include "daemon/core/model_name.h"
+#include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {

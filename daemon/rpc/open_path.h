@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "daemon/core/ids.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/rpc/call_env.h"
 #include "daemon/rpc/model_path.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/convert/types_convert.h"
-#include "daemon/core/model.h"
+#include "daemon/model/model.h"
 
 namespace hoistd {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
-#include "daemon/core/model.h"
+#include "daemon/model/model.h"
 #include "daemon/rpc/open_path.h"
 #include "daemon/rpc/publish_call.h"
 #include "daemon/rpc/stage_call.h"

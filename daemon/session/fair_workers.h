@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/core/ids.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/terms/ids.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/unique_fd.h"
 #include "hoist/shared/wire.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
 #include "daemon/core/requests.h"
+#include "daemon/terms/ids.h"
 #include "hoist/shared/unique_fd.h"
 #include "hoist/v1/session.pb.h"
 

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
 #include "daemon/store/spill_types.h"
 #include "daemon/store/sqlite.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
 
 namespace hoistd {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/io_engine.h"
+#include "daemon/terms/ids.h"
+#include "daemon/terms/io_engine.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

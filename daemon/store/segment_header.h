@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
 
 namespace hoistd {
 

@@ -14,11 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/core/io_engine.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/store/segment_dir.h"
 #include "daemon/store/spill_types.h"
 #include "daemon/store/task_threads.h"
+#include "daemon/terms/io_engine.h"
 
 namespace hoistd {
 

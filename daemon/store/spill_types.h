@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "daemon/core/ids.h"
-#include "daemon/core/tensor.h"
+#include "daemon/model/tensor.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

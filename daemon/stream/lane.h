@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/lane_schedule.h"
 #include "daemon/link/link_customer.h"
+#include "daemon/plan/lane_schedule.h"
 #include "daemon/stream/lane_board.h"
 #include "daemon/stream/lane_memory.h"
 #include "daemon/stream/streamer.h"

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/link_share.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/terms/ids.h"
 
 namespace hoistd {
 

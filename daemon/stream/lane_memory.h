@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/device.h"
 #include "daemon/stream/streamer.h"
+#include "daemon/terms/device.h"
 #include "hoist/shared/lane_layout.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"

@@ -21,10 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/core/lane_schedule.h"
-#include "daemon/core/link_share.h"
-#include "daemon/core/planner.h"
 #include "daemon/link/link.h"
+#include "daemon/plan/lane_schedule.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/plan/planner.h"
 #include "daemon/stream/lane_board.h"
 #include "hoist/shared/unique_fd.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/core/planner.h"
+#include "daemon/plan/planner.h"
 #include "tests/bench/basics.h"
 #include "tests/bench/report.h"
 #include "tests/bench/run_options.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/lane_schedule.h"
+#include "daemon/plan/lane_schedule.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/lane_layout.h"
 #include "tests/support/status_matchers.h"

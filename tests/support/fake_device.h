@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/core/device.h"
+#include "daemon/terms/device.h"
 
 namespace hoistd::testing {
 

@@ -40,7 +40,8 @@ def is_impure(kind, name):
             name not in ("stdint.h", "stddef.h"))
 
 
-CORE = "daemon/core daemon/base shared"
+TERMS = "daemon/terms daemon/base shared"
+CORE = "daemon/core daemon/model daemon/plan " + TERMS
 
 ZONES = {
     "shared": zone(),
@@ -52,22 +53,25 @@ ZONES = {
     "client/examples/libtorch": zone("client/include", "torch"),
     "client/ctl": zone("proto shared", "grpc protobuf cli11 nlohmann absl"),
     "daemon/base": zone("shared", "absl openssl xxhash"),
-    "daemon/core": zone("daemon/base shared", "absl nlohmann xxhash",
+    "daemon/terms": zone("daemon/base shared", "absl", pure=True),
+    "daemon/model": zone(TERMS, "absl nlohmann xxhash", pure=True),
+    "daemon/plan": zone(TERMS, "absl", pure=True),
+    "daemon/core": zone("daemon/model daemon/plan " + TERMS, "absl",
                         pure=True),
-    "daemon/convert": zone(CORE + " daemon/engine proto", "absl protobuf"),
-    "daemon/config": zone(CORE, "absl toml++"),
-    "daemon/device": zone(CORE, "absl spdlog cuda"),
-    "daemon/io": zone(CORE, "absl spdlog liburing"),
-    "daemon/errand": zone(CORE + " daemon/io", "absl spdlog"),
-    "daemon/host": zone(CORE, "absl spdlog"),
-    "daemon/store": zone(CORE + " daemon/io",
+    "daemon/convert": zone(CORE + " proto", "absl protobuf"),
+    "daemon/config": zone(TERMS + " daemon/model", "absl toml++"),
+    "daemon/device": zone(TERMS, "absl spdlog cuda"),
+    "daemon/io": zone(TERMS + " daemon/model", "absl spdlog liburing"),
+    "daemon/errand": zone(TERMS + " daemon/model daemon/io", "absl spdlog"),
+    "daemon/host": zone(TERMS, "absl spdlog"),
+    "daemon/store": zone(TERMS + " daemon/model daemon/io",
                           "absl spdlog sqlite xxhash nlohmann"),
-    "daemon/link": zone(CORE, "absl spdlog"),
+    "daemon/link": zone(TERMS + " daemon/plan", "absl spdlog"),
     "daemon/mover": zone(
         CORE + " daemon/errand daemon/store daemon/host daemon/link"
         " daemon/io/source_file.h",
         "absl spdlog xxhash"),
-    "daemon/stream": zone(CORE + " daemon/link", "absl spdlog"),
+    "daemon/stream": zone(TERMS + " daemon/plan daemon/link", "absl spdlog"),
     "daemon/engine": zone(
         CORE + " daemon/errand daemon/link daemon/mover daemon/store"
         " daemon/stream daemon/host"

@@ -99,13 +99,16 @@ def includes(tree):
     return found
 
 
-def core_is_pure(tree):
-    """daemon/core asks the world nothing: no environment, clock or random."""
+PURE = tuple(name + "/" for name, zone in layers.ZONES.items() if zone.pure)
+
+
+def pure_asks_nothing(tree):
+    """What is pure asks the world nothing: no environment, clock or random."""
     pattern = (r"\b(getenv|secure_getenv|std::this_thread|absl::Now|random_device"
                r"|std::thread|std::mutex|absl::Mutex|fopen|std::chrono"
                r"|thread_local)\b")
-    code = ((p, without_comments(t)) for p, t in tree.code("daemon/core/"))
-    return lines_matching(code, pattern, "core is pure")
+    code = ((p, without_comments(t)) for p, t in tree.code(*PURE))
+    return lines_matching(code, pattern, "this folder is pure")
 
 
 def links(tree):
@@ -311,7 +314,7 @@ def headers_stand_alone(tree):
 
 RULES = {
     "Includes": includes,
-    "CoreIsPure": core_is_pure,
+    "CoreIsPure": pure_asks_nothing,
     "Links": links,
     "FileLength": file_length,
     "FunctionLength": function_length,

@@ -26,7 +26,7 @@ CASES = {
         ({"client/src/a.h": include('"hoist/v1/session.pb-c.h"'),
           "client/src/a.cc": include('"hoist/v1/session.pb-c.h"')}, 1),
         ({"client/include/hoist/a.h": include('"client/src/a.h"')}, 1),
-        ({"client/ctl/a.cc": include('"daemon/core/tier.h"',
+        ({"client/ctl/a.cc": include('"daemon/terms/tier.h"',
                                      "<grpcpp/grpcpp.h>")}, 1),
         ({"daemon/core/a.h": include("<thread>", "<unistd.h>", "<stdint.h>",
                                      '"daemon/base/clock.h"',
@@ -76,7 +76,7 @@ CASES = {
           "  a++;\n" * 70 + "}\n"}, 1),
     ],
     "IncludeGuards": [
-        ({"daemon/core/tier.h": guarded("DAEMON_CORE_TIER"),
+        ({"daemon/terms/tier.h": guarded("DAEMON_CORE_TIER"),
           "daemon/core/a.h": guarded("CORE_A"),
           "daemon/core/b.h": "#pragma once\n",
           "client/src/d.h": guarded("CLIENT_D"),

@@ -194,7 +194,7 @@ HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
  * published it, under whatever name: this user's, else root's, else one that
  * everyone may read. hoistd has hashed the bytes that it holds itself, so
  * nobody can offer others. `content`: HOIST_CONTENT_BYTES bytes, a SHA-256; of
- * what is said in daemon/core/published_group.h. NOT_FOUND: there is none, or
+ * what is said in daemon/model/published_group.h. NOT_FOUND: there is none, or
  * not for this user. */
 HOIST_API int hoist_find_content(hoist_session* session, const uint8_t* content,
                                  hoist_model** model, hoist_error** error);

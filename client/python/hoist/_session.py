@@ -164,7 +164,7 @@ class Session:
         bytes itself. NotFound: there is none.
 
         content: 32 bytes, a SHA-256; of what, says
-            daemon/core/published_group.h.
+            daemon/model/published_group.h.
         """
         if len(content) != 32:
             raise InvalidArgument(

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/core/device.h"
+#include "daemon/terms/device.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/device/peer.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/core/device.h"
+#include "daemon/terms/device.h"
 
 namespace hoistd::testing {
 

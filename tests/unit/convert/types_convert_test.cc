@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/core/model.h"
+#include "daemon/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/image_layout.h"

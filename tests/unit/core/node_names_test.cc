@@ -1,6 +1,6 @@
 // Which model a name or a content means, for whom.
-#include "daemon/core/model_name.h"
-#include "daemon/core/published_group.h"
+#include "daemon/model/model_name.h"
+#include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"

@@ -1,5 +1,5 @@
 // Published groups: the only copy of their bytes until they are spilled.
-#include "daemon/core/published_group.h"
+#include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"

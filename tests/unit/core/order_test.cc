@@ -4,7 +4,7 @@
 
 #include "daemon/core/keep_value.h"
 #include "daemon/core/order_book.h"
-#include "daemon/core/tier.h"
+#include "daemon/terms/tier.h"
 #include "gtest/gtest.h"
 
 namespace hoistd {

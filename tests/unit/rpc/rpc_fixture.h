@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/core/model.h"
+#include "daemon/model/model.h"
 #include "daemon/rpc/rpc_server.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

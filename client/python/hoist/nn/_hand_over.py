@@ -24,7 +24,7 @@ _PIECE = 16 << 20  # Hashed at once, by one thread.
 def content_of(specs: Iterable[GroupSpec]) -> bytes:
     """What hoistd would find the groups to be if they were handed over: a
     SHA-256 of their names, tensors and bytes, of which it makes its own
-    (daemon/core/published_group.h says of what)."""
+    (daemon/model/published_group.h says of what)."""
     with concurrent.futures.ThreadPoolExecutor(
             min(16, os.cpu_count() or 1)) as pool:
         groups = sorted(_group_content(spec, pool) for spec in specs)

@@ -1,0 +1,206 @@
+#include "daemon/model/model_builder.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/sha256.h"
+#include "daemon/base/status.h"
+#include "daemon/model/model_name.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoistd {
+namespace {
+
+using Tensors = absl::flat_hash_map<absl::string_view, const SourceTensor*>;
+
+// Keeps the shards that the index names, each of which must be there.
+absl::Status ApplyIndex(const SafetensorsIndex& index,
+                        std::vector<ShardHeader>& shards) {
+  std::set<std::string> named;
+  for (const auto& [tensor, shard] : index.shard_of) named.insert(shard);
+  for (const std::string& shard : named) {
+    const bool there =
+        std::any_of(shards.begin(), shards.end(),
+                    [&](const ShardHeader& s) { return s.name == shard; });
+    if (!there) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the index names shard ", Quoted(shard), ", which was not given"));
+    }
+  }
+  std::erase_if(shards,
+                [&](const ShardHeader& s) { return !named.contains(s.name); });
+  return absl::OkStatus();
+}
+
+// The files' tensors, in file order.
+absl::StatusOr<std::vector<SourceTensor>> Locate(
+    const std::vector<ShardHeader>& shards,
+    const std::optional<SafetensorsIndex>& index) {
+  std::vector<SourceTensor> located;
+  absl::flat_hash_map<absl::string_view, uint32_t> file_of;
+  absl::flat_hash_set<absl::string_view> files;
+  for (uint32_t file = 0; file < shards.size(); ++file) {
+    if (!files.insert(shards[file].name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("file ", Quoted(shards[file].name), " was given twice"));
+    }
+    for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
+      if (!file_of.emplace(tensor.name, file).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor ", Quoted(tensor.name),
+                         " is in two files; give an index, or fewer files"));
+      }
+      SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
+                             tensor.bytes};
+      AppendRun({file, tensor.file_offset, 0, tensor.bytes}, source.runs);
+      located.push_back(std::move(source));
+    }
+  }
+  if (located.size() > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the files hold ", located.size(), " tensors; at most ",
+                     kMaxTensors, " are allowed"));
+  }
+  if (!index.has_value()) return located;
+  for (const auto& [tensor, shard] : index->shard_of) {
+    const auto found = file_of.find(tensor);
+    if (found == file_of.end() || shards[found->second].name != shard) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the index says that ", Quoted(shard), " has tensor ",
+                       Quoted(tensor), "; it does not"));
+    }
+  }
+  return located;
+}
+
+absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
+    const NamedGroup& named, const Tensors& tensors) {
+  if (absl::Status name = ValidateGroupName(named.name); !name.ok()) {
+    return Annotate(name, absl::StrCat("group ", Quoted(named.name),
+                                       " (explicit groups have free names)"));
+  }
+  std::vector<uint64_t> sizes;
+  for (const std::string& name : named.tensors) {
+    sizes.push_back(tensors.at(name)->bytes);
+  }
+  const std::optional<hoist::ImageLayout> layout = hoist::LayOutImage(sizes);
+  if (!layout.has_value()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("group ", Quoted(named.name), " is larger than ",
+                     hoist::kMaxImageBytes, " bytes; use smaller groups"));
+  }
+  auto group = std::make_shared<Group>();
+  group->name = named.name;
+  group->image_bytes = layout->image_bytes;
+  group->tensors.reserve(named.tensors.size());
+  for (size_t i = 0; i < named.tensors.size(); ++i) {
+    const SourceTensor& source = *tensors.at(named.tensors[i]);
+    group->tensors.push_back({.name = source.name,
+                              .dtype = source.dtype,
+                              .shape = source.shape,
+                              .strides = {},
+                              .offset = layout->offsets[i],
+                              .bytes = source.bytes});
+    for (SourceRun run : source.runs) {
+      run.image_offset += layout->offsets[i];
+      AppendRun(run, group->runs);
+    }
+  }
+  group->runs.shrink_to_fit();
+  return group;
+}
+
+void HashTensor(const Tensor& tensor, Sha256& hasher) {
+  hasher.String(tensor.name)
+      .Number(static_cast<uint64_t>(tensor.dtype))
+      .Number(tensor.shape.size());
+  for (const int64_t d : tensor.shape) hasher.Number(static_cast<uint64_t>(d));
+  hasher.Number(tensor.offset).Number(tensor.bytes);
+}
+
+// A file's own tensors are told apart by their names; a joined one could be
+// made of other parts.
+void HashParts(const SourceTensor& joined, Sha256& hasher) {
+  hasher.String(joined.name).Number(joined.runs.size());
+  for (const SourceRun& run : joined.runs) {
+    hasher.Number(run.file).Number(run.file_offset).Number(run.bytes);
+  }
+}
+
+Content FileContent(const ModelSpec& model,
+                    const std::vector<SourceTensor>& tensors) {
+  Sha256 hasher;
+  hasher.String("hoist model 1").Number(model.files.size());
+  for (const FileIdentity& id : model.identities) {
+    hasher.Number(id.device).Number(id.inode).Number(id.size);
+    hasher.Number(static_cast<uint64_t>(id.mtime_ns));
+    hasher.Number(static_cast<uint64_t>(id.ctime_ns));
+    hasher.Bytes(std::as_bytes(std::span(id.header_hash)));
+  }
+  hasher.Number(model.groups.size());
+  for (const auto& group : model.groups) {
+    hasher.String(group->name).Number(group->tensors.size());
+    for (const Tensor& tensor : group->tensors) HashTensor(tensor, hasher);
+  }
+  for (const SourceTensor& tensor : tensors) {
+    if (tensor.joined) HashParts(tensor, hasher);
+  }
+  return hasher.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
+    BuildModelArgs args) {
+  HOIST_RETURN_IF_ERROR(ValidateModelName(args.name));
+  if (args.index.has_value()) {
+    HOIST_RETURN_IF_ERROR(ApplyIndex(*args.index, args.shards));
+  }
+  // By name, so that the caller's order does not matter.
+  std::sort(args.shards.begin(), args.shards.end(),
+            [](const ShardHeader& a, const ShardHeader& b) {
+              return a.name < b.name;
+            });
+  HOIST_ASSIGN_OR_RETURN(std::vector<SourceTensor> located,
+                         Locate(args.shards, args.index));
+  if (located.empty()) {
+    return absl::InvalidArgumentError("the files hold no tensors");
+  }
+  HOIST_ASSIGN_OR_RETURN(const std::vector<SourceTensor> sources,
+                         JoinTensors(std::move(located), args.joined));
+  std::vector<std::string> names;
+  Tensors tensors;
+  for (const SourceTensor& source : sources) {
+    names.push_back(source.name);
+    tensors[source.name] = &source;
+  }
+  HOIST_ASSIGN_OR_RETURN(const std::vector<NamedGroup> groups,
+                         GroupTensors(args.grouping, names));
+  auto model = std::make_shared<ModelSpec>();
+  model->name = args.name;
+  for (const ShardHeader& shard : args.shards) {
+    model->files.push_back(shard.name);
+    model->identities.push_back(shard.identity);
+  }
+  model->groups.reserve(groups.size());
+  for (const NamedGroup& named : groups) {
+    HOIST_ASSIGN_OR_RETURN(auto group, BuildGroup(named, tensors));
+    if (__builtin_add_overflow(model->image_bytes, group->image_bytes,
+                               &model->image_bytes)) {
+      return absl::ResourceExhaustedError("the files are too large");
+    }
+    model->tensors += static_cast<uint32_t>(group->tensors.size());
+    model->book_bytes += BookBytesOf(*group);
+    model->groups.push_back(std::move(group));
+  }
+  model->content = FileContent(*model, sources);
+  model->fingerprint = FingerprintOf(model->content);
+  return model;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,139 @@
+#include "daemon/model/model_name.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "daemon/base/status.h"
+
+namespace hoistd {
+namespace {
+
+// The code point at `*at`, which moves on; -1 where it is not UTF-8.
+int32_t NextPoint(absl::string_view text, size_t* at) {
+  const auto lead = static_cast<unsigned char>(text[(*at)++]);
+  if (lead < 0x80) return lead;
+  const int more = (lead >> 5) == 0x06   ? 1
+                   : (lead >> 4) == 0x0e ? 2
+                   : (lead >> 3) == 0x1e ? 3
+                                         : 0;
+  if (more == 0 || text.size() - *at < static_cast<size_t>(more)) return -1;
+  int32_t point = lead & (0x3f >> more);
+  for (int i = 0; i < more; ++i) {
+    const auto next = static_cast<unsigned char>(text[(*at)++]);
+    if ((next & 0xc0) != 0x80) return -1;
+    point = (point << 6) | (next & 0x3f);
+  }
+  constexpr int32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
+  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  return point < kSmallest[more] || point > 0x10ffff || surrogate ? -1 : point;
+}
+
+bool IsControl(int32_t point) {
+  return point < 0x20 || (point >= 0x7f && point < 0xa0);
+}
+
+absl::Status ValidateText(absl::string_view what, absl::string_view name,
+                          size_t longest, bool allow_control) {
+  if (name.size() > longest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "'s name is ", name.size(), " bytes; at most ",
+                     longest, " are allowed"));
+  }
+  for (size_t at = 0; at < name.size();) {
+    const int32_t point = NextPoint(name, &at);
+    if (point < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, "'s name is not valid UTF-8"));
+    }
+    if (point == 0 || (!allow_control && IsControl(point))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, "'s name holds a ", point == 0 ? "NUL" : "control",
+                       " character at byte ", at - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Bytes of "1000:" at the beginning; 0 if there is no such thing.
+size_t OwnerPrefix(absl::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == absl::string_view::npos || colon == 0) return 0;
+  const absl::string_view owner = text.substr(0, colon);
+  return std::all_of(owner.begin(), owner.end(), absl::ascii_isdigit)
+             ? colon + 1
+             : 0;
+}
+
+}  // namespace
+
+absl::Status ValidateGroupName(absl::string_view name) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError("a group's name is empty");
+  }
+  return ValidateText("a group", name, kLongestName, false);
+}
+
+absl::Status ValidateModelName(absl::string_view name) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError("the model's name is empty");
+  }
+  for (const char end : {name.front(), name.back()}) {
+    if (end == '/' || end == ' ') {
+      return absl::InvalidArgumentError(
+          "the model's name begins or ends with '/' or a space");
+    }
+  }
+  if (OwnerPrefix(name) > 0) {
+    return absl::InvalidArgumentError(
+        "the model's name begins with digits and ':', which is how another "
+        "user's model is written");
+  }
+  return ValidateText("the model", name, kLongestName, false);
+}
+
+absl::Status ValidateTensorName(absl::string_view name) {
+  return ValidateText("a tensor", name, kLongestTensorName, true);
+}
+
+std::vector<OwnedName> MeantBy(User asker, absl::string_view text) {
+  constexpr User kRoot = User(0);
+  if (const size_t prefix = OwnerPrefix(text); prefix > 0) {
+    uint32_t owner = 0;
+    if (!absl::SimpleAtoi(text.substr(0, prefix - 1), &owner)) return {};
+    return {{User(owner), std::string(text.substr(prefix))}};
+  }
+  std::vector<OwnedName> meant = {{asker, std::string(text)}};
+  if (asker != kRoot) meant.push_back({kRoot, std::string(text)});
+  const size_t colon = text.find(':');
+  if (colon == absl::string_view::npos) return meant;
+  if (const auto tenant = User::Tenant(text.substr(0, colon))) {
+    meant.push_back({*tenant, std::string(text.substr(colon + 1))});
+  }
+  return meant;
+}
+
+std::string ToString(const OwnedName& model) {
+  return absl::StrCat(ShortName(model.owner), ":", model.name);
+}
+
+std::string EscapeControl(absl::string_view name) {
+  std::string out;
+  for (size_t at = 0; at < name.size();) {
+    const size_t begin = at;
+    const int32_t point = NextPoint(name, &at);
+    if (point >= 0 && !IsControl(point)) {
+      absl::StrAppend(&out, name.substr(begin, at - begin));
+      continue;
+    }
+    for (const char c : name.substr(begin, at - begin)) {
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(c));
+    }
+  }
+  return out;
+}
+
+}  // namespace hoistd

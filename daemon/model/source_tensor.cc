@@ -1,0 +1,142 @@
+#include "daemon/model/source_tensor.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "daemon/base/status.h"
+#include "daemon/model/safetensors.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoistd {
+namespace {
+
+// The place of each name in the files' order.
+using Places = absl::flat_hash_map<absl::string_view, size_t>;
+
+absl::Status Bad(const JoinedTensor& joined, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("joined tensor ", Quoted(joined.name), ": ", why));
+}
+
+// Adds the runs that hold `bytes` bytes from `offset` on.
+void AppendPart(const SourceTensor& from, uint64_t offset, uint64_t bytes,
+                SourceTensor& to) {
+  const uint64_t end = offset + bytes;
+  for (const SourceRun& run : from.runs) {
+    const uint64_t begin_here = std::max(offset, run.image_offset);
+    const uint64_t end_here = std::min(end, run.image_offset + run.bytes);
+    if (begin_here >= end_here) continue;
+    AppendRun({run.file, run.file_offset + (begin_here - run.image_offset),
+               to.bytes + (begin_here - offset), end_here - begin_here},
+              to.runs);
+  }
+  to.bytes += bytes;
+}
+
+absl::Status CheckPart(const JoinedTensor& joined, const JoinedPart& part,
+                       const SourceTensor& from, uint64_t bytes) {
+  if (part.offset > from.bytes || bytes > from.bytes - part.offset) {
+    return Bad(joined, absl::StrCat("part ", Quoted(part.tensor), " has ",
+                                    from.bytes, " bytes; ", bytes,
+                                    " were asked for at offset ", part.offset));
+  }
+  const uint64_t element = std::max(
+      uint64_t{1}, static_cast<uint64_t>(hoist::BitsOf(from.dtype)) / 8);
+  if (part.offset % element != 0 || bytes % element != 0) {
+    return Bad(joined, absl::StrCat("part ", Quoted(part.tensor), ": ", bytes,
+                                    " bytes at offset ", part.offset,
+                                    " cut an element of ", element, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SourceTensor> Join(const JoinedTensor& joined,
+                                  const std::vector<SourceTensor>& tensors,
+                                  const Places& places) {
+  if (joined.parts.empty()) return Bad(joined, "has no parts");
+  SourceTensor made;
+  made.name = joined.name;
+  made.shape = joined.shape;
+  made.joined = true;
+  for (const JoinedPart& part : joined.parts) {
+    const auto found = places.find(part.tensor);
+    if (found == places.end()) {
+      return Bad(joined, absl::StrCat("part ", Quoted(part.tensor),
+                                      " is not in the files"));
+    }
+    const SourceTensor& from = tensors[found->second];
+    if (&part != &joined.parts.front() && from.dtype != made.dtype) {
+      return Bad(joined, absl::StrCat("part ", Quoted(part.tensor),
+                                      " is of another type than the first"));
+    }
+    made.dtype = from.dtype;
+    const uint64_t bytes = part.bytes != 0 || part.offset > from.bytes
+                               ? part.bytes
+                               : from.bytes - part.offset;
+    HOIST_RETURN_IF_ERROR(CheckPart(joined, part, from, bytes));
+    if (bytes > hoist::kMaxImageBytes - made.bytes) {
+      return Bad(joined, absl::StrCat("is larger than ", hoist::kMaxImageBytes,
+                                      " bytes"));
+    }
+    AppendPart(from, part.offset, bytes, made);
+  }
+  const std::optional<uint64_t> want =
+      hoist::ContiguousBytes(made.dtype, made.shape);
+  if (want != made.bytes) {
+    return Bad(
+        joined,
+        absl::StrCat("its parts have ", made.bytes, " bytes; its shape ",
+                     want.has_value() ? absl::StrCat("needs ", *want)
+                                      : std::string("is none of its type")));
+  }
+  return made;
+}
+
+}  // namespace
+
+void AppendRun(const SourceRun& run, std::vector<SourceRun>& runs) {
+  if (run.bytes == 0) return;
+  SourceRun* last = runs.empty() ? nullptr : &runs.back();
+  if (last != nullptr && last->file == run.file &&
+      last->file_offset + last->bytes == run.file_offset &&
+      last->image_offset + last->bytes == run.image_offset) {
+    last->bytes += run.bytes;
+  } else {
+    runs.push_back(run);
+  }
+}
+
+absl::StatusOr<std::vector<SourceTensor>> JoinTensors(
+    std::vector<SourceTensor> tensors,
+    const std::vector<JoinedTensor>& joined) {
+  if (joined.empty()) return tensors;
+  Places places;
+  for (size_t i = 0; i < tensors.size(); ++i) places[tensors[i].name] = i;
+  std::vector<std::vector<SourceTensor>> instead(tensors.size());
+  std::vector<bool> is_part(tensors.size());
+  absl::flat_hash_set<absl::string_view> names;
+  for (const JoinedTensor& one : joined) {
+    if (places.contains(one.name)) {
+      return Bad(one, "the files have a tensor of that name; use another");
+    }
+    if (!names.insert(one.name).second) return Bad(one, "is there twice");
+    HOIST_ASSIGN_OR_RETURN(SourceTensor made, Join(one, tensors, places));
+    for (const JoinedPart& part : one.parts)
+      is_part[places[part.tensor]] = true;
+    instead[places[one.parts.front().tensor]].push_back(std::move(made));
+  }
+  std::vector<SourceTensor> all;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_part[i]) all.push_back(std::move(tensors[i]));
+    std::move(instead[i].begin(), instead[i].end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+}  // namespace hoistd

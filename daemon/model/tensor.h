@@ -1,0 +1,72 @@
+// What a model is made of, as plain values. Immutable once built.
+#ifndef HOIST_DAEMON_MODEL_TENSOR_H_
+#define HOIST_DAEMON_MODEL_TENSOR_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/base/sha256.h"
+#include "daemon/terms/ids.h"
+#include "hoist/shared/dtype.h"
+
+namespace hoistd {
+
+struct Tensor {
+  std::string name;
+  hoist::DType dtype = hoist::DType::kUnspecified;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // In elements; empty: contiguous.
+  uint64_t offset = 0;           // Bytes from the image's start.
+  uint64_t bytes = 0;            // That its elements span.
+};
+
+// A run of a source file's bytes and its place in the image.
+struct SourceRun {
+  uint32_t file = 0;  // Index into ModelSpec::files.
+  uint64_t file_offset = 0;
+  uint64_t image_offset = 0;
+  uint64_t bytes = 0;
+};
+
+struct Group {
+  std::string name;
+  uint64_t image_bytes = 0;  // A multiple of 4 KiB.
+  std::vector<Tensor> tensors;
+  // Where the bytes come from, in image order; empty for published groups.
+  // Gaps between runs are padding, and are zero in every tier.
+  std::vector<SourceRun> runs;
+};
+
+using Fingerprint = std::array<uint8_t, 16>;
+// What weights are: a SHA-256, so that nobody can make others that have it.
+using Content = Sha256Digest;
+
+// The content's first half.
+inline Fingerprint FingerprintOf(const Content& content) {
+  Fingerprint fingerprint;
+  std::copy_n(content.begin(), fingerprint.size(), fingerprint.begin());
+  return fingerprint;
+}
+
+// What a file was when the model was registered; compared before its bytes are
+// trusted again.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+  Fingerprint header_hash = {};  // XXH3-128 of the safetensors header.
+
+  auto operator<=>(const FileIdentity&) const = default;
+};
+
+enum class Readers { kOwner, kEveryone };
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_MODEL_TENSOR_H_

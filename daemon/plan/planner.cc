@@ -1,0 +1,293 @@
+#include "daemon/plan/planner.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "daemon/plan/ring_layout.h"
+#include "daemon/plan/subset_sum.h"
+
+namespace hoistd {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 62;  // Of all groups.
+
+// Units of a budget in which sizes are counted: more cost time, fewer bytes.
+constexpr uint64_t kMinUnits = uint64_t{1} << 17;
+constexpr uint64_t kMaxUnits = uint64_t{1} << 21;
+constexpr uint64_t kUnitsTimesGroups = uint64_t{1} << 33;
+
+absl::Status Check(const PlanProblem& problem) {
+  if (problem.bytes.empty()) {
+    return absl::InvalidArgumentError("the plan names no group");
+  }
+  uint64_t sum = 0;
+  for (size_t i = 0; i < problem.bytes.size(); ++i) {
+    if (problem.bytes[i] == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("group ", i, " is empty"));
+    }
+    if (problem.bytes[i] > kMaxBytes - sum) {
+      return absl::InvalidArgumentError(
+          "the plan's groups have more than 2^62 bytes");
+    }
+    sum += problem.bytes[i];
+  }
+  std::vector<bool> used(problem.bytes.size());
+  for (const uint32_t group : problem.order) {
+    if (group >= used.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the order names group ", group, ", but there are only ",
+                       used.size()));
+    }
+    used[group] = true;
+  }
+  const auto unused = std::find(used.begin(), used.end(), false);
+  if (unused != used.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", std::distance(used.begin(), unused),
+                     " does not occur in the order"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Sum(const std::vector<uint64_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+}
+
+uint64_t Divisor(const std::vector<uint64_t>& bytes) {
+  uint64_t divisor = 0;
+  for (const uint64_t size : bytes) divisor = std::gcd(divisor, size);
+  return divisor;
+}
+
+// By group: its place among the first uses, and how often a pass comes to it
+// from another group.
+struct Use {
+  std::optional<uint32_t> rank;
+  uint32_t visits = 0;
+};
+
+std::vector<Use> UsesOf(const PlanProblem& problem) {
+  std::vector<Use> uses(problem.bytes.size());
+  uint32_t ranks = 0;
+  uint32_t previous = problem.order.back();
+  for (const uint32_t group : problem.order) {
+    Use& use = uses[group];
+    if (!use.rank.has_value()) use.rank = ranks++;
+    if (group != previous) ++use.visits;
+    previous = group;
+  }
+  return uses;
+}
+
+// What is decided before it is known which of equal groups it is about.
+struct Choice {
+  std::vector<uint64_t> residents;  // Sizes.
+  uint64_t ring_bytes = 0;
+};
+
+// The most resident bytes for a ring that holds the largest streamed group and,
+// beside it, the next or `slack` bytes, whatever is more.
+//
+// In some best choice all groups larger than the two that set the ring are
+// resident, and so is none between the two: were one, then streaming it instead
+// of the larger of the two would need the same memory in all and keep more. So
+// with sizes in descending order the first f are resident, the next two set the
+// ring, and as much of the rest as fits beside them is resident: a subset sum
+// over a suffix, for each f, and suffixes grow one by one.
+Choice ChooseResidents(std::vector<uint64_t> sizes, uint64_t budget,
+                       uint64_t slack) {
+  std::sort(sizes.begin(), sizes.end(), std::greater<>());
+  const size_t count = sizes.size();
+  const uint64_t max_units =
+      std::clamp(kUnitsTimesGroups / count, kMinUnits, kMaxUnits);
+  uint64_t unit = Divisor(sizes);
+  if (budget / unit > max_units) unit = (budget - 1) / max_units + 1;
+  const auto units = [unit](uint64_t bytes) { return (bytes - 1) / unit + 1; };
+
+  SubsetSums sums(budget / unit);
+  uint64_t prefix = Sum(sizes) - sizes[count - 1] - sizes[count - 2];
+  std::optional<uint64_t> best_bytes;
+  size_t best_prefix = 0;
+  uint64_t best_sum = 0;
+  uint64_t best_room = 0;
+  for (size_t f = count - 1; f-- > 0;) {
+    const uint64_t need = prefix + sizes[f] + std::max(sizes[f + 1], slack);
+    if (need <= budget) {
+      const uint64_t sum = sums.LargestUpTo((budget - need) / unit);
+      const uint64_t bytes = prefix + sum * unit;
+      if (!best_bytes.has_value() || bytes > *best_bytes) {
+        best_bytes = bytes;
+        best_prefix = f;
+        best_sum = sum;
+        best_room = budget - need;
+      }
+    }
+    sums.Add(units(sizes[f + 1]));
+    if (f > 0) prefix -= sizes[f - 1];
+  }
+  HOIST_CHECK(best_bytes.has_value());
+
+  Choice choice;
+  const size_t f = best_prefix;
+  choice.residents.assign(sizes.begin(),
+                          sizes.begin() + static_cast<ptrdiff_t>(f));
+  std::vector<bool> taken(count);
+  for (const uint32_t item : sums.ItemsOf(best_sum)) {
+    taken[count - 1 - item] = true;  // Added from the last to the first.
+    best_room -= sizes[count - 1 - item];
+  }
+  // What rounding sizes up has left over.
+  for (size_t i = f + 2; i < count; ++i) {
+    if (!taken[i] && sizes[i] <= best_room) {
+      taken[i] = true;
+      best_room -= sizes[i];
+    }
+    if (taken[i]) choice.residents.push_back(sizes[i]);
+  }
+  choice.ring_bytes = sizes[f] + std::max(sizes[f + 1], slack);
+  return choice;
+}
+
+// Which groups are resident, given how many of each size: of equal ones those
+// that a pass visits most often, and of these every so many-th by first use.
+std::vector<bool> SpreadResidents(const std::vector<uint64_t>& bytes,
+                                  const std::vector<Use>& uses,
+                                  std::vector<uint64_t> residents) {
+  std::vector<uint32_t> groups(bytes.size());
+  std::iota(groups.begin(), groups.end(), 0u);
+  std::sort(groups.begin(), groups.end(), [&](uint32_t a, uint32_t b) {
+    if (bytes[a] != bytes[b]) return bytes[a] > bytes[b];
+    if (uses[a].visits != uses[b].visits)
+      return uses[a].visits > uses[b].visits;
+    return uses[a].rank < uses[b].rank;
+  });
+  std::sort(residents.begin(), residents.end(), std::greater<>());
+  std::vector<bool> resident(bytes.size());
+  size_t next = 0;  // Of `residents`.
+  for (size_t begin = 0; begin < groups.size();) {
+    const auto alike = [&](size_t i) {
+      return bytes[groups[i]] == bytes[groups[begin]] &&
+             uses[groups[i]].visits == uses[groups[begin]].visits;
+    };
+    size_t end = begin;
+    while (end < groups.size() && alike(end)) ++end;
+    uint64_t keep = 0;
+    while (next < residents.size() && keep < end - begin &&
+           residents[next] == bytes[groups[begin]]) {
+      ++next;
+      ++keep;
+    }
+    const uint64_t all = end - begin;
+    for (uint64_t i = 0; i < all; ++i) {
+      resident[groups[begin + i]] = (i + 1) * keep / all > i * keep / all;
+    }
+    begin = end;
+  }
+  HOIST_CHECK(next == residents.size());
+  return resident;
+}
+
+// The ring may take what the residents leave of the budget, but only where
+// that hides copies: bytes that lie idle in a ring are of no use.
+void LayOut(const PlanProblem& problem, const std::vector<Use>& uses,
+            const std::vector<bool>& resident, uint64_t ring_bytes,
+            Plan& plan) {
+  RingProblem ring;
+  std::vector<uint32_t> groups;  // Streamed, by first use.
+  for (uint32_t i = 0; i < resident.size(); ++i) {
+    if (!resident[i]) groups.push_back(i);
+  }
+  std::sort(groups.begin(), groups.end(), [&](uint32_t a, uint32_t b) {
+    return uses[a].rank < uses[b].rank;
+  });
+  std::vector<uint32_t> index(resident.size());
+  for (const uint32_t group : groups) {
+    index[group] = static_cast<uint32_t>(ring.bytes.size());
+    ring.bytes.push_back(problem.bytes[group]);
+  }
+  for (const uint32_t group : problem.order) {
+    if (!resident[group]) ring.steps.push_back(index[group]);
+  }
+  if (Divisor(ring.bytes) % kPage == 0) ring.unit = kPage;
+  const auto aligned = [&](uint64_t bytes) {
+    return bytes / ring.unit * ring.unit;
+  };
+  ring.ring_bytes = aligned(ring_bytes);
+  RingLayout layout = LayOutRing(ring);
+  const uint64_t most = aligned(problem.budget_bytes - plan.resident_bytes);
+  if (layout.traffic.exposed_bytes > 0 && most > ring.ring_bytes) {
+    RingProblem larger = ring;
+    larger.ring_bytes = most;
+    RingLayout other = LayOutRing(larger);
+    if (other.traffic.exposed_bytes < layout.traffic.exposed_bytes) {
+      ring.ring_bytes = most;
+      layout = std::move(other);
+    }
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    plan.slots[groups[i]] = layout.slots[i];
+  }
+  plan.ring_bytes = ring.ring_bytes;
+  plan.streamed_bytes = layout.traffic.copied_bytes;
+  plan.lead = layout.traffic.lead;
+}
+
+}  // namespace
+
+uint64_t MinimumBudget(const PlanProblem& problem) {
+  if (problem.bytes.empty()) return 0;
+  return *std::max_element(problem.bytes.begin(), problem.bytes.end());
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
+  HOIST_RETURN_IF_ERROR(Check(problem));
+  const uint64_t budget = problem.budget_bytes;
+  if (budget < MinimumBudget(problem)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a plan with a device budget of ", budget,
+                     " bytes cannot hold its "
+                     "largest group; the least that would do is ",
+                     MinimumBudget(problem), " bytes"));
+  }
+  Plan plan;
+  plan.slots.resize(problem.bytes.size());
+  const uint64_t all = Sum(problem.bytes);
+  if (all <= budget) {
+    plan.resident_bytes = all;
+    return plan;
+  }
+  std::vector<uint64_t> top = problem.bytes;
+  std::partial_sort(top.begin(), top.begin() + 2, top.end(), std::greater<>());
+  const std::vector<Use> uses = UsesOf(problem);
+  // Too narrow for the two largest: then no group can be kept without taking
+  // the room in which others' copies still hide, and the ring gets all of it.
+  Choice choice;
+  choice.ring_bytes = budget;
+  if (top[1] <= budget - top[0]) {
+    const uint64_t spare = budget - top[0] - top[1];
+    // Half, so that a plan which is possible without slack is never refused
+    // because of it, and no larger budget ever keeps less. Of what small groups
+    // gain by slack (4 MiB in two slots: 93 % of the link), residents in that
+    // half would have to save as much.
+    choice = ChooseResidents(problem.bytes, budget,
+                             std::min(problem.slack_bytes, spare / 2));
+  }
+  const std::vector<bool> resident =
+      SpreadResidents(problem.bytes, uses, std::move(choice.residents));
+  for (size_t i = 0; i < resident.size(); ++i) {
+    if (resident[i]) plan.resident_bytes += problem.bytes[i];
+  }
+  LayOut(problem, uses, resident, choice.ring_bytes, plan);
+  return plan;
+}
+
+}  // namespace hoistd

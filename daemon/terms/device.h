@@ -1,0 +1,122 @@
+// What core and mover need of a device. Implemented by daemon/device.
+#ifndef HOIST_DAEMON_TERMS_DEVICE_H_
+#define HOIST_DAEMON_TERMS_DEVICE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/terms/ids.h"
+
+namespace hoistd {
+
+enum class DeviceKind { kEmulated, kCuda };
+
+// How a slab's memory reaches another process.
+enum class Backing {
+  kMemfd,  // Emulated: a descriptor to map.
+  kVmm,    // CUDA: a descriptor for cuMemImportFromShareableHandle.
+  kIpc,    // CUDA: 64 bytes for cuIpcOpenMemHandle.
+};
+
+struct DeviceInfo {
+  DeviceIndex index;
+  std::string name;                   // "NVIDIA H200", "emulated".
+  std::array<uint8_t, 16> uuid = {};  // CUDA's; made up if emulated.
+  DeviceKind kind = DeviceKind::kEmulated;
+  uint64_t total_bytes = 0;  // Of the hardware's memory.
+  uint64_t free_bytes = 0;   // Of that, when the device was opened.
+  uint64_t granularity = 0;  // Slab sizes and offsets are multiples of it.
+  // Offsets are below this: the address space that is reserved for slabs.
+  uint64_t span_bytes = 0;
+  // Usual backing, and whether IPC slabs can be had beside it.
+  Backing backing = Backing::kMemfd;
+  bool ipc = false;
+};
+
+// One physical allocation, at a fixed place in the device's span.
+struct SlabSpec {
+  SlabId id;
+  uint64_t offset = 0;  // In the span; a multiple of the granularity.
+  uint64_t bytes = 0;   // A multiple of the granularity.
+  Backing backing = Backing::kMemfd;
+};
+
+// What another process needs to open a slab.
+struct SlabShare {
+  Backing backing = Backing::kMemfd;
+  int fd = -1;  // Borrowed: valid while the slab exists. kMemfd, kVmm.
+  std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
+};
+
+// A word in memory that was given to RegisterHost, and what it is to become.
+struct WordWrite {
+  std::atomic<uint32_t>* word = nullptr;
+  uint32_t value = 0;
+};
+
+// Copies in order, without blocking the caller. One owner thread.
+class CopyStream {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+
+  virtual ~CopyStream() = default;  // Waits for what was queued.
+
+  // Host to device. `from` and the device range must stay valid until a later
+  // Then() is called back. Where the range spans slabs, they must be side by
+  // side (kMemfd, kVmm).
+  virtual absl::Status CopyIn(uint64_t to_offset,
+                              std::span<const std::byte> from) = 0;
+  // Device to host.
+  virtual absl::Status CopyOut(std::span<std::byte> to,
+                               uint64_t from_offset) = 0;
+  // Writes zeros; used before memory changes readers.
+  virtual absl::Status Scrub(uint64_t offset, uint64_t bytes) = 0;
+  // Writes words behind everything queued before: who sees a word, on a CPU or
+  // on a GPU, sees the bytes. Emulated: also wakes those who wait for them with
+  // FUTEX_WAIT. After an error of the stream they may stay as they are.
+  virtual absl::Status WriteWords(std::span<const WordWrite> words) = 0;
+  // What something queued here is known to have failed with. Does not block.
+  virtual absl::Status Health() = 0;
+  // Calls `done` once, from a thread of the device, when everything queued
+  // before has finished or failed. `done` must not block.
+  virtual void Then(Done done) = 0;
+};
+
+// One device's memory, in slabs, and the copies to and from it.
+//
+// Threads:  thread-safe.
+// Owns:     slabs and streams. Destroying it needs all streams gone.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+
+  // The memory comes zeroed. ResourceExhausted: the device has none left.
+  // InvalidArgument: the place is taken, or not a multiple of the granularity.
+  // Unimplemented: not a backing of this device.
+  virtual absl::Status CreateSlab(const SlabSpec& spec) = 0;
+  // Gives the memory back once no other process has it open. NotFound.
+  virtual absl::Status DestroySlab(SlabId id) = 0;
+  virtual absl::StatusOr<SlabShare> Share(SlabId id) const = 0;
+
+  // Makes copies from and to this host memory run at the link's rate, and lets
+  // streams write words in it. Takes
+  // driver locks: call it in pieces, off the hot path. A no-op where emulated.
+  virtual absl::Status RegisterHost(std::span<std::byte> memory) = 0;
+  virtual absl::Status UnregisterHost(std::span<std::byte> memory) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() = 0;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_TERMS_DEVICE_H_
