@@ -42,6 +42,10 @@ GroupEntry* CopyTable::FindGroup(GroupKey key) {
   return const_cast<GroupEntry*>(std::as_const(*this).FindGroup(key));
 }
 
+uint64_t CopyTable::SpaceOf(GroupKey key) const {
+  return hoistd::SpaceOf(*FindGroup(key)->group);
+}
+
 Copy& CopyTable::At(const CopyRef& ref) {
   GroupEntry* group = FindGroup(ref.key);
   HOIST_CHECK(group != nullptr);

@@ -30,6 +30,9 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
+// Where the host has a group's copy.
+inline const Place kHost = {OnHost(), false};
+
 struct CopyRef {
   GroupKey key;
   Place place;
@@ -85,6 +88,8 @@ class CopyTable {
   const ModelEntry* FindModel(ModelId id) const;
   GroupEntry* FindGroup(GroupKey key);
   const GroupEntry* FindGroup(GroupKey key) const;
+  // Of a tier, that a copy of the group takes. The group must exist.
+  uint64_t SpaceOf(GroupKey key) const;
   // The copy, made absent if there is none. The group must exist.
   Copy& At(const CopyRef& ref);
   // nullptr: there is none.

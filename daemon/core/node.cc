@@ -10,7 +10,10 @@
 namespace hoistd {
 
 Node::Node(const NodeOptions& options, std::vector<Device*> devices)
-    : options_(options), devices_(std::move(devices)), quota_(options.quota) {
+    : options_(options),
+      devices_(std::move(devices)),
+      quota_(options.quota),
+      sessions_(quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
     const DeviceSpaceOptions space = {options_.device_capacity_bytes[i],
@@ -27,12 +30,10 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
         "hoistd is draining and takes no new sessions; try another node, or "
         "wait for `hoistctl drain --resume`");
   }
-  HOIST_RETURN_IF_ERROR(quota_.Check(args.peer.uid, Quota::kSessions, 1));
-  quota_.Add(args.peer.uid, Quota::kSessions, 1);
+  HOIST_RETURN_IF_ERROR(sessions_.CheckMore(args.peer.uid));
   const SessionId id(++last_id_);
-  SessionEntry& session = sessions_[id];
-  session.args = args;
-  session.opened = now;
+  sessions_.Open(id, args, now);
+  slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
   NodeEvent event;
   event.kind = "session-opened";
   event.session = id;
@@ -42,9 +43,9 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
 }
 
 void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
-  const std::set<LeaseId> leases = found->second.leases;
+  const SessionBook::Session* session = sessions_.Find(id);
+  if (session == nullptr) return;
+  const std::set<LeaseId> leases = session->leases;
   for (const LeaseId lease : leases) ReleaseLease(lease, now);
   std::vector<uint64_t> deserted;
   for (const uint64_t age : needs_.Ages()) {
@@ -69,16 +70,8 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   });
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
-  const User uid = found->second.args.peer.uid;
-  // Of stages that were waiting.
-  for (const auto& [ref, count] : found->second.claims) {
-    quota_.Unuse(uid, ref);
-  }
-  quota_.Remove(uid, Quota::kSessions, 1);
-  for (const auto& [place, given] : found->second.slabs) {
-    NotOpen(id, place.first, place.second);
-  }
-  sessions_.erase(id);
+  sessions_.Close(id);
+  slabs_.RemoveSession(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
   event.kind = "session-closed";
@@ -88,8 +81,8 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
 }
 
 const Peer* Node::PeerOf(SessionId id) const {
-  const auto found = sessions_.find(id);
-  return found == sessions_.end() ? nullptr : &found->second.args.peer;
+  const SessionBook::Session* session = sessions_.Find(id);
+  return session == nullptr ? nullptr : &session->args.peer;
 }
 
 void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
@@ -142,7 +135,7 @@ absl::Time Node::NextDeadline() const {
     if (!pending.no_wait) next = std::min(next, pending.deadline);
   }
   if (!needs_.empty() || !pending_plans_.empty()) {
-    next = std::min(next, asks_due_);
+    next = std::min(next, slabs_.due());
   }
   if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
     next = std::min(next, spill_retry_at_);
@@ -152,6 +145,8 @@ absl::Time Node::NextDeadline() const {
 
 void Node::CheckBooks() const {
   needs_.Check();
+  sessions_.Check();
+  slabs_.Check();
   host_.CheckTotals();
   std::vector<PromiseBook> counted(devices_.size());
   for (const auto& [id, plan] : plans_) {

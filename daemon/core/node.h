@@ -36,6 +36,8 @@
 #include "daemon/core/promise_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
+#include "daemon/core/session_book.h"
+#include "daemon/core/slab_book.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
 #include "daemon/model/model_name.h"
@@ -271,28 +273,6 @@ class Node {
     uint64_t unsaved = 0;  // Published and nowhere else.
     uint64_t others = 0;   // By users whom the asker may not know.
   };
-  struct LeaseEntry {
-    SessionId session;
-    CopyRef copy;
-  };
-  // A slab that a session was given, and has open until it says otherwise.
-  struct GivenSlab {
-    uint64_t bytes = 0;
-    uint32_t uses = 0;   // Its leases and rings that lie there.
-    uint64_t asked = 0;  // Number of the ask that it has not answered; 0:
-                         // none.
-    bool kept = false;   // It was asked, and did not close it in time.
-    absl::Time look_at;  // When that changes, if nothing happens.
-  };
-  struct SessionEntry {
-    OpenSessionArgs args;
-    absl::Time opened;
-    std::set<LeaseId> leases;
-    std::map<std::pair<DeviceIndex, SlabId>, GivenSlab> slabs;
-    // Leases and waiting stages by copy, for the session's own budget.
-    std::map<CopyRef, uint32_t> claims;
-    uint32_t waiting = 0;
-  };
   // A published group whose bytes are being received.
   struct Incoming {
     RequestId request;
@@ -365,18 +345,13 @@ class Node {
   // node_slabs.cc
   std::vector<SlabUse> NewSlabs(SessionId session, DeviceIndex device,
                                 uint64_t offset, uint64_t bytes);
-  void LeaveSlabs(SessionEntry& session, DeviceIndex device, uint64_t offset,
+  void LeaveSlabs(SessionId session, DeviceIndex device, uint64_t offset,
                   uint64_t bytes);
-  void NotOpen(SessionId session, DeviceIndex device, SlabId slab);
-  Opened OpenedBy(DeviceIndex device, SlabId slab) const;
-  void Ask(SessionId session, DeviceIndex device, SlabId slab, absl::Time now,
-           Effects& effects);
-  void AskAll(DeviceIndex device, const std::vector<SlabId>& slabs,
-              absl::Time now, Effects& effects);
+  void AskToClose(DeviceIndex device, const std::vector<SlabId>& slabs,
+                  std::optional<User> uid, absl::Time now, Effects& effects);
   absl::Status AskForRoom(DeviceIndex device, const Want& want,
                           KeepValueFn worth, absl::Time now, Effects& effects);
   void LookAtAsks(absl::Time now, Effects& effects);
-  uint64_t KeptBytes(DeviceIndex device, std::optional<User> uid) const;
   absl::Status CheckOpen(SessionId session, DeviceIndex device,
                          const std::vector<SlabSpec>& used, absl::Time now,
                          Effects& effects);
@@ -403,7 +378,6 @@ class Node {
   void EndPromise(const PlanGrant& grant);
 
   // node_quota.cc
-  absl::Status CheckDeviceQuota(SessionId session, const CopyRef& copy) const;
   absl::Status FitsQuota(SessionId session, const SetPlanArgs& args,
                          const PlanGrant& grant) const;
   uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
@@ -461,7 +435,6 @@ class Node {
                    absl::Time now);
   void Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
               Effects& effects);
-  void DropClaim(SessionId session, const CopyRef& ref);
   void ReleaseLease(LeaseId id, absl::Time now);
 
   // node_needs.cc
@@ -556,10 +529,8 @@ class Node {
   OrderBook orders_;
   QuotaBook quota_;
 
-  std::map<SessionId, SessionEntry> sessions_;
-  // Which sessions have which slab open.
-  std::map<std::pair<DeviceIndex, SlabId>, std::set<SessionId>> openers_;
-  absl::flat_hash_map<LeaseId, LeaseEntry> leases_;
+  SessionBook sessions_;
+  SlabBook slabs_;
   NeedBook needs_;
   std::vector<PromiseBook> promises_;                    // One a device.
   std::map<uint64_t, Incoming> incoming_;                // By request.
@@ -574,8 +545,6 @@ class Node {
   uint64_t pumped_epoch_ = 0;  // When all that wait for space were woken last.
   absl::Status spill_failed_;  // Why none is tried before spill_retry_at_.
   absl::Time spill_retry_at_ = absl::InfinitePast();
-  // When LookAtAsks has something to do.
-  absl::Time asks_due_ = absl::InfiniteFuture();
   uint64_t last_id_ = 0;  // Of models, sessions, leases, ...
 };
 

@@ -9,8 +9,6 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
-
 // Images lie in files of their own: all that is free is one piece.
 uint64_t FreeOnDisk(const TierSnapshot& disk) {
   return disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
@@ -160,8 +158,8 @@ PlanSnapshot Node::SnapshotPlan(PlanId id, const PlanEntry& plan) const {
   PlanSnapshot p;
   p.id = id;
   p.session = plan.session;
-  if (const auto s = sessions_.find(plan.session); s != sessions_.end()) {
-    p.client_name = s->second.args.client_name;
+  if (const auto* session = sessions_.Find(plan.session)) {
+    p.client_name = session->args.client_name;
   }
   if (const ModelEntry* model = copies_.FindModel(grant.model)) {
     p.model = model->model->spec->name;
@@ -177,7 +175,7 @@ PlanSnapshot Node::SnapshotPlan(PlanId id, const PlanEntry& plan) const {
     if (!group.resident) ++p.streamed_groups;
   }
   for (const GroupIndex group : plan.held) {
-    p.held_bytes += SpaceOf(*copies_.FindGroup({grant.model, group})->group);
+    p.held_bytes += copies_.SpaceOf({grant.model, group});
   }
   return p;
 }
@@ -228,18 +226,18 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
   }
   disk.largest_free_bytes = FreeOnDisk(disk);
   snapshot.tiers.push_back(std::move(disk));
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     SessionSnapshot s;
     s.id = id;
     s.client_name = session.args.client_name;
     s.via = session.args.peer.via;
-    s.uid = session.args.peer.uid;
+    s.uid = session.uid();
     s.pid = session.args.peer.pid;
     s.age = now - session.opened;
     s.leases = static_cast<uint32_t>(session.leases.size());
     for (const LeaseId lease : session.leases) {
-      s.leased_bytes +=
-          copies_.FindGroup(leases_.at(lease).copy.key)->group->image_bytes;
+      s.leased_bytes += copies_.FindGroup(sessions_.FindLease(lease)->copy.key)
+                            ->group->image_bytes;
     }
     s.device_budget_bytes = session.args.device_budget_bytes;
     s.waiting = session.waiting;

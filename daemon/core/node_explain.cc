@@ -73,8 +73,8 @@ Node::Shares Node::SharesOf(TierAt at, const Peer* asker) const {
 // Session by session; what several lease is in each.
 std::string Node::LeasesText(TierAt at, const Peer* asker) const {
   std::string text;
-  for (const auto& [id, session] : sessions_) {
-    if (!SeesAll(asker) && session.args.peer.uid != asker->uid) continue;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (!SeesAll(asker) && session.uid() != asker->uid) continue;
     uint64_t leased = 0;
     for (const auto& [ref, count] : session.claims) {
       const GroupEntry& group = *copies_.FindGroup(ref.key);
@@ -128,16 +128,16 @@ std::string Node::Explain(TierAt at, uint64_t bytes, const Peer* asker) const {
 std::string Node::KeptText(DeviceIndex device, const Peer* asker) const {
   std::string text;
   if (!SeesAll(asker)) {
-    AddPart(text, KeptBytes(device, std::nullopt),
+    AddPart(text, slabs_.KeptBytes(device, std::nullopt),
             " is held open by idle workers that do not answer");
     return text;
   }
   std::set<User> uids;
-  for (const auto& [id, session] : sessions_) {
-    uids.insert(session.args.peer.uid);
+  for (const auto& [id, session] : sessions_.all()) {
+    uids.insert(session.uid());
   }
   for (const User uid : uids) {
-    AddPart(text, KeptBytes(device, uid),
+    AddPart(text, slabs_.KeptBytes(device, uid),
             absl::StrCat(" is held open by idle workers of uid ", uid.number(),
                          " that do not answer"));
   }

@@ -12,8 +12,6 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
-
 absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted) {
   return absl::AlreadyExistsError(absl::StrCat(
       "model ", has.name,
@@ -333,7 +331,7 @@ void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
                        Effects& effects) {
   Answer answer = {incoming.request, status};
   if (status.ok()) {
-    if (sessions_.contains(incoming.session)) {
+    if (sessions_.Find(incoming.session) != nullptr) {
       absl::StatusOr<ModelPtr> model = Adopt(incoming, content, now, effects);
       answer.status = model.status();
       if (model.ok()) {

@@ -10,7 +10,6 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
 // How often it is looked after whether what nobody waits for still moves.
 constexpr absl::Duration kArrivalPatience = absl::Seconds(60);
 

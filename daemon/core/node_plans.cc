@@ -12,8 +12,6 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
-
 absl::Status NoSuchPlan(PlanId plan) {
   return absl::NotFoundError(
       absl::StrCat("this session has no plan ", plan.number(),
@@ -53,7 +51,7 @@ std::set<CopyRef> Node::PromisedCopies(DeviceIndex device, SessionId session,
       (id == except ? leaving : promised).insert(ref);
     }
   }
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : sessions_.all()) {
     for (const auto& [ref, count] : other.claims) {
       if (ref.place.at != at) continue;
       if (id == session && leaving.contains(ref)) continue;
@@ -105,7 +103,7 @@ std::set<CopyRef> Node::OwnCopies(SessionId session, DeviceIndex device,
           .insert({{plan.grant.model, group.group}, {at, false}});
     }
   }
-  for (const auto& [ref, count] : sessions_.at(session).claims) {
+  for (const auto& [ref, count] : sessions_.At(session).claims) {
     if (ref.place.at == at && !leaving.contains(ref)) own.insert(ref);
   }
   return own;
@@ -116,7 +114,7 @@ uint64_t Node::BytesOf(const std::set<CopyRef>& copies,
   uint64_t bytes = 0;
   for (const CopyRef& ref : copies) {
     if (ref.key.model == but && !ref.place.shared) continue;
-    bytes += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    bytes += copies_.SpaceOf(ref.key);
   }
   return bytes;
 }
@@ -133,7 +131,7 @@ uint64_t Node::Promisable(SessionId session, const SetPlanArgs& args,
       LostTo(args, session) +
           RingBytes(args.device, std::nullopt, args.replaces) +
           BytesOf(PromisedCopies(args.device, session, args.replaces), but));
-  const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
+  const uint64_t limit = sessions_.At(session).args.device_budget_bytes;
   room = std::min(room, QuotaRoom(session, args, but));
   if (limit == 0) return room;
   return std::min(
@@ -161,15 +159,15 @@ uint64_t Node::BudgetThatDoes(SessionId session,
 
 absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
                                           const SetPlanArgs& args) const {
-  const auto owner = sessions_.find(session);
-  if (owner == sessions_.end()) {
+  const SessionBook::Session* owner = sessions_.Find(session);
+  if (owner == nullptr) {
     return absl::NotFoundError("the session is closed; connect again");
   }
   if (draining_) {
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
-  HOIST_RETURN_IF_ERROR(CheckShares(owner->second.args.peer, *model));
+  HOIST_RETURN_IF_ERROR(CheckShares(owner->args.peer, *model));
   if (args.device.number() >= devices_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no device ", args.device.number(), "; this node has ",
@@ -203,7 +201,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
     problem.bytes.push_back(SpaceOf(group));
     grant.groups.push_back({.group = index, .image_bytes = group.image_bytes});
   }
-  const uint64_t limit = owner->second.args.device_budget_bytes;
+  const uint64_t limit = owner->args.device_budget_bytes;
   if (limit > 0 && args.budget_bytes > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the plan asks for ", HumanBytes(args.budget_bytes),
@@ -240,14 +238,14 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
       const CopyRef ref = {{args.model, group.group},
                            {OnDevice(args.device), false}};
       if (!group.resident || before.contains(ref)) continue;
-      bytes += SpaceOf(*copies_.FindGroup(ref.key)->group);
+      bytes += copies_.SpaceOf(ref.key);
     }
     return bytes;
   };
   const std::set<CopyRef> own = OwnCopies(session, args.device, args.replaces);
   const uint64_t own_taken = BytesOf(own, std::nullopt) +
                              RingBytes(args.device, session, args.replaces);
-  const uint64_t limit = sessions_.at(session).args.device_budget_bytes;
+  const uint64_t limit = sessions_.At(session).args.device_budget_bytes;
   if (limit > 0 && own_taken + added(own) > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the plan needs ", HumanBytes(added(own)),
@@ -475,9 +473,8 @@ void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
   }
   UnchargePlan(plan.uid, plan.grant);
   if (plan.grant.ring_bytes > 0) {
-    const auto session = sessions_.find(plan.session);
-    if (plan.given && session != sessions_.end()) {
-      LeaveSlabs(session->second, plan.grant.device, plan.grant.ring_offset,
+    if (plan.given && sessions_.Find(plan.session) != nullptr) {
+      LeaveSlabs(plan.session, plan.grant.device, plan.grant.ring_offset,
                  plan.grant.ring_bytes);
     }
     spaces_[plan.grant.device.number()]->Free(plan.grant.ring_offset);
@@ -496,7 +493,7 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
   uint64_t room = HostRoom(plan.uid);
   for (const GroupIndex group : groups) {
     const CopyRef ref = {{plan.grant.model, group}, kHost};
-    const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
+    const uint64_t bytes = copies_.SpaceOf(ref.key);
     if (plan.held.contains(group)) continue;
     if (!urgent && !plan.asked.contains(group) && !quota_.Uses(plan.uid, ref) &&
         (bytes > room ||

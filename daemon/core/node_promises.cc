@@ -18,7 +18,7 @@ absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
   const DeviceSpace& space = *spaces_[at.device.number()];
   std::map<Zone, uint64_t> most = ByZone(at.device);
   if (!book.IsFirm(ref)) {
-    most[ZoneOf(ref)] += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    most[ZoneOf(ref)] += copies_.SpaceOf(ref.key);
   }
   uint64_t taken = 0;
   for (const auto& [zone, bytes] : space.allocated_by_zone()) {
@@ -47,7 +47,7 @@ void Node::Weigh(const CopyRef& ref, const Copy& copy) {
   if (ref.place.at.tier != Tier::kDevice) return;
   PromiseBook& book = promises_[ref.place.at.device.number()];
   if (!Busy(copy)) return book.SetIdle(ref);
-  book.SetBusy(ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
+  book.SetBusy(ref, ZoneOf(ref), copies_.SpaceOf(ref.key));
 }
 
 void Node::PromiseResidents(const PlanGrant& grant,
@@ -56,8 +56,8 @@ void Node::PromiseResidents(const PlanGrant& grant,
     if (!group.resident) continue;
     const CopyRef ref = {{grant.model, group.group},
                          {OnDevice(grant.device), false}};
-    books[grant.device.number()].Promise(
-        ref, ZoneOf(ref), SpaceOf(*copies_.FindGroup(ref.key)->group));
+    books[grant.device.number()].Promise(ref, ZoneOf(ref),
+                                         copies_.SpaceOf(ref.key));
   }
 }
 

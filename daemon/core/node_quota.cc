@@ -10,29 +10,19 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
-
 CopyRef ResidentOf(const PlanGrant& grant, const PlannedGroup& group) {
   return {{grant.model, group.group}, {OnDevice(grant.device), false}};
 }
 
 }  // namespace
 
-absl::Status Node::CheckDeviceQuota(SessionId session,
-                                    const CopyRef& copy) const {
-  const User uid = sessions_.at(session).args.peer.uid;
-  if (quota_.Uses(uid, copy)) return absl::OkStatus();
-  return quota_.CheckDevice(uid, copy.place.at.device,
-                            SpaceOf(*copies_.FindGroup(copy.key)->group));
-}
-
 // Copies that the user's sessions lease, wait for, or were promised; what only
 // `except` needs, which is about to go, is left out.
 std::set<CopyRef> Node::UserCopies(User uid, DeviceIndex device,
                                    std::optional<PlanId> except) const {
   std::set<CopyRef> copies;
-  for (const auto& [id, session] : sessions_) {
-    if (session.args.peer.uid == uid) {
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session.uid() == uid) {
       copies.merge(OwnCopies(id, device, except));
     }
   }
@@ -64,19 +54,19 @@ uint64_t Node::UserRingBytes(User uid, DeviceIndex device,
 // What the user's quota leaves to a plan; `but` as for Promisable.
 uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
                          std::optional<ModelId> but) const {
-  const User uid = sessions_.at(session).args.peer.uid;
+  const User uid = sessions_.At(session).uid();
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return limit;
   const uint64_t taken =
       UserRingBytes(uid, args.device, args.replaces) +
       BytesOf(UserCopies(uid, args.device, args.replaces), but) +
-      KeptBytes(args.device, uid);
+      slabs_.KeptBytes(args.device, uid);
   return limit - std::min(limit, taken);
 }
 
 absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
                              const PlanGrant& grant) const {
-  const User uid = sessions_.at(session).args.peer.uid;
+  const User uid = sessions_.At(session).uid();
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return absl::OkStatus();
   const std::set<CopyRef> before = UserCopies(uid, args.device, args.replaces);
@@ -87,7 +77,7 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
     const CopyRef ref = {{args.model, group.group},
                          {OnDevice(args.device), false}};
     if (!group.resident || before.contains(ref)) continue;
-    added += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    added += copies_.SpaceOf(ref.key);
   }
   if (taken + added <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -104,7 +94,7 @@ void Node::ChargePlan(User uid, const PlanGrant& grant) {
   for (const PlannedGroup& group : grant.groups) {
     if (!group.resident) continue;
     const CopyRef ref = ResidentOf(grant, group);
-    quota_.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+    quota_.Use(uid, ref, copies_.SpaceOf(ref.key));
   }
 }
 
@@ -164,7 +154,7 @@ uint64_t Node::held_bytes() const {
   }
   uint64_t bytes = 0;
   for (const GroupKey& key : held) {
-    bytes += SpaceOf(*copies_.FindGroup(key)->group);
+    bytes += copies_.SpaceOf(key);
   }
   return bytes;
 }
@@ -224,7 +214,7 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
   std::sort(idle.begin(), idle.end());
   for (const auto& [value, ref] : idle) {
     if (held + bytes <= limit) break;
-    held -= SpaceOf(*copies_.FindGroup(ref.key)->group);
+    held -= copies_.SpaceOf(ref.key);
     StartSpill(ref, copies_.At(ref), effects);
   }
   return status;
@@ -232,13 +222,7 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
 
 std::map<User, Holdings> Node::CountHoldings() const {
   QuotaBook counted;
-  for (const auto& [id, session] : sessions_) {
-    const User uid = session.args.peer.uid;
-    counted.Add(uid, Quota::kSessions, 1);
-    for (const auto& [ref, count] : session.claims) {
-      counted.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
-    }
-  }
+  sessions_.CountInto(counted, copies_);
   for (const auto& [id, model] : copies_.models()) {
     const User uid = model->model->owner;
     counted.Add(uid, Quota::kModels, 1);
@@ -260,7 +244,7 @@ std::map<User, Holdings> Node::CountHoldings() const {
     for (const PlannedGroup& group : grant.groups) {
       if (!group.resident || ended) continue;
       const CopyRef ref = ResidentOf(grant, group);
-      counted.Use(uid, ref, SpaceOf(*copies_.FindGroup(ref.key)->group));
+      counted.Use(uid, ref, copies_.SpaceOf(ref.key));
     }
   };
   for (const auto& [request, pending] : pending_plans_) {
@@ -271,8 +255,7 @@ std::map<User, Holdings> Node::CountHoldings() const {
     for (const auto* groups : {&entry.asked, &entry.held}) {
       for (const GroupIndex group : *groups) {
         const CopyRef ref = {{entry.grant.model, group}, kHost};
-        counted.Use(entry.uid, ref,
-                    SpaceOf(*copies_.FindGroup(ref.key)->group));
+        counted.Use(entry.uid, ref, copies_.SpaceOf(ref.key));
       }
     }
   }

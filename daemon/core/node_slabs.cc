@@ -1,9 +1,4 @@
-// Who has which slab open, and how memory that idle workers keep comes back.
-//
-// A slab's memory comes free when nobody maps it any more. Workers keep what
-// they once mapped, since they will most likely need it again; where another
-// needs the memory they are asked to close what they have no use for. Who does
-// not answer pays for it: see CheckOpen.
+// Slabs: giving them to sessions, and asking idle workers to close some.
 #include <algorithm>
 #include <utility>
 
@@ -13,11 +8,6 @@
 
 namespace hoistd {
 namespace {
-
-// For an answer to come. A worker that runs needs milliseconds.
-constexpr absl::Duration kAnswerPatience = absl::Seconds(2);
-// Until who has said no is asked again.
-constexpr absl::Duration kAskAgain = absl::Seconds(10);
 
 absl::Status WaitsForIdle() {
   return absl::UnavailableError(
@@ -29,17 +19,10 @@ absl::Status WaitsForIdle() {
 // Those of a range that the session does not have open; it uses all of them.
 std::vector<SlabUse> Node::NewSlabs(SessionId id, DeviceIndex device,
                                     uint64_t offset, uint64_t bytes) {
-  SessionEntry& session = sessions_.at(id);
   std::vector<SlabUse> slabs;
   for (const SlabSpec& slab :
        spaces_[device.number()]->SlabsOf(offset, bytes)) {
-    const auto [it, is_new] = session.slabs.try_emplace({device, slab.id});
-    GivenSlab& given = it->second;
-    // What it was asked to close it may have closed already.
-    const bool send = is_new || given.asked != 0;
-    given = {.bytes = slab.bytes, .uses = given.uses + 1};
-    openers_[{device, slab.id}].insert(id);
-    if (!send) continue;
+    if (!slabs_.Use(id, device, slab)) continue;
     absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
     HOIST_CHECK(share.ok());  // The slab is ours and exists.
     slabs.push_back({slab, *share});
@@ -48,64 +31,19 @@ std::vector<SlabUse> Node::NewSlabs(SessionId id, DeviceIndex device,
 }
 
 // A lease or a ring there is over.
-void Node::LeaveSlabs(SessionEntry& session, DeviceIndex device,
-                      uint64_t offset, uint64_t bytes) {
+void Node::LeaveSlabs(SessionId id, DeviceIndex device, uint64_t offset,
+                      uint64_t bytes) {
   for (const SlabSpec& slab :
        spaces_[device.number()]->SlabsOf(offset, bytes)) {
-    GivenSlab& given = session.slabs.at({device, slab.id});
-    HOIST_CHECK(given.uses > 0);
-    if (--given.uses == 0) ++space_epoch_;
+    if (slabs_.Leave(id, device, slab.id)) ++space_epoch_;
   }
 }
 
-void Node::NotOpen(SessionId session, DeviceIndex device, SlabId slab) {
-  const auto found = openers_.find({device, slab});
-  found->second.erase(session);
-  if (found->second.empty()) openers_.erase(found);
-}
-
-Opened Node::OpenedBy(DeviceIndex device, SlabId slab) const {
-  const auto found = openers_.find({device, slab});
-  if (found == openers_.end()) return Opened::kNobody;
-  for (const SessionId id : found->second) {
-    const GivenSlab& given = sessions_.at(id).slabs.at({device, slab});
-    if (given.uses > 0 || given.kept) return Opened::kKept;
-  }
-  return Opened::kIdle;
-}
-
-// Asks the session to close an idle slab, if it has not been asked.
-void Node::Ask(SessionId id, DeviceIndex device, SlabId slab, absl::Time now,
-               Effects& effects) {
-  SessionEntry& session = sessions_.at(id);
-  GivenSlab& given = session.slabs.at({device, slab});
-  HOIST_CHECK(given.uses == 0);
-  if (given.asked != 0 || given.kept) return;
-  if (!session.args.closes_slabs) {
-    given.kept = true;
-    ++space_epoch_;
-    return;
-  }
-  auto ask = std::find_if(
-      effects.asks.begin(), effects.asks.end(), [&](const SlabAsk& other) {
-        return other.session == id && other.device == device;
-      });
-  if (ask == effects.asks.end()) {
-    ask = effects.asks.insert(ask, {id, device, ++last_id_, {}});
-  }
-  ask->slabs.push_back(slab);
-  given.asked = ask->number;
-  given.look_at = now + kAnswerPatience;
-  asks_due_ = std::min(asks_due_, given.look_at);
-}
-
-void Node::AskAll(DeviceIndex device, const std::vector<SlabId>& slabs,
-                  absl::Time now, Effects& effects) {
-  for (const SlabId slab : slabs) {
-    for (const SessionId id : openers_.at({device, slab})) {
-      Ask(id, device, slab, now, effects);
-    }
-  }
+// All who have them open, or those of `uid`.
+void Node::AskToClose(DeviceIndex device, const std::vector<SlabId>& slabs,
+                      std::optional<User> uid, absl::Time now,
+                      Effects& effects) {
+  if (slabs_.Ask(device, slabs, uid, now, effects.asks)) ++space_epoch_;
 }
 
 // Unavailable: who has slabs open that would do was asked to close them. OK:
@@ -115,85 +53,32 @@ absl::Status Node::AskForRoom(DeviceIndex device, const Want& want,
                               Effects& effects) {
   const Room room = spaces_[device.number()]->RoomElsewhere(
       want, /*own=*/true, /*idle=*/true, worth,
-      [&](SlabId slab) { return OpenedBy(device, slab); });
+      [&](SlabId slab) { return slabs_.OpenedBy(device, slab); });
   if (!room.enough) return absl::OkStatus();
-  AskAll(device, room.idle, now, effects);
+  AskToClose(device, room.idle, std::nullopt, now, effects);
   return WaitsForIdle();
 }
 
 void Node::SlabsClosed(SessionId id, const SlabsClosedArgs& closed,
                        absl::Time now, Effects& effects) {
-  const auto session = sessions_.find(id);
-  if (session == sessions_.end() || closed.number == 0) return;
-  const DeviceIndex device = closed.device;
-  const std::set<SlabId> gone(closed.slabs.begin(), closed.slabs.end());
-  auto& slabs = session->second.slabs;
-  for (auto it = slabs.begin(); it != slabs.end();) {
-    GivenSlab& given = it->second;
-    // Given again since, it is another matter.
-    if (it->first.first != device || given.asked != closed.number) {
-      ++it;
-    } else if (gone.contains(it->first.second)) {
-      NotOpen(id, device, it->first.second);
-      it = slabs.erase(it);
-    } else {
-      given.asked = 0;
-      given.kept = true;
-      given.look_at = now + kAskAgain;
-      asks_due_ = std::min(asks_due_, given.look_at);
-      ++it;
-    }
-  }
+  if (!slabs_.Closed(id, closed, now)) return;
   ++space_epoch_;
   Tick(now, effects);
 }
 
-// Whose answers are overdue keeps its slabs; who has said no may be asked
-// again.
 void Node::LookAtAsks(absl::Time now, Effects& effects) {
-  if (now < asks_due_) return;
-  asks_due_ = absl::InfiniteFuture();
-  for (auto& [id, session] : sessions_) {
+  const SlabBook::Looked looked = slabs_.LookAt(now);
+  if (looked.changed) ++space_epoch_;
+  for (const SlabBook::Silent& silent : looked.silent) {
     NodeEvent event;
     event.kind = "slabs-held-open";
-    event.session = id;
-    for (auto& [place, given] : session.slabs) {
-      const bool waits = given.asked != 0 && !given.kept;
-      const bool refused = given.asked == 0 && given.kept;
-      if (!session.args.closes_slabs || (!waits && !refused)) continue;
-      if (given.look_at > now) {
-        asks_due_ = std::min(asks_due_, given.look_at);
-        continue;
-      }
-      given.kept = waits;
-      ++space_epoch_;
-      if (!waits) continue;
-      event.at = OnDevice(place.first);
-      event.bytes += given.bytes;
-    }
-    if (event.bytes == 0) continue;
-    event.detail =
-        absl::StrCat("by an idle worker of uid ",
-                     session.args.peer.uid.number(), " that does not answer");
+    event.session = silent.session;
+    event.at = OnDevice(silent.device);
+    event.bytes = silent.bytes;
+    event.detail = absl::StrCat("by an idle worker of uid ",
+                                silent.uid.number(), " that does not answer");
     effects.events.push_back(std::move(event));
   }
-}
-
-// What was asked for and is kept open, by the user's sessions or by all.
-uint64_t Node::KeptBytes(DeviceIndex device, std::optional<User> uid) const {
-  uint64_t bytes = 0;
-  for (const auto& [place, openers] : openers_) {
-    if (place.first != device) continue;
-    const auto keeps = [&, &at = place](SessionId id) {
-      const SessionEntry& session = sessions_.at(id);
-      const GivenSlab& given = session.slabs.at(at);
-      return given.kept && (!uid.has_value() || session.args.peer.uid == *uid);
-    };
-    const auto keeper = std::find_if(openers.begin(), openers.end(), keeps);
-    if (keeper == openers.end()) continue;
-    bytes += sessions_.at(*keeper).slabs.at(place).bytes;
-  }
-  return bytes;
 }
 
 // Whether the session may have these slabs open; none: some that are not known
@@ -203,48 +88,31 @@ uint64_t Node::KeptBytes(DeviceIndex device, std::optional<User> uid) const {
 absl::Status Node::CheckOpen(SessionId id, DeviceIndex device,
                              const std::vector<SlabSpec>& used, absl::Time now,
                              Effects& effects) {
-  const SessionEntry& session = sessions_.at(id);
-  const User uid = session.args.peer.uid;
+  const User uid = sessions_.At(id).uid();
   const uint64_t limit = quota_.DeviceLimitOf(uid, device);
   const bool has_all =
       !used.empty() &&
       std::all_of(used.begin(), used.end(), [&](const SlabSpec& slab) {
-        return session.slabs.contains({device, slab.id});
+        return slabs_.HasOpen(id, device, slab.id);
       });
   if (limit == QuotaLimits::kNone || has_all) return absl::OkStatus();
-  struct Open {
-    uint64_t bytes = 0;
-    bool used = false, kept = false;
-    std::vector<SessionId> by;
-  };
-  std::map<SlabId, Open> open;
-  for (const auto& [other, entry] : sessions_) {
-    if (entry.args.peer.uid != uid) continue;
-    for (const auto& [place, given] : entry.slabs) {
-      if (place.first != device) continue;
-      Open& slab = open[place.second];
-      slab.bytes = given.bytes;
-      slab.used |= given.uses > 0;
-      slab.kept |= given.kept;
-      slab.by.push_back(other);
-    }
-  }
-  for (const SlabSpec& slab : used) open.erase(slab.id);
+  const std::vector<SlabBook::Idle> idle = slabs_.IdleOf(uid, device, used);
   uint64_t holds = quota_.Of(uid).On(device);
   uint64_t kept = 0;
-  for (const auto& [slab, is] : open) {
-    if (is.used) continue;
-    holds += is.bytes;
-    if (is.kept) kept += is.bytes;
+  for (const SlabBook::Idle& slab : idle) {
+    holds += slab.bytes;
+    if (slab.kept) kept += slab.bytes;
   }
   if (holds <= limit) return absl::OkStatus();
   const uint64_t over = holds - limit;
   uint64_t asked = 0;
-  for (const auto& [slab, is] : open) {
-    if (is.used || is.kept || asked >= over) continue;
-    for (const SessionId other : is.by) Ask(other, device, slab, now, effects);
-    asked += is.bytes;
+  std::vector<SlabId> unneeded;
+  for (const SlabBook::Idle& slab : idle) {
+    if (slab.kept || asked >= over) continue;
+    unneeded.push_back(slab.slab);
+    asked += slab.bytes;
   }
+  AskToClose(device, unneeded, uid, now, effects);
   if (asked >= over) return WaitsForIdle();
   return absl::ResourceExhaustedError(absl::StrCat(
       "idle workers of the same user hold ", HumanBytes(kept),
@@ -257,7 +125,7 @@ std::map<Zone, uint64_t> Node::ByZone(DeviceIndex device,
                                       const std::set<CopyRef>& copies) const {
   std::map<Zone, uint64_t> bytes;
   for (const CopyRef& ref : copies) {
-    bytes[ZoneOf(ref)] += SpaceOf(*copies_.FindGroup(ref.key)->group);
+    bytes[ZoneOf(ref)] += copies_.SpaceOf(ref.key);
   }
   AddRings(device, bytes);
   return bytes;
@@ -289,7 +157,7 @@ std::map<Zone, uint64_t> Node::HeldByZone(DeviceIndex device,
   };
   std::map<Zone, uint64_t> held = spaces_[device.number()]->StuckBytes(
       !idle_is_held, movable,
-      [&](SlabId slab) { return OpenedBy(device, slab); });
+      [&](SlabId slab) { return slabs_.OpenedBy(device, slab); });
   for (const auto& [zone, bytes] : ByZone(device, firm)) {
     held[zone] = std::max(held[zone], bytes);
   }
@@ -357,8 +225,8 @@ absl::Status Node::MakeRoom(const PendingPlan& pending, absl::Time now,
   };
   const Room room = spaces_[device.number()]->RoomElsewhere(
       all, /*own=*/false, /*idle=*/true, movable,
-      [&](SlabId slab) { return OpenedBy(device, slab); });
-  AskAll(device, room.idle, now, effects);
+      [&](SlabId slab) { return slabs_.OpenedBy(device, slab); });
+  AskToClose(device, room.idle, std::nullopt, now, effects);
   return WaitsForIdle();
 }
 

@@ -11,7 +11,6 @@
 namespace hoistd {
 namespace {
 
-const Place kHost = {OnHost(), false};
 constexpr absl::Duration kSpillRetry = absl::Seconds(10);
 // Of a deserted model's host copy beside any other: it goes first.
 constexpr double kDesertedWorth = 1e-9;
@@ -126,7 +125,9 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   DeviceSpace& space = *spaces_[device.number()];
   Want want = {ZoneOf(ref), bytes};
   want.reserved_bytes = PromisedBeside(device, want.zone);
-  const auto opened = [&](SlabId slab) { return OpenedBy(device, slab); };
+  const auto opened = [&](SlabId slab) {
+    return slabs_.OpenedBy(device, slab);
+  };
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
   absl::StatusOr<uint64_t> offset = space.Allocate(want, owner);
   if (offset.ok()) return offset;

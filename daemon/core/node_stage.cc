@@ -65,11 +65,11 @@ absl::Status Node::CheckBring(const BringArgs& args) {
   if (!usable) HOIST_RETURN_IF_ERROR(fits(OnHost(), "host.pool"));
   if (!args.lease) return absl::OkStatus();
   HOIST_RETURN_IF_ERROR(CheckBudget(args.session, args.copy));
-  return CheckDeviceQuota(args.session, args.copy);
+  return sessions_.CheckClaim(args.session, args.copy, bytes);
 }
 
 absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
-  const SessionEntry& session = sessions_.at(id);
+  const SessionBook::Session& session = sessions_.At(id);
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
   const DeviceIndex device = copy.place.at.device;
@@ -77,7 +77,7 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
   if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.
   const uint64_t held =
       BytesOf(own, std::nullopt) + RingBytes(device, id, std::nullopt);
-  const uint64_t bytes = SpaceOf(*copies_.FindGroup(copy.key)->group);
+  const uint64_t bytes = copies_.SpaceOf(copy.key);
   if (held + bytes <= budget) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       NameOf(copy.key), " needs ", HumanBytes(bytes), " on ",
@@ -105,12 +105,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.no_wait = args.deadline <= now;
   waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
   if (args.lease) {
-    SessionEntry& session = sessions_.at(args.session);
-    if (++session.claims[args.copy] == 1) {
-      quota_.Use(session.args.peer.uid, args.copy,
-                 SpaceOf(*copies_.FindGroup(args.copy.key)->group));
-    }
-    ++session.waiting;
+    sessions_.Claim(args.session, args.copy, copies_.SpaceOf(args.copy.key));
   }
   Copy& copy = copies_.At(args.copy);
   const bool keeps = args.lease || args.pin;
@@ -176,7 +171,7 @@ void Node::ReadImage(RequestId request, SessionId session, GroupKey key,
   BringArgs bring;
   bring.request = request;
   bring.session = session;
-  bring.copy = {key, {OnHost(), false}};
+  bring.copy = {key, kHost};
   bring.deadline = deadline;
   bring.memfd = std::move(memfd);
   Bring(bring, now, effects);
@@ -202,7 +197,7 @@ absl::Status Node::MayOpen(const Waiter& waiter, const CopyRef& ref,
                            const Copy& copy, absl::Time now, Effects& effects) {
   if (!waiter.lease) return absl::OkStatus();
   const DeviceIndex device = ref.place.at.device;
-  const uint64_t bytes = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  const uint64_t bytes = copies_.SpaceOf(ref.key);
   return CheckOpen(waiter.session, device,
                    spaces_[device.number()]->SlabsOf(copy.offset, bytes), now,
                    effects);
@@ -210,8 +205,6 @@ absl::Status Node::MayOpen(const Waiter& waiter, const CopyRef& ref,
 
 LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                        absl::Time now) {
-  SessionEntry& session = sessions_.at(waiter.session);
-  --session.waiting;
   const DeviceIndex device = ref.place.at.device;
   LeaseGrant grant;
   grant.id = LeaseId(++last_id_);
@@ -220,10 +213,9 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   grant.offset = copy.offset;
   grant.bytes = copies_.FindGroup(ref.key)->group->image_bytes;
   grant.was_resident = !waiter.waited;
-  const uint64_t space = SpaceOf(*copies_.FindGroup(ref.key)->group);
+  const uint64_t space = copies_.SpaceOf(ref.key);
   grant.new_slabs = NewSlabs(waiter.session, device, copy.offset, space);
-  leases_[grant.id] = {waiter.session, ref};
-  session.leases.insert(grant.id);
+  sessions_.Grant(waiter.session, grant.id, ref);
   ++copy.leases;
   Weigh(ref, copy);
   copy.fresh = false;
@@ -244,36 +236,18 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
   }
   if (waiter.lease) {
     ++counters_.stages_refused;
-    if (const auto s = sessions_.find(waiter.session); s != sessions_.end()) {
-      --s->second.waiting;
-    }
-    DropClaim(waiter.session, ref);
+    sessions_.Refuse(waiter.session, ref);
     Note(effects, "stage-refused", ref, std::string(why.message()));
   }
   effects.answers.push_back({waiter.request, std::move(why)});
 }
 
-void Node::DropClaim(SessionId id, const CopyRef& ref) {
-  const auto session = sessions_.find(id);
-  if (session == sessions_.end()) return;
-  const auto claim = session->second.claims.find(ref);
-  HOIST_CHECK(claim != session->second.claims.end());
-  if (--claim->second > 0) return;
-  session->second.claims.erase(claim);
-  quota_.Unuse(session->second.args.peer.uid, ref);
-}
-
 void Node::ReleaseLease(LeaseId id, absl::Time now) {
-  const auto found = leases_.find(id);
-  HOIST_CHECK(found != leases_.end());
-  const LeaseEntry lease = found->second;
-  leases_.erase(found);
-  sessions_.at(lease.session).leases.erase(id);
-  DropClaim(lease.session, lease.copy);
+  const SessionBook::Lease lease = sessions_.EndLease(id);
   Copy& copy = copies_.At(lease.copy);
   HOIST_CHECK(copy.leases > 0);
-  LeaveSlabs(sessions_.at(lease.session), lease.copy.place.at.device,
-             copy.offset, SpaceOf(*copies_.FindGroup(lease.copy.key)->group));
+  LeaveSlabs(lease.session, lease.copy.place.at.device, copy.offset,
+             copies_.SpaceOf(lease.copy.key));
   copy.last_use = now;
   if (--copy.leases == 0) ++space_epoch_;
   Weigh(lease.copy, copy);
@@ -283,8 +257,8 @@ absl::Status Node::Release(SessionId session, const std::vector<LeaseId>& ids,
                            absl::Time now, Effects& effects) {
   absl::Status status;
   for (const LeaseId id : ids) {
-    const auto found = leases_.find(id);
-    if (found == leases_.end() || found->second.session != session) {
+    const SessionBook::Lease* lease = sessions_.FindLease(id);
+    if (lease == nullptr || lease->session != session) {
       status = absl::NotFoundError(
           absl::StrCat("lease ", id.number(),
                        " is not held by this session; it may have been "

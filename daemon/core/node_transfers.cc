@@ -6,11 +6,6 @@
 #include "daemon/core/node.h"
 
 namespace hoistd {
-namespace {
-
-const Place kHost = {OnHost(), false};
-
-}  // namespace
 
 // The caller fills in the rest, then books it in transfers_.
 Transfer& Node::NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,
