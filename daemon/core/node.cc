@@ -13,14 +13,14 @@ Node::Node(const NodeOptions& options, std::vector<Device*> devices)
     : options_(options),
       devices_(std::move(devices)),
       quota_(options.quota),
-      sessions_(quota_) {
+      sessions_(quota_),
+      plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
     const DeviceSpaceOptions space = {options_.device_capacity_bytes[i],
                                       options_.slab_bytes};
     spaces_.push_back(std::make_unique<DeviceSpace>(space, *devices_[i]));
   }
-  promises_.resize(devices_.size());
 }
 
 absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
@@ -131,10 +131,8 @@ absl::Time Node::NextDeadline() const {
       next = std::min(next, incoming.deadline);
     }
   }
-  for (const auto& [request, pending] : pending_plans_) {
-    if (!pending.no_wait) next = std::min(next, pending.deadline);
-  }
-  if (!needs_.empty() || !pending_plans_.empty()) {
+  next = std::min(next, plans_.NextDeadline());
+  if (!needs_.empty() || !plans_.waiting().empty()) {
     next = std::min(next, slabs_.due());
   }
   if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
@@ -148,10 +146,8 @@ void Node::CheckBooks() const {
   sessions_.Check();
   slabs_.Check();
   host_.CheckTotals();
-  std::vector<PromiseBook> counted(devices_.size());
-  for (const auto& [id, plan] : plans_) {
-    if (!plan.ended) PromiseResidents(plan.grant, counted);
-  }
+  plans_.Check();
+  std::vector<PromiseBook> counted = plans_.CountPromises();
   for (const auto& [id, model] : copies_.models()) {
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
       for (const auto& [place, copy] : model->groups[g].copies) {
@@ -163,7 +159,9 @@ void Node::CheckBooks() const {
       }
     }
   }
-  HOIST_CHECK(counted == promises_);
+  for (uint32_t d = 0; d < counted.size(); ++d) {
+    HOIST_CHECK(counted[d] == plans_.promises(DeviceIndex(d)));
+  }
 }
 
 std::string Node::NameOf(GroupKey key) const {

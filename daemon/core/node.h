@@ -33,7 +33,7 @@
 #include "daemon/core/keep_value.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
-#include "daemon/core/promise_book.h"
+#include "daemon/core/plan_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/session_book.h"
@@ -219,7 +219,7 @@ class Node {
   // The session has used the group: eviction knows its order.
   void PlanUsed(PlanId plan, GroupIndex group, absl::Time now);
   // Of the host, by all plans.
-  uint64_t held_bytes() const;
+  uint64_t held_bytes() const { return plans_.held_bytes(); }
   // Of the host, what the user's plans hold and what they published that is
   // nowhere else; what is both counts once.
   uint64_t HostBytesOf(User uid) const;
@@ -290,27 +290,6 @@ class Node {
     Blocked blocked;
   };
 
-  // A plan whose ring has no space yet.
-  struct PendingPlan {
-    SessionId session;
-    User uid;
-    PlanGrant grant;  // But for the ring's place and the slabs.
-    absl::Time deadline;
-    bool no_wait = false;
-    uint64_t tried_at = 0;
-    Blocked blocked;
-  };
-  struct PlanEntry {
-    SessionId session;
-    User uid;  // The session may be gone before the plan is.
-    PlanGrant grant;
-    OwnerId ring_owner;          // If it has a ring.
-    bool given = false;          // The session was given the ring's slabs.
-    std::set<GroupIndex> asked;  // For the host.
-    std::set<GroupIndex> held;   // On the host, with a lease each.
-    bool ended = false;
-  };
-
   // node_plans.cc
   absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
                                       const SetPlanArgs& args) const;
@@ -321,26 +300,20 @@ class Node {
                     const PlanGrant& grant) const;
   absl::Status CheckPromise(SessionId session, const SetPlanArgs& args,
                             const PlanGrant& grant) const;
-  std::set<CopyRef> OwnCopies(SessionId session, DeviceIndex device,
-                              std::optional<PlanId> except) const;
   uint64_t BytesOf(const std::set<CopyRef>& copies,
                    std::optional<ModelId> but) const;
-  std::set<CopyRef> PromisedCopies(DeviceIndex device, SessionId session,
-                                   std::optional<PlanId> except) const;
-  uint64_t RingBytes(DeviceIndex device, std::optional<SessionId> session,
-                     std::optional<PlanId> except) const;
-  void AdvancePending(RequestId request, PendingPlan& pending, absl::Time now,
-                      Effects& effects);
+  void AdvancePlan(RequestId request, absl::Time now, Effects& effects);
   void AdvancePlans(absl::Time now, Effects& effects);
   void ExpirePlans(absl::Time now, Effects& effects);
-  void PlanStands(RequestId request, PendingPlan pending, OwnerId ring_owner,
+  void PlanStands(RequestId request, const StandingPlan& plan,
                   Effects& effects);
+  void StopPlan(PlanId id, Effects& effects);
   void HoldArrived(PlanId plan, const CopyRef& ref, Copy& copy,
                    Effects& effects);
-  void DropHold(PlanEntry& plan, GroupIndex group);
+  void DropHold(const StandingPlan& plan, GroupIndex group);
   void EndPlansOf(SessionId session, Effects& effects);
-  absl::Status PlaceRing(PendingPlan& pending, OwnerId owner, absl::Time now,
-                         Effects& effects);
+  absl::StatusOr<uint64_t> PlaceRing(const PendingPlan& pending, OwnerId owner,
+                                     absl::Time now, Effects& effects);
 
   // node_slabs.cc
   std::vector<SlabUse> NewSlabs(SessionId session, DeviceIndex device,
@@ -357,8 +330,6 @@ class Node {
                          Effects& effects);
   std::map<Zone, uint64_t> ByZone(DeviceIndex device,
                                   const std::set<CopyRef>& copies) const;
-  std::map<Zone, uint64_t> ByZone(DeviceIndex device) const;
-  void AddRings(DeviceIndex device, std::map<Zone, uint64_t>& bytes) const;
   std::map<Zone, uint64_t> HeldByZone(DeviceIndex device,
                                       const std::set<CopyRef>& firm,
                                       bool idle_is_held) const;
@@ -372,26 +343,13 @@ class Node {
   static bool Busy(const Copy& copy);
   // Must follow each change of what keeps a device copy in its place.
   void Weigh(const CopyRef& ref, const Copy& copy);
-  // The plan stands and is promised its residents; or no longer.
-  void PromiseResidents(const PlanGrant& grant,
-                        std::vector<PromiseBook>& books) const;
-  void EndPromise(const PlanGrant& grant);
 
   // node_quota.cc
   absl::Status FitsQuota(SessionId session, const SetPlanArgs& args,
                          const PlanGrant& grant) const;
   uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
                      std::optional<ModelId> but) const;
-  std::set<CopyRef> UserCopies(User uid, DeviceIndex device,
-                               std::optional<PlanId> except) const;
-  uint64_t UserRingBytes(User uid, DeviceIndex device,
-                         std::optional<PlanId> except) const;
   uint64_t HostRoom(User uid) const;
-  void ChargePlan(User uid, const PlanGrant& grant);
-  // Ended: its residents are nobody's promise any more.
-  void UnchargeResidents(User uid, const PlanGrant& grant);
-  // Gone.
-  void UnchargePlan(User uid, const PlanGrant& grant);
   absl::Status MakeRoomToPublish(Incoming& incoming, absl::Time now,
                                  Effects& effects);
   bool Unsaved(const GroupEntry& group) const;
@@ -515,7 +473,7 @@ class Node {
   void Note(Effects& effects, std::string kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
-  PlanSnapshot SnapshotPlan(PlanId id, const PlanEntry& plan) const;
+  PlanSnapshot SnapshotPlan(PlanId id, const StandingPlan& plan) const;
   std::string NameOf(GroupKey key) const;
 
   const NodeOptions options_;
@@ -531,12 +489,10 @@ class Node {
 
   SessionBook sessions_;
   SlabBook slabs_;
+  PlanBook plans_;
   NeedBook needs_;
-  std::vector<PromiseBook> promises_;                    // One a device.
   std::map<uint64_t, Incoming> incoming_;                // By request.
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
-  std::map<RequestId, PendingPlan> pending_plans_;
-  std::map<PlanId, PlanEntry> plans_;
 
   Counters counters_;
   bool draining_ = false;

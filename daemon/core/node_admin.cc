@@ -134,7 +134,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
       }
     }
   }
-  for (const auto& [id, plan] : plans_) {
+  for (const auto& [id, plan] : plans_.standing()) {
     if (at != OnDevice(plan.grant.device) || plan.grant.ring_bytes == 0) {
       continue;
     }
@@ -153,7 +153,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
   return tier;
 }
 
-PlanSnapshot Node::SnapshotPlan(PlanId id, const PlanEntry& plan) const {
+PlanSnapshot Node::SnapshotPlan(PlanId id, const StandingPlan& plan) const {
   const PlanGrant& grant = plan.grant;
   PlanSnapshot p;
   p.id = id;
@@ -241,12 +241,10 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
     }
     s.device_budget_bytes = session.args.device_budget_bytes;
     s.waiting = session.waiting;
-    for (const auto& [plan_id, plan] : plans_) {
-      if (plan.session == id && !plan.ended) ++s.plans;
-    }
+    s.plans = static_cast<uint32_t>(plans_.LiveOf(id).size());
     snapshot.sessions.push_back(std::move(s));
   }
-  for (const auto& [id, plan] : plans_) {
+  for (const auto& [id, plan] : plans_.standing()) {
     if (!plan.ended) snapshot.plans.push_back(SnapshotPlan(id, plan));
   }
   return snapshot;

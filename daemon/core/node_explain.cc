@@ -58,7 +58,7 @@ Node::Shares Node::SharesOf(TierAt at, const Peer* asker) const {
       }
     }
   }
-  for (const auto& [id, plan] : plans_) {
+  for (const auto& [id, plan] : plans_.standing()) {
     if (OnDevice(plan.grant.device) != at) continue;
     (known(plan.uid) ? shares.rings : shares.others) += plan.grant.ring_bytes;
   }
@@ -147,9 +147,10 @@ std::string Node::KeptText(DeviceIndex device, const Peer* asker) const {
 // What of a device is taken or promised, beside a plan of `session`.
 std::string Node::DeviceTaken(DeviceIndex device, SessionId session,
                               std::optional<PlanId> except) const {
-  const std::set<CopyRef> promised = PromisedCopies(device, session, except);
+  const std::set<CopyRef> promised =
+      plans_.PromisedCopies(device, session, except);
   const uint64_t copies = BytesOf(promised, std::nullopt);
-  const uint64_t rings = RingBytes(device, std::nullopt, except);
+  const uint64_t rings = plans_.RingBytes({.device = device, .except = except});
   const Peer* asker = PeerOf(session);
   if (SeesAll(asker)) {
     return absl::StrCat(HumanBytes(copies),
@@ -158,8 +159,8 @@ std::string Node::DeviceTaken(DeviceIndex device, SessionId session,
                         " is in rings (`hoistctl plans` shows who has what)");
   }
   const uint64_t own =
-      BytesOf(UserCopies(asker->uid, device, except), std::nullopt) +
-      UserRingBytes(asker->uid, device, except);
+      BytesOf(plans_.UserCopies(asker->uid, device, except), std::nullopt) +
+      plans_.RingBytes({.device = device, .uid = asker->uid, .except = except});
   const uint64_t all = copies + rings;
   return absl::StrCat(HumanBytes(own), " is taken by your leases and plans, ",
                       HumanBytes(all - std::min(all, own)),
@@ -180,13 +181,13 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
     return SeesAll(asker) ? absl::StrCat("; `hoistctl ", verb, "` shows ", what)
                           : std::string("; try again later");
   };
-  for (const auto& [request, pending] : pending_plans_) {
+  for (const auto& [request, pending] : plans_.waiting()) {
     if (pending.grant.model != id) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         name, " is about to be streamed by ", by(pending.session, pending.uid),
         ", whose plan waits for space"));
   }
-  for (const auto& [plan_id, plan] : plans_) {
+  for (const auto& [plan_id, plan] : plans_.standing()) {
     if (plan.grant.model != id) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(name, " is streamed by ", by(plan.session, plan.uid),

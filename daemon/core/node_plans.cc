@@ -36,79 +36,6 @@ void PlaceGroups(const Plan& plan, const std::vector<uint32_t>& order,
 
 }  // namespace
 
-// Device copies that others count on: leased, pinned, or promised to a plan.
-// What only `except` needs, which is about to go, is left out.
-std::set<CopyRef> Node::PromisedCopies(DeviceIndex device, SessionId session,
-                                       std::optional<PlanId> except) const {
-  const TierAt at = OnDevice(device);
-  std::set<CopyRef> promised;
-  std::set<CopyRef> leaving;
-  for (const auto& [id, plan] : plans_) {
-    if (plan.grant.device != device || plan.ended) continue;
-    for (const PlannedGroup& group : plan.grant.groups) {
-      if (!group.resident) continue;
-      const CopyRef ref = {{plan.grant.model, group.group}, {at, false}};
-      (id == except ? leaving : promised).insert(ref);
-    }
-  }
-  for (const auto& [id, other] : sessions_.all()) {
-    for (const auto& [ref, count] : other.claims) {
-      if (ref.place.at != at) continue;
-      if (id == session && leaving.contains(ref)) continue;
-      promised.insert(ref);
-    }
-  }
-  for (const auto& [id, model] : copies_.models()) {
-    for (uint32_t g = 0; g < model->groups.size(); ++g) {
-      for (const auto& [place, copy] : model->groups[g].copies) {
-        if (place.at == at && copy.pinned) {
-          promised.insert({{id, GroupIndex(g)}, place});
-        }
-      }
-    }
-  }
-  return promised;
-}
-
-uint64_t Node::RingBytes(DeviceIndex device, std::optional<SessionId> session,
-                         std::optional<PlanId> except) const {
-  uint64_t bytes = 0;
-  for (const auto& [id, plan] : plans_) {
-    if (plan.grant.device != device || id == except) continue;
-    if (session.has_value() && plan.session != *session) continue;
-    bytes += plan.grant.ring_bytes;
-  }
-  for (const auto& [request, pending] : pending_plans_) {
-    if (pending.grant.device != device) continue;
-    if (session.has_value() && pending.session != *session) continue;
-    bytes += pending.grant.ring_bytes;
-  }
-  return bytes;
-}
-
-// Device copies that only this session's own budget counts: its leases, and the
-// residents of its plans.
-std::set<CopyRef> Node::OwnCopies(SessionId session, DeviceIndex device,
-                                  std::optional<PlanId> except) const {
-  const TierAt at = OnDevice(device);
-  std::set<CopyRef> own;
-  std::set<CopyRef> leaving;
-  for (const auto& [id, plan] : plans_) {
-    if (plan.session != session || plan.grant.device != device || plan.ended) {
-      continue;
-    }
-    for (const PlannedGroup& group : plan.grant.groups) {
-      if (!group.resident) continue;
-      (id == except ? leaving : own)
-          .insert({{plan.grant.model, group.group}, {at, false}});
-    }
-  }
-  for (const auto& [ref, count] : sessions_.At(session).claims) {
-    if (ref.place.at == at && !leaving.contains(ref)) own.insert(ref);
-  }
-  return own;
-}
-
 uint64_t Node::BytesOf(const std::set<CopyRef>& copies,
                        std::optional<ModelId> but) const {
   uint64_t bytes = 0;
@@ -129,16 +56,19 @@ uint64_t Node::Promisable(SessionId session, const SetPlanArgs& args,
   uint64_t room = left(
       spaces_[args.device.number()]->capacity(),
       LostTo(args, session) +
-          RingBytes(args.device, std::nullopt, args.replaces) +
-          BytesOf(PromisedCopies(args.device, session, args.replaces), but));
+          plans_.RingBytes({.device = args.device, .except = args.replaces}) +
+          BytesOf(plans_.PromisedCopies(args.device, session, args.replaces),
+                  but));
   const uint64_t limit = sessions_.At(session).args.device_budget_bytes;
   room = std::min(room, QuotaRoom(session, args, but));
   if (limit == 0) return room;
-  return std::min(
-      room,
-      left(limit,
-           RingBytes(args.device, session, args.replaces) +
-               BytesOf(OwnCopies(session, args.device, args.replaces), but)));
+  return std::min(room,
+                  left(limit, plans_.RingBytes({.device = args.device,
+                                                .session = session,
+                                                .except = args.replaces}) +
+                                  BytesOf(plans_.OwnCopies(session, args.device,
+                                                           args.replaces),
+                                          but)));
 }
 
 // The largest budget that is known to do; 0: none is.
@@ -174,9 +104,8 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
                      devices_.size()));
   }
   if (args.replaces.has_value()) {
-    const auto old = plans_.find(*args.replaces);
-    if (old == plans_.end() || old->second.session != session ||
-        old->second.ended) {
+    const StandingPlan* old = plans_.FindLive(*args.replaces);
+    if (old == nullptr || old->session != session) {
       return NoSuchPlan(*args.replaces);
     }
   }
@@ -242,9 +171,12 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
     }
     return bytes;
   };
-  const std::set<CopyRef> own = OwnCopies(session, args.device, args.replaces);
-  const uint64_t own_taken = BytesOf(own, std::nullopt) +
-                             RingBytes(args.device, session, args.replaces);
+  const std::set<CopyRef> own =
+      plans_.OwnCopies(session, args.device, args.replaces);
+  const uint64_t own_taken =
+      BytesOf(own, std::nullopt) +
+      plans_.RingBytes(
+          {.device = args.device, .session = session, .except = args.replaces});
   const uint64_t limit = sessions_.At(session).args.device_budget_bytes;
   if (limit > 0 && own_taken + added(own) > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -257,9 +189,10 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
   HOIST_RETURN_IF_ERROR(FitsQuota(session, args, grant));
   const uint64_t capacity = spaces_[args.device.number()]->capacity();
   const std::set<CopyRef> promised =
-      PromisedCopies(args.device, session, args.replaces);
+      plans_.PromisedCopies(args.device, session, args.replaces);
   const uint64_t taken = BytesOf(promised, std::nullopt);
-  const uint64_t rings = RingBytes(args.device, std::nullopt, args.replaces);
+  const uint64_t rings =
+      plans_.RingBytes({.device = args.device, .except = args.replaces});
   if (taken + rings + added(promised) <= capacity) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", HumanBytes(added(promised)), " more on ",
@@ -270,7 +203,7 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
 absl::Status Node::CheckPromise(SessionId session, const SetPlanArgs& args,
                                 const PlanGrant& grant) const {
   if (!args.replaces.has_value()) {
-    HOIST_RETURN_IF_ERROR(quota_.Check(PeerOf(session)->uid, Quota::kPlans, 1));
+    HOIST_RETURN_IF_ERROR(plans_.CheckMore(PeerOf(session)->uid));
   }
   absl::Status fits = Fits(session, args, grant);
   if (fits.ok()) return fits;
@@ -302,85 +235,74 @@ void Node::SetPlan(RequestId request, SessionId session,
   pending.grant = *std::move(grant);
   pending.no_wait = args.deadline <= absl::ZeroDuration();
   pending.deadline = now + args.deadline;
-  ChargePlan(pending.uid, pending.grant);
+  plans_.Add(request, std::move(pending));
   spaces_[args.device.number()]->RetrySlabs();
-  pending_plans_[request] = std::move(pending);
   Tick(now, effects);
 }
 
 void Node::AdvancePlans(absl::Time now, Effects& effects) {
   std::vector<RequestId> requests;
-  for (const auto& [request, pending] : pending_plans_) {
+  for (const auto& [request, pending] : plans_.waiting()) {
     requests.push_back(request);
   }
-  for (const RequestId request : requests) {
-    AdvancePending(request, pending_plans_.at(request), now, effects);
-  }
+  for (const RequestId request : requests) AdvancePlan(request, now, effects);
 }
 
 // Gives the ring its space, once there is memory for all of the plan.
-absl::Status Node::PlaceRing(PendingPlan& pending, OwnerId owner,
-                             absl::Time now, Effects& effects) {
+absl::StatusOr<uint64_t> Node::PlaceRing(const PendingPlan& pending,
+                                         OwnerId owner, absl::Time now,
+                                         Effects& effects) {
   HOIST_RETURN_IF_ERROR(MakeRoom(pending, now, effects));
-  if (pending.grant.ring_bytes == 0) return absl::OkStatus();
+  if (pending.grant.ring_bytes == 0) return uint64_t{0};
   // For the values of what could be evicted: an urgent need of the first group.
   Need need;
   need.copy = RingRef(pending.grant);
   need.urgent = true;
-  HOIST_ASSIGN_OR_RETURN(
-      pending.grant.ring_offset,
-      AllocateDevice(need.copy, owner, pending.grant.ring_bytes, need, now,
-                     effects));
-  return absl::OkStatus();
+  return AllocateDevice(need.copy, owner, pending.grant.ring_bytes, need, now,
+                        effects);
 }
 
-void Node::AdvancePending(RequestId request, PendingPlan& pending,
-                          absl::Time now, Effects& effects) {
+void Node::AdvancePlan(RequestId request, absl::Time now, Effects& effects) {
+  const PendingPlan& pending = plans_.waiting().at(request);
   if (pending.tried_at == space_epoch_) return;
-  pending.tried_at = space_epoch_;
+  // Before this: what it changes may help.
+  const uint64_t epoch = space_epoch_;
+  const PlanGrant& grant = pending.grant;
   const OwnerId owner = copies_.NewOwner();
-  absl::Status placed = PlaceRing(pending, owner, now, effects);
-  if (!placed.ok()) {
+  const absl::StatusOr<uint64_t> offset =
+      PlaceRing(pending, owner, now, effects);
+  if (!offset.ok()) {
     copies_.DropOwner(owner);
-    pending.blocked = {std::move(placed), OnDevice(pending.grant.device),
-                       pending.grant.ring_bytes + pending.grant.resident_bytes};
-    return;
+    return plans_.Block(request, epoch,
+                        {offset.status(), OnDevice(grant.device),
+                         grant.ring_bytes + grant.resident_bytes});
   }
-  PendingPlan ready = std::move(pending);
-  pending_plans_.erase(request);
-  PlanStands(request, std::move(ready), owner, effects);
+  PlanStands(request,
+             plans_.Stand(request, PlanId(++last_id_), owner, *offset,
+                          ZoneOf(RingRef(grant))),
+             effects);
 }
 
 void Node::ExpirePlans(absl::Time now, Effects& effects) {
-  for (auto it = pending_plans_.begin(); it != pending_plans_.end();) {
-    // Those who hold slabs open are asked in any case: they answer at once.
-    const bool asked = absl::IsUnavailable(it->second.blocked.why);
-    if (it->second.deadline > now || (it->second.no_wait && asked)) {
-      ++it;
-      continue;
-    }
+  for (const RequestId request : plans_.Late(now)) {
+    const PendingPlan& pending = plans_.waiting().at(request);
     effects.answers.push_back(
-        {it->first,
-         absl::ResourceExhaustedError(absl::StrCat(
-             "no space for the plan: ",
-             TextFor(PeerOf(it->second.session), it->second.blocked)))});
-    UnchargeResidents(it->second.uid, it->second.grant);
-    UnchargePlan(it->second.uid, it->second.grant);
-    it = pending_plans_.erase(it);
+        {request, absl::ResourceExhaustedError(absl::StrCat(
+                      "no space for the plan: ",
+                      TextFor(PeerOf(pending.session), pending.blocked)))});
+    plans_.Drop(request);
   }
 }
 
-void Node::PlanStands(RequestId request, PendingPlan pending,
-                      OwnerId ring_owner, Effects& effects) {
-  const PlanId id(++last_id_);
-  PlanGrant& grant = pending.grant;
-  grant.id = id;
+void Node::PlanStands(RequestId request, const StandingPlan& plan,
+                      Effects& effects) {
+  const PlanGrant& grant = plan.grant;
   std::vector<GroupIndex> order;
   for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
-  orders_.Set(pending.session, grant.model, std::move(order));
+  orders_.Set(plan.session, grant.model, std::move(order));
   NodeEvent event;
   event.kind = "plan-set";
-  event.session = pending.session;
+  event.session = plan.session;
   event.at = OnDevice(grant.device);
   event.bytes = grant.budget_bytes;
   event.model = copies_.FindModel(grant.model)->model->spec->name;
@@ -391,105 +313,87 @@ void Node::PlanStands(RequestId request, PendingPlan pending,
   Answer answer = {request};
   answer.plan = grant;
   effects.answers.push_back(std::move(answer));
-  PlanEntry& entry = plans_[id];
-  entry.session = pending.session;
-  entry.uid = pending.uid;
-  entry.grant = std::move(grant);
-  entry.ring_owner = ring_owner;
-  PromiseResidents(entry.grant, promises_);
 }
 
-const PlanGrant* Node::FindPlan(PlanId plan) const {
-  const auto found = plans_.find(plan);
-  if (found == plans_.end() || found->second.ended) return nullptr;
-  return &found->second.grant;
+const PlanGrant* Node::FindPlan(PlanId id) const {
+  const StandingPlan* plan = plans_.FindLive(id);
+  return plan == nullptr ? nullptr : &plan->grant;
 }
 
 std::vector<SlabUse> Node::GiveSlabs(PlanId id) {
-  PlanEntry& plan = plans_.at(id);
-  HOIST_CHECK(!plan.ended && !plan.given);
-  if (plan.grant.ring_bytes == 0) return {};
-  plan.given = true;
-  return NewSlabs(plan.session, plan.grant.device, plan.grant.ring_offset,
-                  plan.grant.ring_bytes);
+  const StandingPlan* plan = plans_.FindLive(id);
+  HOIST_CHECK(plan != nullptr && !plan->given);
+  const PlanGrant& grant = plan->grant;
+  if (grant.ring_bytes == 0) return {};
+  plans_.Give(id);
+  return NewSlabs(plan->session, grant.device, grant.ring_offset,
+                  grant.ring_bytes);
+}
+
+void Node::StopPlan(PlanId id, Effects& effects) {
+  plans_.End(id);
+  ++space_epoch_;
+  effects.ended.push_back({id, plans_.Find(id)->grant.device});
 }
 
 absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
                            Effects& effects) {
-  const auto found = plans_.find(id);
-  if (found == plans_.end() || found->second.session != session ||
-      found->second.ended) {
-    return NoSuchPlan(id);
-  }
-  PlanEntry& plan = found->second;
-  plan.ended = true;
-  EndPromise(plan.grant);
-  UnchargeResidents(plan.uid, plan.grant);
-  effects.ended.push_back({id, plan.grant.device});
-  bool others = false;
-  for (const auto& [other_id, other] : plans_) {
-    others |= other.session == session && !other.ended &&
-              other.grant.model == plan.grant.model;
-  }
-  if (!others) orders_.Set(session, plan.grant.model, {});
+  const StandingPlan* plan = plans_.FindLive(id);
+  if (plan == nullptr || plan->session != session) return NoSuchPlan(id);
+  StopPlan(id, effects);
+  const ModelId model = plan->grant.model;
+  const std::vector<PlanId> live = plans_.LiveOf(session);
+  const bool others = std::any_of(live.begin(), live.end(), [&](PlanId other) {
+    return plans_.Find(other)->grant.model == model;
+  });
+  if (!others) orders_.Set(session, model, {});
   NodeEvent event;
   event.kind = "plan-ended";
   event.session = session;
-  event.at = OnDevice(plan.grant.device);
+  event.at = OnDevice(plan->grant.device);
   effects.events.push_back(std::move(event));
   Tick(now, effects);
   return absl::OkStatus();
 }
 
 void Node::EndPlansOf(SessionId session, Effects& effects) {
-  std::erase_if(pending_plans_, [&](const auto& p) {
-    if (p.second.session != session) return false;
-    UnchargeResidents(p.second.uid, p.second.grant);
-    UnchargePlan(p.second.uid, p.second.grant);
-    return true;
-  });
-  for (auto& [id, plan] : plans_) {
-    if (plan.session != session || plan.ended) continue;
-    plan.ended = true;
-    EndPromise(plan.grant);
-    UnchargeResidents(plan.uid, plan.grant);
-    effects.ended.push_back({id, plan.grant.device});
+  std::vector<RequestId> waiting;
+  for (const auto& [request, pending] : plans_.waiting()) {
+    if (pending.session == session) waiting.push_back(request);
   }
+  for (const RequestId request : waiting) plans_.Drop(request);
+  for (const PlanId id : plans_.LiveOf(session)) StopPlan(id, effects);
 }
 
 void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
-  const auto found = plans_.find(id);
-  HOIST_CHECK(found != plans_.end() && found->second.ended);
-  PlanEntry& plan = found->second;
-  while (!plan.held.empty()) DropHold(plan, *plan.held.begin());
-  for (const GroupIndex group : plan.asked) {
-    Need* need = needs_.Find({{plan.grant.model, group}, kHost});
+  const StandingPlan* plan = plans_.Find(id);
+  HOIST_CHECK(plan != nullptr && plan->ended);
+  const PlanGrant& grant = plan->grant;
+  while (!plan->held.empty()) DropHold(*plan, *plan->held.begin());
+  for (const GroupIndex group : plan->asked) {
+    Need* need = needs_.Find({{grant.model, group}, kHost});
     if (need == nullptr) continue;
     std::erase_if(need->waiters, [&](const Waiter& w) { return w.hold == id; });
     needs_.Changed(*need);
   }
-  for (const GroupIndex group : plan.asked) {
-    quota_.Unuse(plan.uid, {{plan.grant.model, group}, kHost});
-  }
-  UnchargePlan(plan.uid, plan.grant);
-  if (plan.grant.ring_bytes > 0) {
-    if (plan.given && sessions_.Find(plan.session) != nullptr) {
-      LeaveSlabs(plan.session, plan.grant.device, plan.grant.ring_offset,
-                 plan.grant.ring_bytes);
+  if (grant.ring_bytes > 0) {
+    if (plan->given && sessions_.Find(plan->session) != nullptr) {
+      LeaveSlabs(plan->session, grant.device, grant.ring_offset,
+                 grant.ring_bytes);
     }
-    spaces_[plan.grant.device.number()]->Free(plan.grant.ring_offset);
+    spaces_[grant.device.number()]->Free(grant.ring_offset);
   }
-  copies_.DropOwner(plan.ring_owner);
-  plans_.erase(found);
+  copies_.DropOwner(plan->ring_owner);
+  plans_.Erase(id);
   ++space_epoch_;
   Tick(now, effects);
 }
 
 void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
                 absl::Time now, Effects& effects) {
-  const auto found = plans_.find(id);
-  if (found == plans_.end() || found->second.ended) return;
-  PlanEntry& plan = found->second;
+  const StandingPlan* found = plans_.FindLive(id);
+  if (found == nullptr) return;
+  const StandingPlan& plan = *found;
   uint64_t room = HostRoom(plan.uid);
   for (const GroupIndex group : groups) {
     const CopyRef ref = {{plan.grant.model, group}, kHost};
@@ -500,12 +404,11 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
          !quota_.Check(plan.uid, Quota::kHeldBytes, bytes).ok())) {
       continue;  // It is asked for urgently if the plan cannot do without.
     }
-    if (!plan.asked.insert(group).second) {
+    if (!plans_.Ask(id, group)) {
       // It may have been in no hurry before.
       if (urgent && needs_.Find(ref)) NeedFor(ref, true, effects);
       continue;
     }
-    quota_.Use(plan.uid, ref, bytes);
     if (room != QuotaLimits::kNone) room = HostRoom(plan.uid);
     BringArgs bring;
     bring.copy = ref;
@@ -528,38 +431,33 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
 
 void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
                        Effects& effects) {
-  const auto found = plans_.find(id);
-  HOIST_CHECK(found != plans_.end());  // FreePlan takes its waiters along.
-  PlanEntry& plan = found->second;
-  plan.asked.erase(ref.key.group);
-  if (plan.ended) return quota_.Unuse(plan.uid, ref);
+  // There is one: FreePlan takes its waiters along.
+  if (!plans_.Hold(id, ref.key.group)) return;
   ++copy.leases;
   copy.fresh = false;
-  plan.held.insert(ref.key.group);
   effects.held.push_back({id, ref.key.group, copy.offset});
 }
 
-void Node::DropHold(PlanEntry& plan, GroupIndex group) {
+void Node::DropHold(const StandingPlan& plan, GroupIndex group) {
   Copy& copy = copies_.At({{plan.grant.model, group}, kHost});
-  HOIST_CHECK(copy.leases > 0 && plan.held.erase(group) == 1);
-  quota_.Unuse(plan.uid, {{plan.grant.model, group}, kHost});
+  HOIST_CHECK(copy.leases > 0);
+  plans_.Unhold(plan.grant.id, group);
   if (--copy.leases == 0) ++space_epoch_;
 }
 
 void Node::Unhold(PlanId id, GroupIndex group, absl::Time now,
                   Effects& effects) {
-  const auto found = plans_.find(id);
-  if (found == plans_.end() || !found->second.held.contains(group)) return;
-  copies_.At({{found->second.grant.model, group}, kHost}).last_use = now;
-  DropHold(found->second, group);
+  const StandingPlan* plan = plans_.Find(id);
+  if (plan == nullptr || !plan->held.contains(group)) return;
+  copies_.At({{plan->grant.model, group}, kHost}).last_use = now;
+  DropHold(*plan, group);
   Tick(now, effects);
 }
 
 void Node::PlanUsed(PlanId id, GroupIndex group, absl::Time now) {
-  const auto found = plans_.find(id);
-  if (found == plans_.end()) return;
-  orders_.Staged(found->second.session, {found->second.grant.model, group},
-                 now);
+  const StandingPlan* plan = plans_.Find(id);
+  if (plan == nullptr) return;
+  orders_.Staged(plan->session, {plan->grant.model, group}, now);
 }
 
 }  // namespace hoistd

@@ -12,11 +12,11 @@ namespace hoistd {
 absl::Status Node::CheckBesidePlans(const CopyRef& ref) const {
   const TierAt at = ref.place.at;
   if (at.tier != Tier::kDevice) return absl::OkStatus();
-  const PromiseBook& book = promises_[at.device.number()];
+  const PromiseBook& book = plans_.promises(at.device);
   if (!book.any() || book.Promised(ref)) return absl::OkStatus();
   // At most this is held; what is counted below looks at every slab.
   const DeviceSpace& space = *spaces_[at.device.number()];
-  std::map<Zone, uint64_t> most = ByZone(at.device);
+  std::map<Zone, uint64_t> most = book.ByZone();
   if (!book.IsFirm(ref)) {
     most[ZoneOf(ref)] += copies_.SpaceOf(ref.key);
   }
@@ -45,29 +45,8 @@ bool Node::Busy(const Copy& copy) {
 
 void Node::Weigh(const CopyRef& ref, const Copy& copy) {
   if (ref.place.at.tier != Tier::kDevice) return;
-  PromiseBook& book = promises_[ref.place.at.device.number()];
-  if (!Busy(copy)) return book.SetIdle(ref);
-  book.SetBusy(ref, ZoneOf(ref), copies_.SpaceOf(ref.key));
-}
-
-void Node::PromiseResidents(const PlanGrant& grant,
-                            std::vector<PromiseBook>& books) const {
-  for (const PlannedGroup& group : grant.groups) {
-    if (!group.resident) continue;
-    const CopyRef ref = {{grant.model, group.group},
-                         {OnDevice(grant.device), false}};
-    books[grant.device.number()].Promise(ref, ZoneOf(ref),
-                                         copies_.SpaceOf(ref.key));
-  }
-}
-
-void Node::EndPromise(const PlanGrant& grant) {
-  for (const PlannedGroup& group : grant.groups) {
-    if (!group.resident) continue;
-    promises_[grant.device.number()].Unpromise(
-        {{grant.model, group.group}, {OnDevice(grant.device), false}});
-  }
-  ++space_epoch_;
+  if (!Busy(copy)) return plans_.SetIdle(ref);
+  plans_.SetBusy(ref, ZoneOf(ref));
 }
 
 }  // namespace hoistd

@@ -8,48 +8,6 @@
 #include "daemon/core/node.h"
 
 namespace hoistd {
-namespace {
-
-CopyRef ResidentOf(const PlanGrant& grant, const PlannedGroup& group) {
-  return {{grant.model, group.group}, {OnDevice(grant.device), false}};
-}
-
-}  // namespace
-
-// Copies that the user's sessions lease, wait for, or were promised; what only
-// `except` needs, which is about to go, is left out.
-std::set<CopyRef> Node::UserCopies(User uid, DeviceIndex device,
-                                   std::optional<PlanId> except) const {
-  std::set<CopyRef> copies;
-  for (const auto& [id, session] : sessions_.all()) {
-    if (session.uid() == uid) {
-      copies.merge(OwnCopies(id, device, except));
-    }
-  }
-  for (const auto& [request, pending] : pending_plans_) {
-    if (pending.uid != uid || pending.grant.device != device) continue;
-    for (const PlannedGroup& group : pending.grant.groups) {
-      if (group.resident) copies.insert(ResidentOf(pending.grant, group));
-    }
-  }
-  return copies;
-}
-
-uint64_t Node::UserRingBytes(User uid, DeviceIndex device,
-                             std::optional<PlanId> except) const {
-  uint64_t bytes = 0;
-  for (const auto& [id, plan] : plans_) {
-    if (plan.uid == uid && plan.grant.device == device && id != except) {
-      bytes += plan.grant.ring_bytes;
-    }
-  }
-  for (const auto& [request, pending] : pending_plans_) {
-    if (pending.uid == uid && pending.grant.device == device) {
-      bytes += pending.grant.ring_bytes;
-    }
-  }
-  return bytes;
-}
 
 // What the user's quota leaves to a plan; `but` as for Promisable.
 uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
@@ -58,8 +16,9 @@ uint64_t Node::QuotaRoom(SessionId session, const SetPlanArgs& args,
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return limit;
   const uint64_t taken =
-      UserRingBytes(uid, args.device, args.replaces) +
-      BytesOf(UserCopies(uid, args.device, args.replaces), but) +
+      plans_.RingBytes(
+          {.device = args.device, .uid = uid, .except = args.replaces}) +
+      BytesOf(plans_.UserCopies(uid, args.device, args.replaces), but) +
       slabs_.KeptBytes(args.device, uid);
   return limit - std::min(limit, taken);
 }
@@ -69,9 +28,12 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
   const User uid = sessions_.At(session).uid();
   const uint64_t limit = quota_.DeviceLimitOf(uid, args.device);
   if (limit == QuotaLimits::kNone) return absl::OkStatus();
-  const std::set<CopyRef> before = UserCopies(uid, args.device, args.replaces);
-  const uint64_t taken = UserRingBytes(uid, args.device, args.replaces) +
-                         BytesOf(before, std::nullopt);
+  const std::set<CopyRef> before =
+      plans_.UserCopies(uid, args.device, args.replaces);
+  const uint64_t taken =
+      plans_.RingBytes(
+          {.device = args.device, .uid = uid, .except = args.replaces}) +
+      BytesOf(before, std::nullopt);
   uint64_t added = grant.ring_bytes;
   for (const PlannedGroup& group : grant.groups) {
     const CopyRef ref = {{args.model, group.group},
@@ -88,37 +50,16 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
       "hoistd.toml"));
 }
 
-void Node::ChargePlan(User uid, const PlanGrant& grant) {
-  quota_.Add(uid, Quota::kPlans, 1);
-  quota_.AddRing(uid, grant.device, grant.ring_bytes);
-  for (const PlannedGroup& group : grant.groups) {
-    if (!group.resident) continue;
-    const CopyRef ref = ResidentOf(grant, group);
-    quota_.Use(uid, ref, copies_.SpaceOf(ref.key));
-  }
-}
-
-void Node::UnchargeResidents(User uid, const PlanGrant& grant) {
-  for (const PlannedGroup& group : grant.groups) {
-    if (group.resident) quota_.Unuse(uid, ResidentOf(grant, group));
-  }
-}
-
-void Node::UnchargePlan(User uid, const PlanGrant& grant) {
-  quota_.Remove(uid, Quota::kPlans, 1);
-  quota_.RemoveRing(uid, grant.device, grant.ring_bytes);
-}
-
 uint64_t Node::HoldableBytes(PlanId id) const {
-  const PlanEntry& plan = plans_.at(id);
+  const User uid = plans_.Find(id)->uid;
   const auto left = [](uint64_t limit, uint64_t taken) {
     return limit - std::min(limit, taken);
   };
   // A fifth is for what is on its way from and to other places.
   const uint64_t all = left(options_.host_capacity_bytes / 5 * 4, held_bytes());
-  const uint64_t held = left(quota_.LimitOf(plan.uid, Quota::kHeldBytes),
-                             quota_.Of(plan.uid).Of(Quota::kHeldBytes));
-  return std::min({all, held, HostRoom(plan.uid)});
+  const uint64_t held = left(quota_.LimitOf(uid, Quota::kHeldBytes),
+                             quota_.Of(uid).Of(Quota::kHeldBytes));
+  return std::min({all, held, HostRoom(uid)});
 }
 
 uint64_t Node::HostBytesOf(User uid) const {
@@ -140,23 +81,6 @@ uint64_t Node::HostRoom(User uid) const {
   const uint64_t limit = quota_.HostLimitOf(uid);
   if (limit == QuotaLimits::kNone) return limit;
   return limit - std::min(limit, HostBytesOf(uid));
-}
-
-uint64_t Node::held_bytes() const {
-  std::set<GroupKey> held;
-  for (const auto& [id, plan] : plans_) {
-    for (const GroupIndex group : plan.held) {
-      held.insert({plan.grant.model, group});
-    }
-    for (const GroupIndex group : plan.asked) {
-      held.insert({plan.grant.model, group});
-    }
-  }
-  uint64_t bytes = 0;
-  for (const GroupKey& key : held) {
-    bytes += copies_.SpaceOf(key);
-  }
-  return bytes;
 }
 
 // Whether the host has the only copy of a published group's bytes.
@@ -238,27 +162,7 @@ std::map<User, Holdings> Node::CountHoldings() const {
     counted.Add(incoming.owner, Quota::kPublishedBytes,
                 SpaceOf(*incoming.group));
   }
-  const auto plan = [&](User uid, const PlanGrant& grant, bool ended) {
-    counted.Add(uid, Quota::kPlans, 1);
-    counted.AddRing(uid, grant.device, grant.ring_bytes);
-    for (const PlannedGroup& group : grant.groups) {
-      if (!group.resident || ended) continue;
-      const CopyRef ref = ResidentOf(grant, group);
-      counted.Use(uid, ref, copies_.SpaceOf(ref.key));
-    }
-  };
-  for (const auto& [request, pending] : pending_plans_) {
-    plan(pending.uid, pending.grant, false);
-  }
-  for (const auto& [id, entry] : plans_) {
-    plan(entry.uid, entry.grant, entry.ended);
-    for (const auto* groups : {&entry.asked, &entry.held}) {
-      for (const GroupIndex group : *groups) {
-        const CopyRef ref = {{entry.grant.model, group}, kHost};
-        counted.Use(entry.uid, ref, copies_.SpaceOf(ref.key));
-      }
-    }
-  }
+  plans_.CountInto(counted);
   return counted.users();
 }
 

@@ -127,22 +127,10 @@ std::map<Zone, uint64_t> Node::ByZone(DeviceIndex device,
   for (const CopyRef& ref : copies) {
     bytes[ZoneOf(ref)] += copies_.SpaceOf(ref.key);
   }
-  AddRings(device, bytes);
-  return bytes;
-}
-
-// The same of all that is firm.
-std::map<Zone, uint64_t> Node::ByZone(DeviceIndex device) const {
-  std::map<Zone, uint64_t> bytes = promises_[device.number()].ByZone();
-  AddRings(device, bytes);
-  return bytes;
-}
-
-void Node::AddRings(DeviceIndex device, std::map<Zone, uint64_t>& bytes) const {
-  for (const auto& [id, plan] : plans_) {
-    if (plan.grant.device != device) continue;
-    bytes[ZoneOf(RingRef(plan.grant))] += plan.grant.ring_bytes;
+  for (const auto& [zone, ring] : plans_.promises(device).rings()) {
+    bytes[zone] += ring;
   }
+  return bytes;
 }
 
 // What each zone keeps from others: what `firm` takes, or slabs that cannot be
@@ -166,10 +154,11 @@ std::map<Zone, uint64_t> Node::HeldByZone(DeviceIndex device,
 
 // Of the memory that no slab has, what other zones' plans were promised.
 uint64_t Node::PromisedBeside(DeviceIndex device, Zone zone) const {
-  if (!promises_[device.number()].any()) return 0;
+  const PromiseBook& book = plans_.promises(device);
+  if (!book.any()) return 0;
   std::map<Zone, uint64_t> has = spaces_[device.number()]->allocated_by_zone();
   uint64_t bytes = 0;
-  for (const auto& [other, firm] : ByZone(device)) {
+  for (const auto& [other, firm] : book.ByZone()) {
     if (other != zone) bytes += firm - std::min(firm, has[other]);
   }
   return bytes;
@@ -179,7 +168,7 @@ uint64_t Node::PromisedBeside(DeviceIndex device, Zone zone) const {
 // slabs, and what is held open.
 uint64_t Node::LostTo(const SetPlanArgs& args, SessionId session) const {
   const std::set<CopyRef> promised =
-      PromisedCopies(args.device, session, args.replaces);
+      plans_.PromisedCopies(args.device, session, args.replaces);
   const Zone own =
       ZoneOf({{args.model, GroupIndex(0)}, {OnDevice(args.device), false}});
   std::map<Zone, uint64_t> firm = ByZone(args.device, promised);
@@ -199,7 +188,7 @@ absl::Status Node::MakeRoom(const PendingPlan& pending, absl::Time now,
   const DeviceIndex device = grant.device;
   const Zone own = ZoneOf(RingRef(grant));
   std::set<CopyRef> firm =
-      PromisedCopies(device, pending.session, std::nullopt);
+      plans_.PromisedCopies(device, pending.session, std::nullopt);
   for (const PlannedGroup& group : grant.groups) {
     if (!group.resident) continue;
     firm.insert({{grant.model, group.group}, {OnDevice(device), false}});

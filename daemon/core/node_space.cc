@@ -105,10 +105,7 @@ std::set<ModelId> Node::Expendable() const {
     if (idle) models.insert(id);
   }
   for (const ModelId model : needs_.Models()) models.erase(model);
-  for (const auto& [id, plan] : plans_) models.erase(plan.grant.model);
-  for (const auto& [request, pending] : pending_plans_) {
-    models.erase(pending.grant.model);
-  }
+  for (const ModelId model : plans_.Models()) models.erase(model);
   return models;
 }
 
@@ -209,7 +206,7 @@ void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
 void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
   if (ref.place.at.tier == Tier::kDevice) {
     spaces_[ref.place.at.device.number()]->Free(copy.offset);
-    promises_[ref.place.at.device.number()].SetIdle(ref);
+    plans_.SetIdle(ref);
   } else {
     host_.Free(copy.offset);
   }

@@ -73,10 +73,10 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
   const DeviceIndex device = copy.place.at.device;
-  const std::set<CopyRef> own = OwnCopies(id, device, std::nullopt);
+  const std::set<CopyRef> own = plans_.OwnCopies(id, device, std::nullopt);
   if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.
-  const uint64_t held =
-      BytesOf(own, std::nullopt) + RingBytes(device, id, std::nullopt);
+  const uint64_t held = BytesOf(own, std::nullopt) +
+                        plans_.RingBytes({.device = device, .session = id});
   const uint64_t bytes = copies_.SpaceOf(copy.key);
   if (held + bytes <= budget) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -227,10 +227,7 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
 void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
                   Effects& effects) {
   if (waiter.hold.has_value()) {
-    const auto plan = plans_.find(*waiter.hold);
-    if (plan != plans_.end() && plan->second.asked.erase(ref.key.group) > 0) {
-      quota_.Unuse(plan->second.uid, ref);
-    }
+    plans_.Unask(*waiter.hold, ref.key.group);
     effects.held.push_back({*waiter.hold, ref.key.group, std::move(why)});
     return;
   }

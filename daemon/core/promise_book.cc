@@ -3,6 +3,16 @@
 #include "daemon/base/check.h"
 
 namespace hoistd {
+namespace {
+
+void Take(std::map<Zone, uint64_t>& bytes_of, Zone zone, uint64_t bytes) {
+  const auto found = bytes_of.find(zone);
+  HOIST_CHECK(found != bytes_of.end() && found->second >= bytes);
+  found->second -= bytes;
+  if (found->second == 0) bytes_of.erase(found);
+}
+
+}  // namespace
 
 PromiseBook::Firm& PromiseBook::Add(const CopyRef& copy, Zone zone,
                                     uint64_t bytes) {
@@ -40,10 +50,20 @@ void PromiseBook::DropIfIdle(const CopyRef& copy) {
   const auto found = firm_.find(copy);
   const Firm& firm = found->second;
   if (firm.plans > 0 || firm.busy) return;
-  const auto zone = by_zone_.find(firm.zone);
-  zone->second -= firm.bytes;
-  if (zone->second == 0) by_zone_.erase(zone);
+  Take(by_zone_, firm.zone, firm.bytes);
   firm_.erase(found);
+}
+
+void PromiseBook::AddRing(Zone zone, uint64_t bytes) {
+  if (bytes == 0) return;
+  rings_[zone] += bytes;
+  by_zone_[zone] += bytes;
+}
+
+void PromiseBook::RemoveRing(Zone zone, uint64_t bytes) {
+  if (bytes == 0) return;
+  Take(rings_, zone, bytes);
+  Take(by_zone_, zone, bytes);
 }
 
 bool PromiseBook::Promised(const CopyRef& copy) const {

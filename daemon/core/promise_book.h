@@ -12,7 +12,8 @@
 namespace hoistd {
 
 // Copies are firm while a plan was promised them or they are busy: leased,
-// pinned or being filled. Each counts once.
+// pinned or being filled. Each counts once. Rings are firm while they are
+// there.
 //
 // Threads: one at a time.
 // Bounds:  as many entries as firm copies.
@@ -23,14 +24,19 @@ class PromiseBook {
   void Unpromise(const CopyRef& copy);
   void SetBusy(const CopyRef& copy, Zone zone, uint64_t bytes);
   void SetIdle(const CopyRef& copy);
+  // A plan's ring is there; or no longer.
+  void AddRing(Zone zone, uint64_t bytes);
+  void RemoveRing(Zone zone, uint64_t bytes);
 
   // Whether any copy is promised.
   bool any() const { return promised_ > 0; }
   bool Promised(const CopyRef& copy) const;
   bool IsFirm(const CopyRef& copy) const { return firm_.contains(copy); }
   std::set<CopyRef> FirmCopies() const;
-  // What firm copies take; zones without any are left out.
+  // What firm copies and rings take; zones without any are left out.
   const std::map<Zone, uint64_t>& ByZone() const { return by_zone_; }
+  // What rings alone do.
+  const std::map<Zone, uint64_t>& rings() const { return rings_; }
 
   bool operator==(const PromiseBook&) const = default;
 
@@ -49,6 +55,7 @@ class PromiseBook {
   std::map<CopyRef, Firm> firm_;
   uint64_t promised_ = 0;  // Copies with plans.
   std::map<Zone, uint64_t> by_zone_;
+  std::map<Zone, uint64_t> rings_;
 };
 
 }  // namespace hoistd

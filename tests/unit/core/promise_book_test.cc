@@ -45,6 +45,21 @@ TEST(PromiseBook, ACopyIsFirmUntilTheLastLetsGo) {
   EXPECT_TRUE(book == PromiseBook());
 }
 
+TEST(PromiseBook, ARingIsFirmWhileItIsThere) {
+  PromiseBook book;
+  book.SetBusy(Ref(0), kOwn, 10);
+  book.AddRing(kOwn, 100);
+  book.AddRing(kOther, 30);
+  EXPECT_THAT(book.ByZone(), ElementsAre(Pair(kOwn, 110), Pair(kOther, 30)));
+  EXPECT_THAT(book.rings(), ElementsAre(Pair(kOwn, 100), Pair(kOther, 30)));
+  EXPECT_FALSE(book.any());  // It is no copy.
+  book.RemoveRing(kOther, 30);
+  book.RemoveRing(kOwn, 100);
+  EXPECT_THAT(book.ByZone(), ElementsAre(Pair(kOwn, 10)));
+  book.SetIdle(Ref(0));
+  EXPECT_TRUE(book == PromiseBook());
+}
+
 TEST(PromiseBook, WhatWasNeverBusyLeavesNothing) {
   PromiseBook book;
   book.SetIdle(Ref(0));
