@@ -12,6 +12,11 @@ uint64_t SpaceOf(const Group& group) {
   return std::max(group.image_bytes, hoist::kImageAlignment);
 }
 
+bool GroupEntry::unsaved() const {
+  const auto host = copies.find(kHost);
+  return !on_disk() && host != copies.end() && host->second.usable();
+}
+
 ModelEntry& CopyTable::AddModel(ModelPtr model) {
   auto entry = std::make_unique<ModelEntry>();
   entry->model = std::move(model);

@@ -69,6 +69,8 @@ struct GroupEntry {
   absl::Status lost;               // Not OK: no tier has the bytes any more.
 
   bool on_disk() const { return in_files || spilled.has_value(); }
+  // Whether the host has the only copy of a published group's bytes.
+  bool unsaved() const;
 };
 
 struct ModelEntry {

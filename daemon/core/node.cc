@@ -13,6 +13,7 @@ Node::Node(const NodeOptions& options, std::vector<Device*> devices)
     : options_(options),
       devices_(std::move(devices)),
       quota_(options.quota),
+      models_(copies_, quota_, options.users_share_devices),
       sessions_(quota_),
       plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
@@ -143,6 +144,7 @@ absl::Time Node::NextDeadline() const {
 
 void Node::CheckBooks() const {
   needs_.Check();
+  models_.Check();
   sessions_.Check();
   slabs_.Check();
   host_.CheckTotals();

@@ -31,6 +31,7 @@
 #include "daemon/core/device_space.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/keep_value.h"
+#include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/plan_book.h"
@@ -352,21 +353,8 @@ class Node {
   uint64_t HostRoom(User uid) const;
   absl::Status MakeRoomToPublish(Incoming& incoming, absl::Time now,
                                  Effects& effects);
-  bool Unsaved(const GroupEntry& group) const;
 
   // node_models.cc
-  ModelPtr MakeModel(std::shared_ptr<const ModelSpec> spec, User owner,
-                     Readers readers);
-  ModelEntry& Enlist(ModelPtr model);
-  void Grow(ModelEntry& entry, ModelPtr model);
-  void Delist(ModelId id);
-  // nullptr: this user has none of that name.
-  ModelEntry* Named(User owner, const std::string& name);
-  // nullptr: none of this content that the user may share.
-  ModelPtr Shared(User asker, const Content& content, bool published) const;
-  static bool MayRead(const Peer& peer, const Model& model);
-  // FailedPrecondition: another user's, and users share no device memory.
-  absl::Status CheckShares(const Peer& peer, const Model& model) const;
   void ReceiveDone(Incoming incoming, const absl::Status& status,
                    const Content& content, absl::Time now, Effects& effects);
   absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,
@@ -436,7 +424,6 @@ class Node {
   std::optional<double> ValueOf(OwnerId owner, const Need& need,
                                 absl::Time now) const;
   uint64_t CapacityOf(TierAt at) const;
-  uint64_t ReaderNumber(const User& user) const;
   Zone ZoneOf(const CopyRef& ref) const;
   // For the zone of a plan's ring.
   static CopyRef RingRef(const PlanGrant& grant) {
@@ -479,14 +466,11 @@ class Node {
   const NodeOptions options_;
   std::vector<Device*> devices_;
   CopyTable copies_;
-  std::map<OwnedName, ModelId> named_;
-  std::map<User, uint64_t> tenant_numbers_;  // Of who ever had a model.
-  absl::flat_hash_map<Content, std::set<ModelId>> by_content_;
   ExtentMap host_;
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;
   QuotaBook quota_;
-
+  ModelBook models_;
   SessionBook sessions_;
   SlabBook slabs_;
   PlanBook plans_;

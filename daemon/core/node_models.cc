@@ -29,100 +29,7 @@ absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted) {
                    "; use another name, or forget it first"));
 }
 
-absl::Status NoModel(absl::string_view name) {
-  return absl::NotFoundError(
-      absl::StrCat("no model ", name,
-                   " of yours or root's; register its files, or load it with "
-                   "`hoistctl load` (another user's is written UID:NAME, a "
-                   "tenant's TENANT:NAME)"));
-}
-
 }  // namespace
-
-ModelPtr Node::MakeModel(std::shared_ptr<const ModelSpec> spec, User owner,
-                         Readers readers) {
-  quota_.Add(owner, Quota::kModels, 1);
-  quota_.Add(owner, Quota::kHeaderBytes, spec->book_bytes);
-  quota_.UseFiles(owner, spec->identities);
-  auto model = std::make_shared<Model>();
-  model->id = ModelId(++last_id_);
-  model->owner = owner;
-  model->readers = readers;
-  model->spec = std::move(spec);
-  return model;
-}
-
-bool Node::MayRead(const Peer& peer, const Model& model) {
-  return peer.admin || model.readers == Readers::kEveryone ||
-         model.owner == peer.uid;
-}
-
-absl::Status Node::CheckShares(const Peer& peer, const Model& model) const {
-  if (options_.users_share_devices || model.owner == peer.uid) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      model.spec->name, " is ", ToString(model.owner),
-      "'s, and GPU memory is shared within a user alone, since whoever has it "
-      "open could write to it; bring these weights as your own, or set "
-      "device.trust = \"everyone\" in hoistd.toml where users trust each "
-      "other"));
-}
-
-ModelEntry* Node::Named(User owner, const std::string& name) {
-  const auto found = named_.find({owner, name});
-  return found == named_.end() ? nullptr : copies_.FindModel(found->second);
-}
-
-ModelPtr Node::Shared(User asker, const Content& content,
-                      bool published) const {
-  const auto same = by_content_.find(content);
-  if (same == by_content_.end()) return nullptr;
-  ModelPtr best;
-  // Smaller is better: one's own, root's, another's.
-  const auto rank = [&](const Model& model) {
-    return model.owner == asker ? 0 : model.owner == User(0) ? 1 : 2;
-  };
-  for (const ModelId id : same->second) {
-    const ModelPtr& model = copies_.FindModel(id)->model;
-    if (model->spec->published != published) continue;
-    if (model->owner != asker && (model->readers != Readers::kEveryone ||
-                                  !options_.users_share_devices)) {
-      continue;
-    }
-    if (best == nullptr || rank(*model) < rank(*best)) best = model;
-  }
-  return best;
-}
-
-ModelEntry& Node::Enlist(ModelPtr model) {
-  if (model->owner.is_tenant()) {
-    tenant_numbers_.emplace(model->owner, tenant_numbers_.size());
-  }
-  named_[{model->owner, model->spec->name}] = model->id;
-  by_content_[model->spec->content].insert(model->id);
-  return copies_.AddModel(std::move(model));
-}
-
-// A published model with one more group.
-void Node::Grow(ModelEntry& entry, ModelPtr model) {
-  quota_.Add(model->owner, Quota::kHeaderBytes,
-             model->spec->book_bytes - entry.model->spec->book_bytes);
-  const auto before = by_content_.find(entry.model->spec->content);
-  before->second.erase(model->id);
-  if (before->second.empty()) by_content_.erase(before);
-  by_content_[model->spec->content].insert(model->id);
-  entry.model = std::move(model);
-}
-
-void Node::Delist(ModelId id) {
-  const Model& model = *copies_.FindModel(id)->model;
-  named_.erase({model.owner, model.spec->name});
-  const auto same = by_content_.find(model.spec->content);
-  same->second.erase(id);
-  if (same->second.empty()) by_content_.erase(same);
-  copies_.RemoveModel(id);
-}
 
 absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
                                         std::shared_ptr<const ModelSpec> spec,
@@ -131,7 +38,7 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
   if (draining_) return absl::UnavailableError("hoistd is draining");
-  if (const ModelEntry* own = Named(peer->uid, spec->name)) {
+  if (const ModelEntry* own = models_.Named(peer->uid, spec->name)) {
     if (own->model->spec->content != spec->content) {
       return OtherWeights(*own->model->spec, spec->fingerprint);
     }
@@ -139,19 +46,15 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
     return own->model;
   }
   // A caller who opened the same files may use what everyone may read.
-  if (ModelPtr same = Shared(peer->uid, spec->content, /*published=*/false);
+  if (ModelPtr same =
+          models_.Shared(peer->uid, spec->content, /*published=*/false);
       same != nullptr && same->owner != peer->uid) {
     return same;
   }
-  HOIST_RETURN_IF_ERROR(quota_.Check(peer->uid, Quota::kModels, 1));
-  HOIST_RETURN_IF_ERROR(
-      quota_.Check(peer->uid, Quota::kHeaderBytes, spec->book_bytes));
-  HOIST_RETURN_IF_ERROR(quota_.CheckFiles(peer->uid, spec->identities));
-  ModelEntry& entry = Enlist(MakeModel(
-      std::move(spec), peer->uid, readers.value_or(options_.default_readers)));
-  for (const auto& group : entry.model->spec->groups) {
-    entry.groups.push_back({.group = group, .in_files = true});
-  }
+  HOIST_RETURN_IF_ERROR(models_.CheckMore(peer->uid, *spec));
+  const ModelEntry& entry =
+      models_.Add(ModelId(++last_id_), std::move(spec), peer->uid,
+                  readers.value_or(options_.default_readers));
   NodeEvent event;
   event.kind = "model-added";
   event.model = entry.model->spec->name;
@@ -164,22 +67,17 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
 absl::Status Node::Restore(const std::string& name, User owner, Readers readers,
                            std::shared_ptr<const Group> group,
                            const Content& content, SpillId spill) {
-  ModelEntry* entry = Named(owner, name);
+  ModelEntry* entry = models_.Named(owner, name);
   if (entry == nullptr) {
-    auto spec = std::make_shared<ModelSpec>();
-    spec->name = name;
-    spec->published = true;
-    entry = &Enlist(MakeModel(std::move(spec), owner, readers));
+    const ModelId id(++last_id_);
+    entry = &models_.AddPublished(id, name, owner, readers);
   }
   if (FindGroup(*entry->model->spec, group->name).has_value()) {
     return absl::AlreadyExistsError(
         absl::StrCat("two spilled images of ", name, "/", group->name));
   }
-  auto model = std::make_shared<Model>(*entry->model);
-  HOIST_ASSIGN_OR_RETURN(model->spec,
-                         AppendGroup(*entry->model->spec, group, content));
-  Grow(*entry, std::move(model));
-  entry->groups.push_back({.group = std::move(group), .spilled = spill});
+  HOIST_RETURN_IF_ERROR(models_.Append(*entry, std::move(group), content));
+  entry->groups.back().spilled = spill;
   return absl::OkStatus();
 }
 
@@ -187,33 +85,19 @@ absl::StatusOr<ModelPtr> Node::Find(SessionId session,
                                     const std::string& name) const {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
-  return Find(*peer, name);
+  return models_.Find(*peer, name);
 }
 
 absl::StatusOr<ModelPtr> Node::Find(const Peer& asker,
                                     const std::string& name) const {
-  for (const OwnedName& meant : MeantBy(asker.uid, name)) {
-    const auto found = named_.find(meant);
-    if (found == named_.end()) continue;
-    const ModelPtr& model = copies_.FindModel(found->second)->model;
-    if (MayRead(asker, *model)) return model;
-  }
-  if (!asker.admin) return NoModel(name);
-  for (const auto& [owned, id] : named_) {
-    if (owned.name != name) continue;
-    return absl::NotFoundError(
-        absl::StrCat("no model ", name, " of yours or root's; write ",
-                     ToString(owned.owner), "'s as ", ToString(owned)));
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no model ", name, "; `hoistctl models` lists them"));
+  return models_.Find(asker, name);
 }
 
 absl::StatusOr<ModelPtr> Node::FindContent(SessionId session,
                                            const Content& content) const {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
-  ModelPtr same = Shared(peer->uid, content, /*published=*/true);
+  ModelPtr same = models_.Shared(peer->uid, content, /*published=*/true);
   if (same == nullptr) {
     return absl::NotFoundError(
         "no published model of this content that this user may read");
@@ -224,11 +108,7 @@ absl::StatusOr<ModelPtr> Node::FindContent(SessionId session,
 absl::StatusOr<ModelPtr> Node::Find(SessionId session, ModelId id) const {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
-  const ModelEntry* entry = copies_.FindModel(id);
-  if (entry == nullptr || !MayRead(*peer, *entry->model)) {
-    return absl::NotFoundError("no such model; it may have been forgotten");
-  }
-  return entry->model;
+  return models_.Find(*peer, id);
 }
 
 absl::StatusOr<std::shared_ptr<const ModelSpec>> Node::SpecOf(
@@ -266,7 +146,7 @@ void Node::Publish(RequestId request, SessionId session,
   incoming.model = model;
   incoming.owner = peer->uid;
   incoming.readers = readers.value_or(options_.default_readers);
-  if (const ModelEntry* own = Named(peer->uid, model)) {
+  if (const ModelEntry* own = models_.Named(peer->uid, model)) {
     if (absl::Status s = CheckReaders(*own->model, readers); !s.ok()) {
       return refuse(std::move(s));
     }
@@ -285,7 +165,7 @@ void Node::Publish(RequestId request, SessionId session,
 void Node::AdvanceIncoming(Incoming& incoming, absl::Time now,
                            Effects& effects) {
   if (incoming.transfer.has_value()) return;
-  const ModelEntry* model = Named(incoming.owner, incoming.model);
+  const ModelEntry* model = models_.Named(incoming.owner, incoming.model);
   const bool known =
       model != nullptr &&
       FindGroup(*model->model->spec, incoming.group->name).has_value();
@@ -351,7 +231,7 @@ void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
 absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
                                      const Content& content, absl::Time now,
                                      Effects& effects) {
-  ModelEntry* entry = Named(incoming.owner, incoming.model);
+  ModelEntry* entry = models_.Named(incoming.owner, incoming.model);
   if (entry != nullptr && !entry->model->spec->published) {
     return absl::AlreadyExistsError(
         absl::StrCat("model ", incoming.model,
@@ -372,23 +252,17 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
     return absl::AbortedError(
         "the group was forgotten while it was compared; publish again");
   }
-  HOIST_RETURN_IF_ERROR(quota_.Check(incoming.owner, Quota::kHeaderBytes,
-                                     BookBytesOf(*incoming.group)));
+  HOIST_RETURN_IF_ERROR(
+      models_.CheckAppend(incoming.owner, incoming.model, *incoming.group));
   if (entry == nullptr) {
-    HOIST_RETURN_IF_ERROR(quota_.Check(incoming.owner, Quota::kModels, 1));
-    auto spec = std::make_shared<ModelSpec>();
-    spec->name = incoming.model;
-    spec->published = true;
-    entry =
-        &Enlist(MakeModel(std::move(spec), incoming.owner, incoming.readers));
+    const ModelId id(++last_id_);
+    entry = &models_.AddPublished(id, incoming.model, incoming.owner,
+                                  incoming.readers);
   }
-  auto model = std::make_shared<Model>(*entry->model);
-  HOIST_ASSIGN_OR_RETURN(
-      model->spec, AppendGroup(*entry->model->spec, incoming.group, content));
-  Grow(*entry, model);
-  entry->groups.push_back({.group = incoming.group});
+  HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
   const CopyRef ref = {
-      {model->id, GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))},
+      {entry->model->id,
+       GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))},
       kHost};
   Copy& copy = copies_.At(ref);
   copies_.Apply(copy, ResidencyEvent::kReserve);
@@ -429,13 +303,9 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   ModelEntry* entry = copies_.FindModel(id);
   const std::string name = entry->model->spec->name;
   const User owner = entry->model->owner;
-  const std::shared_ptr<const ModelSpec> spec = entry->model->spec;
-  quota_.Remove(owner, Quota::kModels, 1);
-  quota_.Remove(owner, Quota::kHeaderBytes, spec->book_bytes);
-  quota_.UnuseFiles(owner, spec->identities);
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
     const GroupKey key = {id, GroupIndex(g)};
-    if (Unsaved(entry->groups[g])) {
+    if (entry->groups[g].unsaved()) {
       quota_.Remove(owner, Quota::kPublishedBytes,
                     SpaceOf(*entry->groups[g].group));
     }
@@ -457,7 +327,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   }
   orders_.ForgetModel(id);
   effects.forgotten.push_back(id);
-  Delist(id);
+  models_.Remove(id);
   NodeEvent event;
   event.kind = "model-forgotten";
   event.model = name;

@@ -97,7 +97,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
-  HOIST_RETURN_IF_ERROR(CheckShares(owner->args.peer, *model));
+  HOIST_RETURN_IF_ERROR(models_.CheckShares(owner->args.peer, *model));
   if (args.device.number() >= devices_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no device ", args.device.number(), "; this node has ",

@@ -69,7 +69,7 @@ uint64_t Node::HostBytesOf(User uid) const {
     if (ref.place != kHost) continue;
     const bool published =
         copies_.FindModel(ref.key.model)->model->owner == uid &&
-        Unsaved(*copies_.FindGroup(ref.key));
+        copies_.FindGroup(ref.key)->unsaved();
     if (!published) bytes += use.bytes;
   }
   return bytes;
@@ -81,13 +81,6 @@ uint64_t Node::HostRoom(User uid) const {
   const uint64_t limit = quota_.HostLimitOf(uid);
   if (limit == QuotaLimits::kNone) return limit;
   return limit - std::min(limit, HostBytesOf(uid));
-}
-
-// Whether the host has the only copy of a published group's bytes.
-bool Node::Unsaved(const GroupEntry& group) const {
-  const auto host = group.copies.find(kHost);
-  return !group.on_disk() && host != group.copies.end() &&
-         host->second.usable();
 }
 
 // Whether the publisher's quota has room for the image; where it has not, and
@@ -125,7 +118,7 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
   for (const auto& [id, model] : copies_.models()) {
     if (model->model->owner != incoming.owner) continue;
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
-      if (!Unsaved(model->groups[g])) continue;
+      if (!model->groups[g].unsaved()) continue;
       const CopyRef ref = {{id, GroupIndex(g)}, kHost};
       const Copy& copy = copies_.At(ref);
       if (copy.state == Residency::kSpilling) {
@@ -147,14 +140,12 @@ absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
 std::map<User, Holdings> Node::CountHoldings() const {
   QuotaBook counted;
   sessions_.CountInto(counted, copies_);
+  models_.CountInto(counted);
   for (const auto& [id, model] : copies_.models()) {
-    const User uid = model->model->owner;
-    counted.Add(uid, Quota::kModels, 1);
-    counted.Add(uid, Quota::kHeaderBytes, model->model->spec->book_bytes);
-    counted.UseFiles(uid, model->model->spec->identities);
     for (const GroupEntry& group : model->groups) {
-      if (!Unsaved(group)) continue;
-      counted.Add(uid, Quota::kPublishedBytes, SpaceOf(*group.group));
+      if (!group.unsaved()) continue;
+      counted.Add(model->model->owner, Quota::kPublishedBytes,
+                  SpaceOf(*group.group));
     }
   }
   for (const auto& [request, incoming] : incoming_) {

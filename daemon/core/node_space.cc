@@ -1,6 +1,5 @@
 // Space: who gets it, and what leaves for it.
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -296,18 +295,10 @@ uint64_t Node::CapacityOf(TierAt at) const {
                                 : options_.spill_capacity_bytes;
 }
 
-// Different for each user, while hoistd lives.
-uint64_t Node::ReaderNumber(const User& user) const {
-  if (!user.is_tenant()) return user.number();
-  return (uint64_t{1} << 32) + tenant_numbers_.at(user);
-}
-
 Zone Node::ZoneOf(const CopyRef& ref) const {
   const Model& model = *copies_.FindModel(ref.key.model)->model;
   Zone zone;
-  zone.readers = model.readers == Readers::kEveryone
-                     ? std::numeric_limits<uint64_t>::max()
-                     : ReaderNumber(model.owner);
+  zone.readers = models_.ReadersOf(model);
   zone.backing = ref.place.shared
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()]->info().backing;

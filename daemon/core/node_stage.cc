@@ -35,8 +35,8 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     const Peer* peer = PeerOf(args.session);
     if (peer == nullptr) return NoSuchSession();
     const Model& model = *copies_.FindModel(args.copy.key.model)->model;
-    if (!MayRead(*peer, model)) return NoSuchGroup();
-    HOIST_RETURN_IF_ERROR(CheckShares(*peer, model));
+    if (!ModelBook::MayRead(*peer, model)) return NoSuchGroup();
+    HOIST_RETURN_IF_ERROR(models_.CheckShares(*peer, model));
   }
   const TierAt at = args.copy.place.at;
   if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {

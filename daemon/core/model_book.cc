@@ -1,0 +1,218 @@
+#include "daemon/core/model_book.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/base/status.h"
+#include "daemon/model/published_group.h"
+
+namespace hoistd {
+namespace {
+
+absl::Status NoModel(absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("no model ", name,
+                   " of yours or root's; register its files, or load it with "
+                   "`hoistctl load` (another user's is written UID:NAME, a "
+                   "tenant's TENANT:NAME)"));
+}
+
+}  // namespace
+
+ModelBook::ModelBook(CopyTable& copies, QuotaBook& quota,
+                     bool users_share_devices)
+    : copies_(copies),
+      quota_(quota),
+      users_share_devices_(users_share_devices) {}
+
+absl::Status ModelBook::CheckMore(User owner, const ModelSpec& spec) const {
+  HOIST_RETURN_IF_ERROR(quota_.Check(owner, Quota::kModels, 1));
+  HOIST_RETURN_IF_ERROR(
+      quota_.Check(owner, Quota::kHeaderBytes, spec.book_bytes));
+  return quota_.CheckFiles(owner, spec.identities);
+}
+
+absl::Status ModelBook::CheckAppend(User owner, const std::string& model,
+                                    const Group& group) const {
+  HOIST_RETURN_IF_ERROR(
+      quota_.Check(owner, Quota::kHeaderBytes, BookBytesOf(group)));
+  if (Named(owner, model) != nullptr) return absl::OkStatus();
+  return quota_.Check(owner, Quota::kModels, 1);
+}
+
+ModelEntry& ModelBook::Enlist(ModelId id, std::shared_ptr<const ModelSpec> spec,
+                              User owner, Readers readers) {
+  quota_.Add(owner, Quota::kModels, 1);
+  quota_.Add(owner, Quota::kHeaderBytes, spec->book_bytes);
+  quota_.UseFiles(owner, spec->identities);
+  if (owner.is_tenant()) {
+    tenant_numbers_.emplace(owner, tenant_numbers_.size());
+  }
+  const bool is_new = named_.try_emplace({owner, spec->name}, id).second;
+  HOIST_CHECK(is_new);
+  by_content_[spec->content].insert(id);
+  auto model = std::make_shared<Model>();
+  model->id = id;
+  model->owner = owner;
+  model->readers = readers;
+  model->spec = std::move(spec);
+  return copies_.AddModel(std::move(model));
+}
+
+ModelEntry& ModelBook::Add(ModelId id, std::shared_ptr<const ModelSpec> spec,
+                           User owner, Readers readers) {
+  ModelEntry& entry = Enlist(id, std::move(spec), owner, readers);
+  for (const auto& group : entry.model->spec->groups) {
+    entry.groups.push_back({.group = group, .in_files = true});
+  }
+  return entry;
+}
+
+ModelEntry& ModelBook::AddPublished(ModelId id, const std::string& name,
+                                    User owner, Readers readers) {
+  auto spec = std::make_shared<ModelSpec>();
+  spec->name = name;
+  spec->published = true;
+  return Enlist(id, std::move(spec), owner, readers);
+}
+
+absl::Status ModelBook::Append(ModelEntry& entry,
+                               std::shared_ptr<const Group> group,
+                               const Content& content) {
+  const ModelSpec& before = *entry.model->spec;
+  auto model = std::make_shared<Model>(*entry.model);
+  HOIST_ASSIGN_OR_RETURN(model->spec, AppendGroup(before, group, content));
+  quota_.Add(model->owner, Quota::kHeaderBytes,
+             model->spec->book_bytes - before.book_bytes);
+  Unfile(before.content, model->id);
+  by_content_[model->spec->content].insert(model->id);
+  entry.model = std::move(model);
+  entry.groups.push_back({.group = std::move(group)});
+  return absl::OkStatus();
+}
+
+void ModelBook::Unfile(const Content& content, ModelId id) {
+  const auto same = by_content_.find(content);
+  same->second.erase(id);
+  if (same->second.empty()) by_content_.erase(same);
+}
+
+void ModelBook::Remove(ModelId id) {
+  const Model& model = *copies_.FindModel(id)->model;
+  quota_.Remove(model.owner, Quota::kModels, 1);
+  quota_.Remove(model.owner, Quota::kHeaderBytes, model.spec->book_bytes);
+  quota_.UnuseFiles(model.owner, model.spec->identities);
+  named_.erase({model.owner, model.spec->name});
+  Unfile(model.spec->content, id);
+  copies_.RemoveModel(id);
+}
+
+const ModelEntry* ModelBook::Named(User owner, const std::string& name) const {
+  const auto found = named_.find({owner, name});
+  return found == named_.end() ? nullptr : copies_.FindModel(found->second);
+}
+
+ModelEntry* ModelBook::Named(User owner, const std::string& name) {
+  return const_cast<ModelEntry*>(std::as_const(*this).Named(owner, name));
+}
+
+ModelPtr ModelBook::Shared(User asker, const Content& content,
+                           bool published) const {
+  const auto same = by_content_.find(content);
+  if (same == by_content_.end()) return nullptr;
+  ModelPtr best;
+  // Smaller is better: one's own, root's, another's.
+  const auto rank = [&](const Model& model) {
+    return model.owner == asker ? 0 : model.owner == User(0) ? 1 : 2;
+  };
+  for (const ModelId id : same->second) {
+    const ModelPtr& model = copies_.FindModel(id)->model;
+    if (model->spec->published != published) continue;
+    if (model->owner != asker &&
+        (model->readers != Readers::kEveryone || !users_share_devices_)) {
+      continue;
+    }
+    if (best == nullptr || rank(*model) < rank(*best)) best = model;
+  }
+  return best;
+}
+
+absl::StatusOr<ModelPtr> ModelBook::Find(const Peer& asker,
+                                         const std::string& name) const {
+  for (const OwnedName& meant : MeantBy(asker.uid, name)) {
+    const ModelEntry* entry = Named(meant.owner, meant.name);
+    if (entry != nullptr && MayRead(asker, *entry->model)) return entry->model;
+  }
+  if (!asker.admin) return NoModel(name);
+  for (const auto& [owned, id] : named_) {
+    if (owned.name != name) continue;
+    return absl::NotFoundError(
+        absl::StrCat("no model ", name, " of yours or root's; write ",
+                     ToString(owned.owner), "'s as ", ToString(owned)));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no model ", name, "; `hoistctl models` lists them"));
+}
+
+absl::StatusOr<ModelPtr> ModelBook::Find(const Peer& asker, ModelId id) const {
+  const ModelEntry* entry = copies_.FindModel(id);
+  if (entry == nullptr || !MayRead(asker, *entry->model)) {
+    return absl::NotFoundError("no such model; it may have been forgotten");
+  }
+  return entry->model;
+}
+
+bool ModelBook::MayRead(const Peer& peer, const Model& model) {
+  return peer.admin || model.readers == Readers::kEveryone ||
+         model.owner == peer.uid;
+}
+
+absl::Status ModelBook::CheckShares(const Peer& peer,
+                                    const Model& model) const {
+  if (users_share_devices_ || model.owner == peer.uid) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      model.spec->name, " is ", ToString(model.owner),
+      "'s, and GPU memory is shared within a user alone, since whoever has it "
+      "open could write to it; bring these weights as your own, or set "
+      "device.trust = \"everyone\" in hoistd.toml where users trust each "
+      "other"));
+}
+
+uint64_t ModelBook::ReadersOf(const Model& model) const {
+  if (model.readers == Readers::kEveryone) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  if (!model.owner.is_tenant()) return model.owner.number();
+  return (uint64_t{1} << 32) + tenant_numbers_.at(model.owner);
+}
+
+void ModelBook::CountInto(QuotaBook& counted) const {
+  for (const auto& [id, entry] : copies_.models()) {
+    const Model& model = *entry->model;
+    counted.Add(model.owner, Quota::kModels, 1);
+    counted.Add(model.owner, Quota::kHeaderBytes, model.spec->book_bytes);
+    counted.UseFiles(model.owner, model.spec->identities);
+  }
+}
+
+void ModelBook::Check() const {
+  size_t filed = 0;
+  for (const auto& [content, models] : by_content_) {
+    HOIST_CHECK(!models.empty());
+    filed += models.size();
+  }
+  HOIST_CHECK(filed == copies_.models().size());
+  HOIST_CHECK(named_.size() == copies_.models().size());
+  for (const auto& [id, entry] : copies_.models()) {
+    const ModelSpec& spec = *entry->model->spec;
+    HOIST_CHECK(named_.at({entry->model->owner, spec.name}) == id);
+    HOIST_CHECK(by_content_.at(spec.content).contains(id));
+    HOIST_CHECK(entry->groups.size() == spec.groups.size());
+  }
+}
+
+}  // namespace hoistd
