@@ -18,6 +18,21 @@ std::string DeviceNameOf(const v1::NodeStatus& status, uint32_t index) {
   return "";
 }
 
+std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
+  std::string what;
+  if (tier.tier() == v1::TIER_DEVICE) {
+    what = Shown(DeviceNameOf(status, tier.device()));
+  }
+  const auto add = [&](uint64_t bytes, const char* text) {
+    if (bytes == 0) return;
+    if (!what.empty()) what += "; ";
+    what += HumanBytes(bytes) + text;
+  };
+  add(tier.shared_bytes(), " shared by several groupings");
+  add(tier.doubled_bytes(), " doubled for several groupings");
+  return what;
+}
+
 void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
   Table table({{"TIER"},
                {"CAPACITY", Align::kRight},
@@ -31,9 +46,7 @@ void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
                HumanBytes(tier.capacity_bytes()), HumanBytes(tier.used_bytes()),
                HumanBytes(tier.leased_bytes()), HumanBytes(tier.pinned_bytes()),
                HumanBytes(tier.largest_free_bytes()),
-               tier.tier() == v1::TIER_DEVICE
-                   ? Shown(DeviceNameOf(status, tier.device()))
-                   : ""});
+               WhatOf(status, tier)});
   }
   table.Print(out);
 }

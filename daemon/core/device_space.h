@@ -31,7 +31,9 @@ namespace hoistd {
 
 // Images that may share a slab. `readers` stands for who may read them.
 struct Zone {
-  uint64_t readers = 0;
+  static constexpr uint64_t kEveryone = UINT64_MAX;
+
+  uint64_t readers = 0;  // A user's number, or kEveryone.
   Backing backing = Backing::kMemfd;
 
   auto operator<=>(const Zone&) const = default;

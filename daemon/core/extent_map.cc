@@ -46,6 +46,14 @@ std::optional<uint64_t> ExtentMap::Allocate(uint64_t bytes, OwnerId owner) {
   return offset;
 }
 
+bool ExtentMap::IsFree(uint64_t offset, uint64_t bytes) const {
+  auto block = blocks_.upper_bound(offset);
+  if (block == blocks_.begin()) return false;
+  --block;
+  return !block->second.owner.has_value() &&
+         offset + bytes <= block->first + block->second.bytes;
+}
+
 void ExtentMap::AllocateAt(uint64_t offset, uint64_t bytes, OwnerId owner) {
   HOIST_CHECK(bytes > 0);
   auto it = blocks_.upper_bound(offset);

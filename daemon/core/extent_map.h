@@ -41,6 +41,8 @@ class ExtentMap {
 
   // The smallest free range that fits; nullopt: there is none. `bytes` > 0.
   std::optional<uint64_t> Allocate(uint64_t bytes, OwnerId owner);
+  // Whether all of [offset, offset + bytes) is there and free.
+  bool IsFree(uint64_t offset, uint64_t bytes) const;
   // [offset, offset + bytes) must be free.
   void AllocateAt(uint64_t offset, uint64_t bytes, OwnerId owner);
   // Frees the extent that begins at `offset`.

@@ -1,11 +1,11 @@
 #include "daemon/core/model_book.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/core/device_space.h"
 #include "daemon/model/published_group.h"
 
 namespace hoistd {
@@ -183,9 +183,7 @@ absl::Status ModelBook::CheckShares(const Peer& peer,
 }
 
 uint64_t ModelBook::ReadersOf(const Model& model) const {
-  if (model.readers == Readers::kEveryone) {
-    return std::numeric_limits<uint64_t>::max();
-  }
+  if (model.readers == Readers::kEveryone) return Zone::kEveryone;
   if (!model.owner.is_tenant()) return model.owner.number();
   return (uint64_t{1} << 32) + tenant_numbers_.at(model.owner);
 }

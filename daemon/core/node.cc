@@ -148,6 +148,7 @@ void Node::CheckBooks() const {
   sessions_.Check();
   slabs_.Check();
   host_.CheckTotals();
+  parts_.Check();
   plans_.Check();
   std::vector<PromiseBook> counted = plans_.CountPromises();
   for (const auto& [id, model] : copies_.models()) {

@@ -34,6 +34,7 @@
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
+#include "daemon/core/part_book.h"
 #include "daemon/core/plan_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
@@ -60,7 +61,7 @@ struct Answer {
 struct HeldGroup {
   PlanId plan;
   GroupIndex group;
-  absl::StatusOr<uint64_t> host_offset;
+  absl::StatusOr<ImageRanges> host;
 };
 
 struct EndedPlan {
@@ -220,7 +221,7 @@ class Node {
   // The session has used the group: eviction knows its order.
   void PlanUsed(PlanId plan, GroupIndex group, absl::Time now);
   // Of the host, by all plans.
-  uint64_t held_bytes() const { return plans_.held_bytes(); }
+  uint64_t held_bytes() const;
   // Of the host, what the user's plans hold and what they published that is
   // nowhere else; what is both counts once.
   uint64_t HostBytesOf(User uid) const;
@@ -398,6 +399,30 @@ class Node {
   void AbandonSpace(const Need& need);
   absl::Status WaitingFor(const Need& need) const;
 
+  // node_host.cc
+  bool InParts(GroupKey key) const;
+  std::vector<SheetKey> SheetsOf(ModelId model) const;
+  bool BringToHost(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
+                   Effects& effects);
+  bool BringParts(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
+                  Effects& effects);
+  absl::StatusOr<uint64_t> AllocatePart(const SheetKey& sheet,
+                                        const SheetSpan& span, OwnerId owner,
+                                        const Need& need, absl::Time now,
+                                        Effects& effects);
+  static uint64_t BytesOf(const std::vector<SheetSpan>& spans);
+  void PartsMayBeThere(const CopyRef& ref, Copy& copy, absl::Time now,
+                       Effects& effects);
+  void HostPresent(const CopyRef& ref, Copy& copy, absl::Time now,
+                   Effects& effects);
+  void HostAbsent(const CopyRef& ref, Copy& copy, const absl::Status& status,
+                  Effects& effects);
+  void PartsFilled(const Transfer& transfer, const absl::Status& status,
+                   absl::Time now, Effects& effects);
+  void LeaveParts(GroupKey key);
+  void FreeExtents(const std::vector<FreedExtent>& freed);
+  ImageRanges RangesOf(const CopyRef& ref, const Copy& copy) const;
+
   // node_space.cc
   bool Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
                Effects& effects);
@@ -407,6 +432,7 @@ class Node {
   absl::StatusOr<uint64_t> AllocateDevice(const CopyRef& ref, OwnerId owner,
                                           uint64_t bytes, const Need& need,
                                           absl::Time now, Effects& effects);
+  std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
   bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                 Effects& effects);
   std::optional<Hole> HostHole(uint64_t bytes, const Need& need,
@@ -423,6 +449,8 @@ class Node {
   bool Clean(const CopyRef& ref) const;
   std::optional<double> ValueOf(OwnerId owner, const Need& need,
                                 absl::Time now) const;
+  std::optional<double> ValueOf(const CopyRef& ref, uint64_t bytes,
+                                const Need& need, absl::Time now) const;
   uint64_t CapacityOf(TierAt at) const;
   Zone ZoneOf(const CopyRef& ref) const;
   // For the zone of a plan's ring.
@@ -460,6 +488,7 @@ class Node {
   void Note(Effects& effects, std::string kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
+  void SnapshotCopies(TierSnapshot& tier) const;
   PlanSnapshot SnapshotPlan(PlanId id, const StandingPlan& plan) const;
   std::string NameOf(GroupKey key) const;
 
@@ -467,6 +496,7 @@ class Node {
   std::vector<Device*> devices_;
   CopyTable copies_;
   ExtentMap host_;
+  PartBook parts_;  // Of host_, what is of files.
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;
   QuotaBook quota_;

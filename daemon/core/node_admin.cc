@@ -1,5 +1,7 @@
 // What admins see and do.
 #include <algorithm>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,23 @@ namespace {
 // Images lie in files of their own: all that is free is one piece.
 uint64_t FreeOnDisk(const TierSnapshot& disk) {
   return disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
+}
+
+// What of the sheets these spans hold more than once.
+uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetSpan>> spans) {
+  std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, a.second.from) < std::tie(b.first, b.second.from);
+  });
+  uint64_t doubled = 0;
+  uint64_t end = 0;
+  const SheetKey* sheet = nullptr;
+  for (const auto& [key, span] : spans) {
+    if (sheet == nullptr || *sheet != key) end = 0;
+    sheet = &key;
+    if (span.from < end) doubled += std::min(end, span.to) - span.from;
+    end = std::max(end, span.to);
+  }
+  return doubled;
 }
 
 }  // namespace
@@ -121,19 +140,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     tier.largest_free_bytes = host_.largest_free();
     tier.allocated_bytes = host_.bytes();
   }
-  for (const auto& [id, model] : copies_.models()) {
-    for (const GroupEntry& group : model->groups) {
-      for (const auto& [place, copy] : group.copies) {
-        if (place.at != at || copy.state == Residency::kAbsent) continue;
-        const uint64_t space = SpaceOf(*group.group);
-        if (copy.leases > 0) tier.leased_bytes += space;
-        if (copy.pinned) tier.pinned_bytes += space;
-        tier.holders.push_back(
-            {absl::StrCat(model->model->spec->name, "/", group.group->name),
-             space});
-      }
-    }
-  }
+  SnapshotCopies(tier);
   for (const auto& [id, plan] : plans_.standing()) {
     if (at != OnDevice(plan.grant.device) || plan.grant.ring_bytes == 0) {
       continue;
@@ -149,8 +156,54 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
                                            incoming.group->name),
                               SpaceOf(*incoming.group)});
     }
+    if (const uint64_t unused = parts_.UnusedBytes(); unused > 0) {
+      tier.holders.push_back({"being read for nobody any more", unused});
+    }
   }
   return tier;
+}
+
+// Each byte once: what several groups share is its first user's.
+void Node::SnapshotCopies(TierSnapshot& tier) const {
+  std::set<OwnerId> leased;
+  std::set<OwnerId> pinned;
+  std::vector<std::pair<SheetKey, SheetSpan>> on_device;
+  for (const auto& [id, model] : copies_.models()) {
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      const GroupEntry& group = model->groups[g];
+      const GroupKey key = {id, GroupIndex(g)};
+      for (const auto& [place, copy] : group.copies) {
+        if (place.at != tier.at || copy.state == Residency::kAbsent) continue;
+        uint64_t space = SpaceOf(*group.group);
+        const bool in_parts = place == kHost && parts_.Has(key);
+        if (in_parts) {
+          space = parts_.OwnBytes(key);
+          for (const OwnerId part : parts_.PartsOf(key)) {
+            if (copy.leases > 0) leased.insert(part);
+            if (copy.pinned) pinned.insert(part);
+          }
+          const uint64_t needs = BytesOf(PartBook::SpansOf(*group.group));
+          tier.shared_bytes += needs - std::min(needs, space);
+        } else {
+          if (copy.leases > 0) tier.leased_bytes += space;
+          if (copy.pinned) tier.pinned_bytes += space;
+        }
+        if (place.at.tier == Tier::kDevice && group.in_files) {
+          const std::vector<SheetKey> sheets = SheetsOf(id);
+          for (const SheetSpan& span : PartBook::SpansOf(*group.group)) {
+            on_device.emplace_back(sheets[span.file], span);
+          }
+        }
+        if (space == 0) continue;  // Others have brought all of it.
+        tier.holders.push_back(
+            {absl::StrCat(model->model->spec->name, "/", group.group->name),
+             space});
+      }
+    }
+  }
+  for (const OwnerId part : leased) tier.leased_bytes += parts_.BytesOf(part);
+  for (const OwnerId part : pinned) tier.pinned_bytes += parts_.BytesOf(part);
+  tier.doubled_bytes = DoubledBytes(std::move(on_device));
 }
 
 PlanSnapshot Node::SnapshotPlan(PlanId id, const StandingPlan& plan) const {

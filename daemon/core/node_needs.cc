@@ -1,5 +1,6 @@
 // Needs: who waits for which copy, and what is done about it next.
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,12 +25,17 @@ Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
     need.urgent = true;
     need.spare.reset();
     need.tried_at = 0;
+    std::set<TransferId> fillers;
     for (const CopyRef& ref : {copy, CopyRef{copy.key, kHost}}) {
       const Copy* filling = copies_.Find(ref);
       if (filling != nullptr && filling->filling.has_value()) {
-        effects.urgent.push_back(*filling->filling);
+        fillers.insert(*filling->filling);
       }
     }
+    if (parts_.Has(copy.key)) {
+      for (const TransferId id : parts_.FillersOf(copy.key)) fillers.insert(id);
+    }
+    effects.urgent.insert(effects.urgent.end(), fillers.begin(), fillers.end());
     needs_.Changed(need);
     needs_.Wake(copy);
   }
@@ -77,15 +83,13 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       needs_.Block(need);
       return false;
     }
-    if (!Reserve(need.copy, copy, need, now, effects)) {
+    const bool host = need.copy.place.at.tier == Tier::kHost;
+    if (host ? !BringToHost(need.copy, copy, need, now, effects)
+             : !Reserve(need.copy, copy, need, now, effects)) {
       needs_.Block(need);
       return false;
     }
-    if (need.copy.place.at.tier == Tier::kHost) {
-      StartHostFill(need.copy, copy, need.urgent, effects);
-    } else {
-      copy.awaiting_host = true;
-    }
+    copy.awaiting_host = !host;
   }
   if (copy.state == Residency::kFilling && copy.awaiting_host) {
     AdvanceDeviceFill(need, copy, now, effects);
@@ -132,11 +136,9 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   const CopyRef host_ref = {need.copy.key, kHost};
   Copy& host = copies_.At(host_ref);
   if (host.state == Residency::kAbsent) {
-    if (!Reserve(host_ref, host, need, now, effects)) {
+    if (!BringToHost(host_ref, host, need, now, effects)) {
       return needs_.Block(need);
     }
-    StartHostFill(host_ref, host, need.urgent, effects);
-    return;
   }
   if (!host.usable()) return;
   ++host.readers;
@@ -145,7 +147,7 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   copy.awaiting_host = false;
   Transfer& transfer =
       NewTransfer(TransferKind::kToDevice, need.copy, need.urgent, effects);
-  transfer.host_offset = host.offset;
+  transfer.from = RangesOf(host_ref, host);
   transfer.device = need.copy.place.at.device;
   transfer.device_offset = copy.offset;
   copy.filling = transfer.id;

@@ -435,7 +435,12 @@ void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
   if (!plans_.Hold(id, ref.key.group)) return;
   ++copy.leases;
   copy.fresh = false;
-  effects.held.push_back({id, ref.key.group, copy.offset});
+  ImageRanges ranges = RangesOf(ref, copy);
+  if (ranges.empty()) {
+    ranges.push_back(
+        {copy.offset, 0, SpaceOf(*copies_.FindGroup(ref.key)->group)});
+  }
+  effects.held.push_back({id, ref.key.group, std::move(ranges)});
 }
 
 void Node::DropHold(const StandingPlan& plan, GroupIndex group) {

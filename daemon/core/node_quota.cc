@@ -83,6 +83,21 @@ uint64_t Node::HostRoom(User uid) const {
   return limit - std::min(limit, HostBytesOf(uid));
 }
 
+uint64_t Node::held_bytes() const {
+  uint64_t bytes = 0;
+  std::set<OwnerId> parts;  // Several groups may hold one.
+  for (const auto& [key, plans] : plans_.on_host()) {
+    if (!parts_.Has(key)) {
+      bytes += copies_.SpaceOf(key);
+      continue;
+    }
+    for (const OwnerId part : parts_.PartsOf(key)) {
+      if (parts.insert(part).second) bytes += parts_.BytesOf(part);
+    }
+  }
+  return bytes;
+}
+
 // Whether the publisher's quota has room for the image; where it has not, and
 // what the user published before can be spilled, that has begun. Where nothing
 // can ever make room it is refused now.

@@ -146,12 +146,24 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   return absl::ResourceExhaustedError(offset.status().message());
 }
 
+// The copies that lie in these extents, each once.
+std::vector<CopyRef> Node::CopiesOf(const std::vector<OwnerId>& owners) const {
+  std::vector<CopyRef> copies;
+  std::set<GroupKey> users;
+  for (const OwnerId owner : owners) {
+    if (const CopyRef* ref = copies_.RefOf(owner)) copies.push_back(*ref);
+    const auto of_part = parts_.UsersOf(owner);
+    if (of_part.has_value()) users.insert(of_part->begin(), of_part->end());
+  }
+  for (const GroupKey key : users) copies.push_back({key, kHost});
+  return copies;
+}
+
 // Makes the victims leave. False: some must be spilled first; that has begun.
 bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                     Effects& effects) {
   bool all_clean = true;
-  for (const OwnerId owner : victims) {
-    const CopyRef ref = *copies_.RefOf(owner);
+  for (const CopyRef& ref : CopiesOf(victims)) {
     Copy& copy = copies_.At(ref);
     if (copy.state == Residency::kSpilling) {
       all_clean = false;
@@ -161,9 +173,10 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     }
   }
   if (!all_clean) return false;
-  for (const OwnerId owner : victims) {
-    if (copies_.RefOf(owner) == nullptr) continue;  // It went with its model.
-    const CopyRef ref = *copies_.RefOf(owner);
+  for (const CopyRef& ref : CopiesOf(victims)) {
+    const Copy* copy = copies_.Find(ref);
+    // It went with its model.
+    if (copy == nullptr || !copy->usable()) continue;
     if (!Clean(ref)) {
       // Without this group the model's others are of no use either.
       RemoveModel(ref.key.model,
@@ -207,7 +220,11 @@ void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
     spaces_[ref.place.at.device.number()]->Free(copy.offset);
     plans_.SetIdle(ref);
   } else {
-    host_.Free(copy.offset);
+    if (parts_.Has(ref.key)) {
+      LeaveParts(ref.key);
+    } else {
+      host_.Free(copy.offset);
+    }
   }
   copies_.DropOwner(copy.owner);
   copy.awaiting_host = false;
@@ -228,31 +245,52 @@ bool Node::Clean(const CopyRef& ref) const {
 
 std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
                                     absl::Time now) const {
-  const CopyRef* ref = copies_.RefOf(owner);
-  if (ref == nullptr) return std::nullopt;  // An image being received.
-  const GroupEntry& group = *copies_.FindGroup(ref->key);
-  const Copy& copy = group.copies.at(ref->place);
+  if (const CopyRef* ref = copies_.RefOf(owner)) {
+    return ValueOf(*ref, SpaceOf(*copies_.FindGroup(ref->key)->group), need,
+                   now);
+  }
+  const auto users = parts_.UsersOf(owner);
+  // An image being received, or what nobody waits for any more.
+  if (!users.has_value() || users->empty()) return std::nullopt;
+  // As much as to the one who would miss it most.
+  double most = 0;
+  for (const GroupKey user : *users) {
+    const std::optional<double> value =
+        ValueOf({user, kHost}, parts_.BytesOf(owner), need, now);
+    if (!value.has_value()) return std::nullopt;
+    most = std::max(most, *value);
+  }
+  return most;
+}
+
+// What `bytes` of the copy are worth.
+std::optional<double> Node::ValueOf(const CopyRef& ref, uint64_t bytes,
+                                    const Need& need, absl::Time now) const {
+  const GroupEntry& group = *copies_.FindGroup(ref.key);
+  const auto found = group.copies.find(ref.place);
+  if (found == group.copies.end()) return std::nullopt;
+  const Copy& copy = found->second;
   const bool spilling = copy.state == Residency::kSpilling;
   if (!copy.usable() || copy.leases > 0 || copy.pinned ||
       copy.readers > (spilling ? 1u : 0u)) {
     return std::nullopt;
   }
   // It has just arrived, and who waits for it is about to be told.
-  if (const Need* waits = needs_.Find(*ref);
-      waits != nullptr && !waits->gated) {
+  if (const Need* waits = needs_.Find(ref); waits != nullptr && !waits->gated) {
     return std::nullopt;
   }
   // Where the model is to be brought up; below, its copies only pass through.
-  if (need.spare == ref->key.model &&
-      ref->place.at.tier == need.copy.place.at.tier) {
+  if (need.spare == ref.key.model &&
+      ref.place.at.tier == need.copy.place.at.tier) {
     return std::nullopt;
   }
-  const bool clean = Clean(*ref);
-  if (!clean && !spilling && (ref->place != kHost || !MaySpill(now))) {
+  const bool clean = Clean(ref);
+  if (!clean && !spilling && (ref.place != kHost || !MaySpill(now))) {
     return std::nullopt;
   }
 
-  const KeepFacts facts = FactsOf(*ref, now);
+  KeepFacts facts = FactsOf(ref, now);
+  facts.bytes = bytes;
   if (!need.urgent) {
     // A prefetch must not push out what is needed sooner, nor another one.
     if (copy.fresh) return std::nullopt;
@@ -263,8 +301,8 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
     }
   }
   // Nor has anybody else said that it will be needed.
-  const bool first = ref->place == kHost && !facts.until_use.has_value() &&
-                     Deserted(*copies_.FindModel(ref->key.model)->model);
+  const bool first = ref.place == kHost && !facts.until_use.has_value() &&
+                     Deserted(*copies_.FindModel(ref.key.model)->model);
   return KeepValue(facts) * (first ? kDesertedWorth : 1);
 }
 
@@ -296,9 +334,8 @@ uint64_t Node::CapacityOf(TierAt at) const {
 }
 
 Zone Node::ZoneOf(const CopyRef& ref) const {
-  const Model& model = *copies_.FindModel(ref.key.model)->model;
   Zone zone;
-  zone.readers = models_.ReadersOf(model);
+  zone.readers = models_.ReadersOf(*copies_.FindModel(ref.key.model)->model);
   zone.backing = ref.place.shared
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()]->info().backing;

@@ -186,7 +186,7 @@ void Node::StartRead(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   copy.last_use = now;
   Transfer& transfer =
       NewTransfer(TransferKind::kToClient, ref, /*urgent=*/true, effects);
-  transfer.host_offset = copy.offset;
+  transfer.from = RangesOf(ref, copy);
   transfer.memfd = waiter.memfd;
   transfer.request = waiter.request;
   transfers_[transfer.id] = transfer;

@@ -33,6 +33,11 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
   if (status.ok()) Count(transfer);
   switch (transfer.kind) {
     case TransferKind::kReadFile:
+      if (!transfer.reads.empty()) {
+        PartsFilled(transfer, status, now, effects);
+        break;
+      }
+      [[fallthrough]];
     case TransferKind::kReadSpill:
       HostFilled(transfer, status, now, effects);
       break;
@@ -63,17 +68,8 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
   const CopyRef ref = {transfer.key, kHost};
   Copy& copy = copies_.At(ref);
   copy.filling.reset();
-  if (status.ok()) {
-    copies_.Apply(copy, ResidencyEvent::kFillDone);
-    copy.last_use = now;
-    ++space_epoch_;  // It can be evicted now.
-    needs_.Wake(transfer.key);
-    Note(effects, "copy-present", ref);
-    return;
-  }
-  FreeSpace(ref, copy);
-  copies_.Apply(copy, ResidencyEvent::kFillFailed);
-  Note(effects, "copy-failed", ref, std::string(status.message()));
+  if (status.ok()) return HostPresent(ref, copy, now, effects);
+  HostAbsent(ref, copy, status, effects);
   if (transfer.kind == TransferKind::kReadSpill && absl::IsDataLoss(status)) {
     // The store has put the bytes aside; they are not tried again, and go when
     // the model is forgotten.
@@ -145,8 +141,11 @@ void Node::Count(const Transfer& transfer) {
       transfer.group == nullptr ? 0 : transfer.group->image_bytes;
   switch (transfer.kind) {
     case TransferKind::kReadFile:
-      for (const SourceRun& run : transfer.group->runs) {
-        counters_.file_read_bytes += run.bytes;
+      for (const SheetRead& read : transfer.reads) {
+        for (const Sheet::Run& run : RunsOf(*transfer.model->sheets[read.file],
+                                            read.offset, read.bytes)) {
+          counters_.file_read_bytes += run.bytes;
+        }
       }
       break;
     case TransferKind::kReadSpill:

@@ -181,18 +181,15 @@ void PlanBook::Unhold(PlanId id, GroupIndex group) {
 
 void PlanBook::AddHold(const StandingPlan& plan, GroupIndex group) {
   const CopyRef copy = OnHostOf(plan, group);
-  const uint64_t bytes = copies_.SpaceOf(copy.key);
-  quota_.Use(plan.uid, copy, bytes);
-  if (++on_host_[copy.key] == 1) held_bytes_ += bytes;
+  quota_.Use(plan.uid, copy, copies_.SpaceOf(copy.key));
+  ++on_host_[copy.key];
 }
 
 void PlanBook::RemoveHold(const StandingPlan& plan, GroupIndex group) {
   const CopyRef copy = OnHostOf(plan, group);
   quota_.Unuse(plan.uid, copy);
   const auto found = on_host_.find(copy.key);
-  if (--found->second > 0) return;
-  on_host_.erase(found);
-  held_bytes_ -= copies_.SpaceOf(copy.key);
+  if (--found->second == 0) on_host_.erase(found);
 }
 
 uint64_t PlanBook::RingBytes(const PlanFilter& which) const {
@@ -328,19 +325,17 @@ std::vector<PromiseBook> PlanBook::CountPromises() const {
 }
 
 void PlanBook::Check() const {
-  std::set<GroupKey> keys;
+  std::map<GroupKey, uint32_t> counted;
   for (const auto& [id, plan] : plans_) {
     for (const GroupIndex group : plan.asked) {
       HOIST_CHECK(!plan.held.contains(group));
-      keys.insert({plan.grant.model, group});
+      ++counted[{plan.grant.model, group}];
     }
     for (const GroupIndex group : plan.held) {
-      keys.insert({plan.grant.model, group});
+      ++counted[{plan.grant.model, group}];
     }
   }
-  uint64_t bytes = 0;
-  for (const GroupKey& key : keys) bytes += copies_.SpaceOf(key);
-  HOIST_CHECK(bytes == held_bytes_ && keys.size() == on_host_.size());
+  HOIST_CHECK(counted == on_host_);
 }
 
 }  // namespace hoistd

@@ -119,8 +119,8 @@ class PlanBook {
   // has no use for it.
   bool Hold(PlanId id, GroupIndex group);
   void Unhold(PlanId id, GroupIndex group);
-  // Of all plans, a group once.
-  uint64_t held_bytes() const { return held_bytes_; }
+  // What plans ask for or hold, and how many of them.
+  const std::map<GroupKey, uint32_t>& on_host() const { return on_host_; }
 
   // --- What they take of devices ------------------------------------------
 
@@ -149,7 +149,7 @@ class PlanBook {
   void CountInto(QuotaBook& counted) const;
   // The same of what is firm, one book a device, but for what is busy.
   std::vector<PromiseBook> CountPromises() const;
-  // That `held_bytes` is so, and who asks for what does not hold it; what is
+  // That `on_host` is so, and who asks for what does not hold it; what is
   // not so is our bug. For tests.
   void Check() const;
 
@@ -170,9 +170,7 @@ class PlanBook {
   std::map<RequestId, PendingPlan> waiting_;
   std::map<PlanId, StandingPlan> plans_;
   std::vector<PromiseBook> promises_;  // One a device.
-  // How many plans ask for or hold it.
   std::map<GroupKey, uint32_t> on_host_;
-  uint64_t held_bytes_ = 0;  // Of those.
 };
 
 }  // namespace hoistd

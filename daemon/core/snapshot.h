@@ -30,6 +30,11 @@ struct TierSnapshot {
   uint64_t pinned_bytes = 0;
   uint64_t largest_free_bytes = 0;
   uint64_t allocated_bytes = 0;  // Device: in slabs. Host: ready.
+  // Host: what groups of other groupings use of what lies there once; it would
+  // take so much more.
+  uint64_t shared_bytes = 0;
+  // Device: of files' bytes, what lies there once more for other groupings.
+  uint64_t doubled_bytes = 0;
   std::vector<Holder> holders;
 };
 

@@ -138,13 +138,11 @@ void Engine::GroupHeld(const HeldGroup& held) {
   if (found == lanes_.end()) return;
   ReadAhead& ahead = found->second;
   Streamer& streamer = StreamerOf(ahead.device());
-  if (!held.host_offset.ok()) {
-    return streamer.Fail(held.plan, held.host_offset.status());
-  }
+  if (!held.host.ok()) return streamer.Fail(held.plan, held.host.status());
   const std::optional<LaneGroup> group = ahead.LaneOf(held.group);
   HOIST_CHECK(group.has_value());
   ahead.Arrived(*group, Now());
-  streamer.HostReady(held.plan, *group, *held.host_offset,
+  streamer.HostReady(held.plan, *group, *held.host,
                      /*once=*/!ahead.holds_all());
 }
 

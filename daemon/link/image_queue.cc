@@ -9,7 +9,7 @@ namespace hoistd {
 
 void ImageQueue::Add(JobPtr job) {
   if (!failed_.ok()) job->status.Update(failed_);
-  if (!job->status.ok() || job->load.from.empty()) {
+  if (!job->status.ok() || Taken(*job)) {
     if (job->under_way == 0) Tell(*job);
     return;
   }
@@ -29,16 +29,22 @@ LinkPiece ImageQueue::TakePiece(uint64_t at_most) {
   LinkPiece piece;
   Jobs& jobs = under_way_.emplace_back();
   while (!waiting_.empty() && piece.bytes < at_most &&
-         jobs.size() < kRunsAPiece) {
-    const JobPtr& job = waiting_.front();
+         piece.runs.size() < kRunsAPiece) {
+    const JobPtr job = waiting_.front();
+    const LinkPiece::Run& run = job->load.runs[job->run];
     const uint64_t bytes =
-        std::min(at_most - piece.bytes, job->load.from.size() - job->at);
-    piece.Add(job->load.to_offset + job->at,
-              job->load.from.subspan(job->at, bytes));
+        std::min<uint64_t>(at_most - piece.bytes, run.from.size() - job->at);
+    piece.Add(run.to_offset + job->at, run.from.subspan(job->at, bytes));
     job->at += bytes;
-    ++job->under_way;
-    jobs.push_back(job);
-    if (job->at == job->load.from.size()) waiting_.pop_front();
+    if (job->at == run.from.size()) {
+      ++job->run;
+      job->at = 0;
+    }
+    if (jobs.empty() || jobs.back() != job) {
+      ++job->under_way;
+      jobs.push_back(job);
+    }
+    if (Taken(*job)) waiting_.pop_front();
   }
   return piece;
 }
@@ -59,8 +65,7 @@ void ImageQueue::Ended(const absl::Status& status, absl::Time) {
     --job->under_way;
     if (!status.ok()) {
       Give(job, status);
-    } else if (job->under_way == 0 &&
-               (job->at == job->load.from.size() || !job->status.ok())) {
+    } else if (job->under_way == 0 && (Taken(*job) || !job->status.ok())) {
       Tell(*job);
     }
   }

@@ -21,28 +21,28 @@ namespace hoistd {
 // An image that is to be copied to the device.
 struct ImageLoad {
   TransferId id;
-  // Both stay as they are until `done`.
-  std::span<const std::byte> from;
-  uint64_t to_offset = 0;
+  // In order, none of them empty; all stay as they are until `done`.
+  std::vector<LinkPiece::Run> runs;
   bool urgent = false;  // Somebody waits for it.
   // Called once, when nothing of it is under way any more.
   absl::AnyInvocable<void(absl::Status)> done;
 };
 
 // Threads:  as LinkCustomer says; `done` is called on the link's thread too.
-// Bounds:   kRunsAPiece images a piece; the queue is as long as others make it.
+// Bounds:   kRunsAPiece runs a piece; the queue is as long as others make it.
 class ImageQueue final : public LinkCustomer {
  public:
   // An image that is cut, or not begun.
   struct Job {
     ImageLoad load;
-    uint64_t at = 0;    // Bytes before it are taken.
+    size_t run = 0;     // Those before it are taken,
+    uint64_t at = 0;    // and so are bytes before this of it.
     int under_way = 0;  // Pieces with some of it.
     absl::Status status;
   };
   using JobPtr = std::shared_ptr<Job>;  // Of the queue and of pieces under way.
 
-  // Queueing a copy costs a CPU 2 us, in which a small image is copied.
+  // Queueing a copy costs a CPU 2 us, in which a small run is copied.
   static constexpr size_t kRunsAPiece = 64;
 
   void Add(JobPtr job);
@@ -65,6 +65,7 @@ class ImageQueue final : public LinkCustomer {
  private:
   using Jobs = std::vector<JobPtr>;
 
+  static bool Taken(const Job& job) { return job.run == job.load.runs.size(); }
   // Nothing more is taken of it.
   void Give(const JobPtr& job, const absl::Status& why);
   static void Tell(Job& job);

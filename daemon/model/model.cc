@@ -38,6 +38,10 @@ uint64_t BookBytesOf(const Group& group) {
   return bytes;
 }
 
+uint64_t BookBytesOf(const Sheet& sheet) {
+  return PieceBytes(sizeof(Sheet) + 16) + HeapBytes(sheet.runs);
+}
+
 std::optional<GroupIndex> FindGroup(const ModelSpec& model,
                                     absl::string_view name) {
   for (uint32_t g = 0; g < model.groups.size(); ++g) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "daemon/model/sheet.h"
 #include "daemon/model/tensor.h"
 #include "daemon/terms/ids.h"
 
@@ -27,17 +28,19 @@ struct ModelSpec {
   // Files, in the order that SourceRun::file counts; empty if published.
   std::vector<std::string> files;
   std::vector<FileIdentity> identities;
+  std::vector<std::shared_ptr<const Sheet>> sheets;
   std::vector<std::shared_ptr<const Group>> groups;
   // Published models only.
   std::vector<Content> group_contents;
   uint64_t image_bytes = 0;  // Of all groups.
   uint32_t tensors = 0;
-  uint64_t book_bytes = 0;  // BookBytesOf each group.
+  uint64_t book_bytes = 0;  // BookBytesOf each group and sheet.
 };
 
 // hoistd's memory that a model's group takes, whatever tier its image is on:
 // its names, tensors and runs, and what the books keep of it.
 uint64_t BookBytesOf(const Group& group);
+uint64_t BookBytesOf(const Sheet& sheet);
 
 // nullopt: the model has no such group.
 std::optional<GroupIndex> FindGroup(const ModelSpec& model,

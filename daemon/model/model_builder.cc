@@ -37,10 +37,11 @@ absl::Status ApplyIndex(const SafetensorsIndex& index,
   return absl::OkStatus();
 }
 
-// The files' tensors, in file order.
+// The files' tensors, in file order, and each file's sheet.
 absl::StatusOr<std::vector<SourceTensor>> Locate(
     const std::vector<ShardHeader>& shards,
-    const std::optional<SafetensorsIndex>& index) {
+    const std::optional<SafetensorsIndex>& index,
+    std::vector<std::shared_ptr<const Sheet>>& sheets) {
   std::vector<SourceTensor> located;
   absl::flat_hash_map<absl::string_view, uint32_t> file_of;
   absl::flat_hash_set<absl::string_view> files;
@@ -49,6 +50,16 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
       return absl::InvalidArgumentError(
           absl::StrCat("file ", Quoted(shards[file].name), " was given twice"));
     }
+    std::vector<uint64_t> offsets;
+    std::optional<Sheet> sheet =
+        LayOutSheet(shards[file].header.tensors, offsets);
+    if (!sheet.has_value()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("file ", Quoted(shards[file].name), " is larger than ",
+                       hoist::kMaxImageBytes, " bytes; split it"));
+    }
+    sheets.push_back(std::make_shared<const Sheet>(*std::move(sheet)));
+    const uint64_t* offset = offsets.data();
     for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
       if (!file_of.emplace(tensor.name, file).second) {
         return absl::InvalidArgumentError(
@@ -57,7 +68,7 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
       }
       SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
                              tensor.bytes};
-      AppendRun({file, tensor.file_offset, 0, tensor.bytes}, source.runs);
+      AppendRun({file, *offset++, 0, tensor.bytes}, source.runs);
       located.push_back(std::move(source));
     }
   }
@@ -128,14 +139,14 @@ void HashTensor(const Tensor& tensor, Sha256& hasher) {
 void HashParts(const SourceTensor& joined, Sha256& hasher) {
   hasher.String(joined.name).Number(joined.runs.size());
   for (const SourceRun& run : joined.runs) {
-    hasher.Number(run.file).Number(run.file_offset).Number(run.bytes);
+    hasher.Number(run.file).Number(run.sheet_offset).Number(run.bytes);
   }
 }
 
 Content FileContent(const ModelSpec& model,
                     const std::vector<SourceTensor>& tensors) {
   Sha256 hasher;
-  hasher.String("hoist model 1").Number(model.files.size());
+  hasher.String("hoist model 2").Number(model.files.size());
   for (const FileIdentity& id : model.identities) {
     hasher.Number(id.device).Number(id.inode).Number(id.size);
     hasher.Number(static_cast<uint64_t>(id.mtime_ns));
@@ -166,8 +177,9 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
             [](const ShardHeader& a, const ShardHeader& b) {
               return a.name < b.name;
             });
+  auto model = std::make_shared<ModelSpec>();
   HOIST_ASSIGN_OR_RETURN(std::vector<SourceTensor> located,
-                         Locate(args.shards, args.index));
+                         Locate(args.shards, args.index, model->sheets));
   if (located.empty()) {
     return absl::InvalidArgumentError("the files hold no tensors");
   }
@@ -181,8 +193,10 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
   }
   HOIST_ASSIGN_OR_RETURN(const std::vector<NamedGroup> groups,
                          GroupTensors(args.grouping, names));
-  auto model = std::make_shared<ModelSpec>();
   model->name = args.name;
+  for (const auto& sheet : model->sheets) {
+    model->book_bytes += BookBytesOf(*sheet);
+  }
   for (const ShardHeader& shard : args.shards) {
     model->files.push_back(shard.name);
     model->identities.push_back(shard.identity);

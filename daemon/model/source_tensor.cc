@@ -32,7 +32,7 @@ void AppendPart(const SourceTensor& from, uint64_t offset, uint64_t bytes,
     const uint64_t begin_here = std::max(offset, run.image_offset);
     const uint64_t end_here = std::min(end, run.image_offset + run.bytes);
     if (begin_here >= end_here) continue;
-    AppendRun({run.file, run.file_offset + (begin_here - run.image_offset),
+    AppendRun({run.file, run.sheet_offset + (begin_here - run.image_offset),
                to.bytes + (begin_here - offset), end_here - begin_here},
               to.runs);
   }
@@ -102,14 +102,18 @@ absl::StatusOr<SourceTensor> Join(const JoinedTensor& joined,
 
 void AppendRun(const SourceRun& run, std::vector<SourceRun>& runs) {
   if (run.bytes == 0) return;
-  SourceRun* last = runs.empty() ? nullptr : &runs.back();
-  if (last != nullptr && last->file == run.file &&
-      last->file_offset + last->bytes == run.file_offset &&
-      last->image_offset + last->bytes == run.image_offset) {
-    last->bytes += run.bytes;
-  } else {
-    runs.push_back(run);
+  if (!runs.empty()) {
+    SourceRun& last = runs.back();
+    const uint64_t end = last.image_offset + last.bytes;
+    const uint64_t on = run.image_offset - last.image_offset;
+    if (last.file == run.file && run.image_offset >= end &&
+        run.image_offset - end < hoist::kTensorAlignment &&
+        last.sheet_offset + on == run.sheet_offset) {
+      last.bytes = on + run.bytes;
+      return;
+    }
   }
+  runs.push_back(run);
 }
 
 absl::StatusOr<std::vector<SourceTensor>> JoinTensors(

@@ -35,13 +35,13 @@ struct SourceTensor {
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
   bool joined = false;
-  // Of the files; image_offset is from the tensor's first byte. Runs that touch
-  // in file and tensor are one; none of them is empty.
+  // Of the files' sheets; image_offset is from the tensor's first byte. Runs
+  // that touch in sheet and tensor are one; none of them is empty.
   std::vector<SourceRun> runs;
 };
 
-// Adds a run behind the others, or to the last if they touch. Empty ones are
-// left out.
+// Adds a run behind the others, or to the last if in sheet and image only
+// padding lies between them. Empty ones are left out.
 void AppendRun(const SourceRun& run, std::vector<SourceRun>& runs);
 
 // The files' `tensors` (names, each once, in file order) with the joined ones

@@ -24,10 +24,10 @@ struct Tensor {
   uint64_t bytes = 0;            // That its elements span.
 };
 
-// A run of a source file's bytes and its place in the image.
+// A run of a source file's sheet (sheet.h) and its place in the image.
 struct SourceRun {
   uint32_t file = 0;  // Index into ModelSpec::files.
-  uint64_t file_offset = 0;
+  uint64_t sheet_offset = 0;
   uint64_t image_offset = 0;
   uint64_t bytes = 0;
 };
@@ -37,7 +37,8 @@ struct Group {
   uint64_t image_bytes = 0;  // A multiple of 4 KiB.
   std::vector<Tensor> tensors;
   // Where the bytes come from, in image order; empty for published groups.
-  // Gaps between runs are padding, and are zero in every tier.
+  // What lies between two tensors is padding, of any bytes that the group's
+  // readers may read.
   std::vector<SourceRun> runs;
 };
 

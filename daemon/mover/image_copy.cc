@@ -5,16 +5,31 @@
 
 namespace hoistd {
 
+ImageCopy::ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd,
+                     uint64_t image_bytes, const std::vector<ImagePart>& parts,
+                     absl::AnyInvocable<void(absl::Status)> report)
+    : memfd_(std::move(memfd)),
+      image_bytes_(image_bytes),
+      report_(std::move(report)) {
+  for (const ImagePart& part : parts) {
+    for (uint64_t at = 0; at < part.bytes.size(); at += kPieceBytes) {
+      const uint64_t bytes =
+          std::min<uint64_t>(kPieceBytes, part.bytes.size() - at);
+      pieces_.push_back({part.offset + at, part.bytes.subspan(at, bytes)});
+    }
+  }
+  if (pieces_.empty()) pieces_.emplace_back();
+  left_ = pieces_.size();
+}
+
 void ImageCopy::Help() {
   while (true) {
     const uint64_t piece = next_.fetch_add(1);
-    if (piece >= pieces_) return;
+    if (piece >= pieces_.size()) return;
     ImageTarget* target = Target();
-    const uint64_t offset = piece * kPieceBytes;
-    const uint64_t bytes =
-        std::min<uint64_t>(kPieceBytes, image_.size() - offset);
-    if (target != nullptr && bytes > 0) {
-      absl::Status filled = target->Fill(offset, image_.subspan(offset, bytes));
+    const auto& [offset, bytes] = pieces_[piece];
+    if (target != nullptr && !bytes.empty()) {
+      absl::Status filled = target->Fill(offset, bytes);
       if (!filled.ok()) Fail(std::move(filled));
     }
     if (left_.fetch_sub(1) == 1) Finish();
@@ -26,7 +41,7 @@ ImageTarget* ImageCopy::Target() {
   if (!first_error_.ok()) return nullptr;
   if (!target_.has_value()) {
     absl::StatusOr<ImageTarget> target =
-        ImageTarget::Open(memfd_->get(), image_.size());
+        ImageTarget::Open(memfd_->get(), image_bytes_);
     if (!target.ok()) {
       first_error_ = target.status();
       return nullptr;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -17,6 +18,12 @@
 
 namespace hoistd {
 
+// Bytes of an image.
+struct ImagePart {
+  uint64_t offset = 0;  // In the image.
+  std::span<const std::byte> bytes;
+};
+
 // One image on its way from the host pool to a client, cut into pieces that
 // several threads share. Who ends the last piece reports, with the first error.
 //
@@ -26,20 +33,12 @@ class ImageCopy {
  public:
   static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
 
-  ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd,
-            std::span<const std::byte> image,
-            absl::AnyInvocable<void(absl::Status)> report)
-      : memfd_(std::move(memfd)),
-        image_(image),
-        pieces_(PiecesOf(image.size())),
-        left_(pieces_),
-        report_(std::move(report)) {}
+  // The memfd has `image_bytes`; what lies between the parts stays as it is.
+  ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd, uint64_t image_bytes,
+            const std::vector<ImagePart>& parts,
+            absl::AnyInvocable<void(absl::Status)> report);
 
-  // An image of no bytes has one piece too, which only looks at the memfd.
-  static uint64_t PiecesOf(uint64_t bytes) {
-    return bytes == 0 ? 1 : (bytes + kPieceBytes - 1) / kPieceBytes;
-  }
-  uint64_t pieces() const { return pieces_; }
+  uint64_t pieces() const { return pieces_.size(); }
 
   // Copies pieces that nobody has taken until there are none. Blocks.
   void Help() ABSL_LOCKS_EXCLUDED(mu_);
@@ -51,8 +50,9 @@ class ImageCopy {
   void Finish() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::shared_ptr<hoist::UniqueFd> memfd_;
-  const std::span<const std::byte> image_;
-  const uint64_t pieces_;
+  const uint64_t image_bytes_;
+  // One that is empty where there are no bytes: it only looks at the memfd.
+  std::vector<ImagePart> pieces_;
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> left_;
   absl::AnyInvocable<void(absl::Status)> report_;

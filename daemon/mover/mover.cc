@@ -196,15 +196,24 @@ std::span<std::byte> Mover::HostOf(const Transfer& transfer) const {
                              transfer.group->image_bytes);
 }
 
+std::vector<ImagePart> Mover::PartsOf(const Transfer& transfer) const {
+  std::vector<ImagePart> parts;
+  parts.reserve(transfer.from.size());
+  for (const ImageRange& range : transfer.from) {
+    parts.push_back({range.image_offset,
+                     parts_.host.subspan(range.host_offset, range.bytes)});
+  }
+  return parts;
+}
+
 void Mover::ReadFiles(const Transfer& transfer) {
   const auto files = files_.find(transfer.key.model);
   HOIST_CHECK(files != files_.end());
   if (const std::optional<User> owner = ParkedFor(*files->second)) {
     return ReadParked(transfer, *owner);
   }
-  const std::span<std::byte> image = HostOf(transfer);
-  ZeroPadding(*transfer.group, image);
-  std::vector<PlannedRead> reads = PlanReads(*transfer.group, image);
+  std::vector<PlannedRead> reads = PlanReads(
+      FillPadding(transfer.model->sheets, transfer.reads, parts_.host));
   if (reads.empty()) return Report(transfer.id, absl::OkStatus());
   auto group = std::make_shared<GroupRead>(
       files->second, reads.size(),
@@ -223,13 +232,13 @@ void Mover::ReadParked(const Transfer& transfer, User owner) {
   HOIST_CHECK(parts_.errands != nullptr);
   parts_.errands->Post(
       owner, ErrandKind::kRead,
-      [this, id = transfer.id, group = transfer.group, image = HostOf(transfer),
+      [this, id = transfer.id, model = transfer.model, parts = transfer.reads,
        files = files_.at(transfer.key.model)](absl::StatusOr<ErrandRun*> run) {
         absl::Status status = run.status();
         if (run.ok()) {
-          ZeroPadding(*group, image);
-          status =
-              ReadGroup(**run, *parts_.io, *files, PlanReads(*group, image));
+          status = ReadGroup(
+              **run, *parts_.io, *files,
+              PlanReads(FillPadding(model->sheets, parts, parts_.host)));
         }
         Report(id, std::move(status));
       });
@@ -298,18 +307,21 @@ void Mover::Spill(const Transfer& transfer) {
 void Mover::CopyToDevice(const Transfer& transfer) {
   Link* const link = parts_.links[transfer.device.number()];
   link_of_[transfer.id] = link;
-  link->Copy({.id = transfer.id,
-              .from = HostOf(transfer),
-              .to_offset = transfer.device_offset,
-              .urgent = transfer.urgent,
-              .done = [this, id = transfer.id](absl::Status s) {
-                Report(id, std::move(s));
-              }});
+  ImageLoad load;
+  load.id = transfer.id;
+  for (const ImagePart& part : PartsOf(transfer)) {
+    load.runs.push_back({transfer.device_offset + part.offset, part.bytes});
+  }
+  load.urgent = transfer.urgent;
+  load.done = [this, id = transfer.id](absl::Status s) {
+    Report(id, std::move(s));
+  };
+  link->Copy(std::move(load));
 }
 
 void Mover::CopyToClient(const Transfer& transfer) {
   auto copy = std::make_shared<ImageCopy>(
-      transfer.memfd, HostOf(transfer),
+      transfer.memfd, transfer.group->image_bytes, PartsOf(transfer),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
   const auto helpers =
       std::min(static_cast<uint64_t>(CopyThreads()), copy->pieces());

@@ -20,6 +20,7 @@
 #include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
 #include "daemon/link/link.h"
+#include "daemon/mover/image_copy.h"
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/store/task_threads.h"
@@ -83,6 +84,8 @@ class Mover {
   void CopyToClient(const Transfer& transfer);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
   std::span<std::byte> HostOf(const Transfer& transfer) const;
+  // What of it the pool holds, in image order.
+  std::vector<ImagePart> PartsOf(const Transfer& transfer) const;
 
   const MoverParts parts_;
   OnDone on_done_;

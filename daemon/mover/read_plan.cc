@@ -12,42 +12,49 @@ constexpr uint64_t kReadOverBytes = 64 * 1024;
 
 }  // namespace
 
-std::vector<PlannedRead> PlanReads(const Group& group,
-                                   std::span<std::byte> image) {
-  std::vector<SourceRun> runs = group.runs;
-  std::sort(runs.begin(), runs.end(),
-            [](const SourceRun& a, const SourceRun& b) {
-              return std::tie(a.file, a.file_offset) <
-                     std::tie(b.file, b.file_offset);
-            });
-  std::vector<PlannedRead> reads;
-  uint64_t end = 0;  // Of the last read, in its file.
-  for (const SourceRun& run : runs) {
-    if (run.bytes == 0) continue;
-    const bool joins = !reads.empty() && reads.back().file == run.file &&
-                       run.file_offset >= end &&
-                       run.file_offset - end <= kReadOverBytes;
-    if (!joins) {
-      reads.push_back({run.file, run.file_offset, {}});
-    } else if (run.file_offset > end) {
-      reads.back().into.push_back({nullptr, run.file_offset - end});
+std::vector<FileRun> FillPadding(const Sheets& sheets,
+                                 const std::vector<SheetRead>& parts,
+                                 std::span<std::byte> host) {
+  std::vector<FileRun> runs;
+  for (const SheetRead& part : parts) {
+    const std::span<std::byte> memory =
+        host.subspan(part.host_offset, part.bytes);
+    uint64_t end = 0;
+    const auto zero_until = [&](uint64_t at) {
+      if (at > end) std::memset(memory.data() + end, 0, at - end);
+    };
+    for (const Sheet::Run& run :
+         RunsOf(*sheets[part.file], part.offset, part.bytes)) {
+      const uint64_t at = run.offset - part.offset;
+      zero_until(at);
+      end = at + run.bytes;
+      runs.push_back(
+          {part.file, run.file_offset, memory.subspan(at, run.bytes)});
     }
-    reads.back().into.push_back({image.data() + run.image_offset, run.bytes});
-    end = run.file_offset + run.bytes;
+    zero_until(part.bytes);
   }
-  return reads;
+  return runs;
 }
 
-void ZeroPadding(const Group& group, std::span<std::byte> image) {
-  uint64_t end = 0;
-  const auto zero_until = [&](uint64_t offset) {
-    if (offset > end) std::memset(image.data() + end, 0, offset - end);
-  };
-  for (const SourceRun& run : group.runs) {  // In image order.
-    zero_until(run.image_offset);
-    end = std::max(end, run.image_offset + run.bytes);
+std::vector<PlannedRead> PlanReads(std::vector<FileRun> runs) {
+  std::sort(runs.begin(), runs.end(), [](const FileRun& a, const FileRun& b) {
+    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
+  });
+  std::vector<PlannedRead> reads;
+  uint64_t end = 0;  // Of the last read, in its file.
+  for (const FileRun& run : runs) {
+    if (run.to.empty()) continue;
+    const bool joins = !reads.empty() && reads.back().file == run.file &&
+                       run.offset >= end && run.offset - end <= kReadOverBytes;
+    if (!joins) {
+      reads.push_back({run.file, run.offset, {}});
+    } else if (run.offset > end) {
+      reads.back().into.push_back({nullptr, run.offset - end});
+    }
+    reads.back().into.push_back({run.to.data(), run.to.size()});
+    end = run.offset + run.to.size();
   }
-  zero_until(group.image_bytes);
+  return reads;
 }
 
 }  // namespace hoistd

@@ -21,6 +21,8 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_leased_bytes(tier.leased_bytes);
   out->set_pinned_bytes(tier.pinned_bytes);
   out->set_largest_free_bytes(tier.largest_free_bytes);
+  out->set_shared_bytes(tier.shared_bytes);
+  out->set_doubled_bytes(tier.doubled_bytes);
   out->set_allocated_bytes(tier.allocated_bytes);
   for (const Holder& holder : tier.holders) {
     pb::Holder* to = out->add_holders();

@@ -49,11 +49,22 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
   joined_bytes_ = std::min(kJoinedBytes, ring / kJoinedPart);
 }
 
-void Lane::HostReady(LaneGroup group, uint64_t host_offset, bool once) {
-  HOIST_CHECK(group < hosts_.size());
-  HOIST_CHECK(host_offset <= parts_.host.size() &&
-              spec_.groups[group].bytes <= parts_.host.size() - host_offset);
-  hosts_[group] = {host_offset, true, once, false};
+void Lane::HostReady(LaneGroup group, ImageRanges ranges, bool once) {
+  HOIST_CHECK(group < hosts_.size() && !ranges.empty());
+  uint64_t end = 0;
+  Host host;
+  host.ready = true;
+  host.once = once;
+  for (const ImageRange& range : ranges) {
+    HOIST_CHECK(range.bytes > 0 && range.image_offset >= end);
+    end = range.image_offset + range.bytes;
+    host.bytes += range.bytes;
+    HOIST_CHECK(end <= spec_.groups[group].bytes &&
+                range.host_offset <= parts_.host.size() &&
+                range.bytes <= parts_.host.size() - range.host_offset);
+  }
+  host.ranges = std::move(ranges);
+  hosts_[group] = std::move(host);
   schedule_.SetHostReady(group, true);
 }
 
@@ -332,18 +343,30 @@ bool Lane::HasPiece() {
   return has_piece();
 }
 
+void Lane::AddTo(LinkPiece& piece, uint64_t at_most) {
+  const ImageRanges& ranges = hosts_[current_->load.group].ranges;
+  const uint64_t slot = spec_.groups[current_->load.group].device_offset;
+  while (current_->range < ranges.size() && piece.bytes < at_most &&
+         piece.runs.size() < kRunsAPiece) {
+    const ImageRange& range = ranges[current_->range];
+    const uint64_t bytes =
+        std::min(at_most - piece.bytes, range.bytes - current_->at);
+    piece.Add(slot + range.image_offset + current_->at,
+              parts_.host.subspan(range.host_offset + current_->at, bytes));
+    current_->at += bytes;
+    if (current_->at < range.bytes) return;
+    ++current_->range;
+    current_->at = 0;
+  }
+}
+
 LinkPiece Lane::TakePiece(uint64_t at_most) {
-  Current& first = *current_;
-  const LaneSpec::Streamed& group = spec_.groups[first.load.group];
-  const uint64_t bytes = std::min(at_most, group.bytes - first.at);
   const uint64_t joined_bytes = std::min(at_most, joined_bytes_);
   LinkPiece piece;
   Taken& taken = under_way_.emplace_back();
-  piece.Add(group.device_offset + first.at,
-            {HostAt(first.load.group) + first.at, bytes});
-  first.at += bytes;
+  AddTo(piece, at_most);
   // Small groups go together: words between their copies would cost time.
-  while (current_->at == spec_.groups[current_->load.group].bytes) {
+  while (current_->range == hosts_[current_->load.group].ranges.size()) {
     const LaneSchedule::Load load = current_->load;
     const bool by_flag = by_flags(load.position);
     taken.ends.push_back({load, by_flag});
@@ -354,10 +377,12 @@ LinkPiece Lane::TakePiece(uint64_t at_most) {
     current_ = std::nullopt;
     Advance();
     if (!has_piece()) break;
-    const LaneSpec::Streamed& next = spec_.groups[current_->load.group];
-    if (piece.bytes + next.bytes > joined_bytes) break;
-    piece.Add(next.device_offset, {HostAt(current_->load.group), next.bytes});
-    current_->at = next.bytes;
+    const Host& next = hosts_[current_->load.group];
+    if (piece.bytes + next.bytes > joined_bytes ||
+        piece.runs.size() + next.ranges.size() > kRunsAPiece) {
+      break;
+    }
+    AddTo(piece, at_most);
   }
   taken.bytes = piece.bytes;
   return piece;

@@ -41,12 +41,14 @@ class Lane final : public LinkCustomer {
   // ring, so that one piece is copied, one is next and others are used.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
   static constexpr uint64_t kJoinedPart = 4;
+  // Queueing a copy costs a CPU 2 us.
+  static constexpr size_t kRunsAPiece = 64;
 
   Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  void HostReady(LaneGroup group, uint64_t host_offset, bool once);
+  void HostReady(LaneGroup group, ImageRanges ranges, bool once);
   void TakeBack(LaneGroup group);
   void Close() { closed_ = true; }
   void SetShare(const ShareOptions& share) {
@@ -73,14 +75,16 @@ class Lane final : public LinkCustomer {
 
  private:
   struct Host {
-    uint64_t offset = 0;
+    ImageRanges ranges;
+    uint64_t bytes = 0;  // Of them.
     bool ready = false;
     bool once = false;
     bool asked = false;  // host_wanted was called.
   };
   struct Current {  // A load of which pieces are yet to be taken.
     LaneSchedule::Load load;
-    uint64_t at = 0;
+    size_t range = 0;  // Those before it are taken,
+    uint64_t at = 0;   // and so are bytes before this of it.
   };
   struct End {  // A load of which a piece under way is the last.
     LaneSchedule::Load load;
@@ -123,9 +127,8 @@ class Lane final : public LinkCustomer {
   void CheckDeadline(absl::Time now);
   std::string WhatItWaitsFor(LaneGroup group) const;
   bool Release();
-  const std::byte* HostAt(LaneGroup group) const {
-    return parts_.host.data() + hosts_[group].offset;
-  }
+  // Takes of current_ what the piece has room for.
+  void AddTo(LinkPiece& piece, uint64_t at_most);
 
   LaneStats stats_;
   const LaneSpec spec_;

@@ -71,12 +71,13 @@ void Streamer::Close(PlanId plan, absl::AnyInvocable<void()> done) {
   });
 }
 
-void Streamer::HostReady(PlanId plan, LaneGroup group, uint64_t host_offset,
+void Streamer::HostReady(PlanId plan, LaneGroup group, ImageRanges ranges,
                          bool once) {
-  parts_.link->Post([this, plan, group, host_offset, once] {
-    Lane* const lane = Find(plan);
-    if (lane != nullptr) lane->HostReady(group, host_offset, once);
-  });
+  parts_.link->Post(
+      [this, plan, group, ranges = std::move(ranges), once]() mutable {
+        Lane* const lane = Find(plan);
+        if (lane != nullptr) lane->HostReady(group, std::move(ranges), once);
+      });
 }
 
 void Streamer::TakeBack(PlanId plan, LaneGroup group) {

@@ -26,6 +26,7 @@
 #include "daemon/plan/link_share.h"
 #include "daemon/plan/planner.h"
 #include "daemon/stream/lane_board.h"
+#include "daemon/terms/image_range.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -91,9 +92,9 @@ class Streamer {
   // Calls `done` when no copy into the plan's ring is under way any more; the
   // lane is gone then. A plan that is not there is closed at once.
   void Close(PlanId plan, absl::AnyInvocable<void()> done);
-  // The group's image lies at `host_offset` of the host pool and stays there:
-  // for good, or (once) until host_used.
-  void HostReady(PlanId plan, LaneGroup group, uint64_t host_offset, bool once);
+  // The group's image lies in these `ranges` of the host pool, of which there
+  // is one at least, and stays there: for good, or (once) until host_used.
+  void HostReady(PlanId plan, LaneGroup group, ImageRanges ranges, bool once);
   // The group is wanted back that was given for once: host_returned comes, or
   // host_used if its load has begun, or neither if one of them was on its way.
   void TakeBack(PlanId plan, LaneGroup group);

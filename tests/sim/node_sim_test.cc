@@ -35,6 +35,7 @@ enum Op : uint32_t {
   kOpen,
   kClose,
   kRegister,
+  kRegroup,
   kStage,
   kStage2,
   kStage3,
@@ -215,6 +216,17 @@ void Life::Do(const Step& step) {
     case kRegister:
       // It may be there with other groups.
       rig_.TryAddModel(Session(a), name, {1 + b % 3, c % 3, 1, 2 + c % 2})
+          .status()
+          .IgnoreError();
+      return;
+    case kRegroup:
+      // Groups that share bytes with other models of the same file, and with
+      // each other. It may be there with other groups.
+      rig_.TryAddGrouping(Session(a), name, 1 + c % 2,
+                          {{{b % 4, 1 + b % 3}},
+                           {{c % 3, 2}, {4 + a % 2, 1}},
+                           {{0, 1 + c % 4}},
+                           {{5, c % 2}, {b % 5, 1}}})
           .status()
           .IgnoreError();
       return;

@@ -1,6 +1,7 @@
 #include "tests/support/node_rig.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
@@ -146,7 +147,33 @@ std::shared_ptr<const Group> NodeRig::MakeGroup(std::string name,
   group->name = std::move(name);
   group->image_bytes = pages * kPage;
   groups_.push_back(group);
+  images_[group.get()].assign(pages, group.get());
   return group;
+}
+
+std::shared_ptr<const Group> NodeRig::MakeGroup(
+    std::string name, const FileIdentity& file,
+    const std::vector<PageRun>& runs) {
+  auto group = std::make_shared<Group>();
+  group->name = std::move(name);
+  std::vector<Label>& image = images_[group.get()];
+  for (const PageRun& run : runs) {
+    if (run.pages == 0) continue;
+    group->runs.push_back(
+        {0, run.from * kPage, group->image_bytes, run.pages * kPage});
+    group->image_bytes += run.pages * kPage;
+    for (uint64_t p = run.from; p < run.from + run.pages; ++p) {
+      image.push_back(LabelOf(file, p));
+    }
+  }
+  groups_.push_back(group);
+  return group;
+}
+
+NodeRig::Label NodeRig::LabelOf(const FileIdentity& file, uint64_t page) {
+  std::unique_ptr<int>& label = sheets_[{file, page}];
+  if (label == nullptr) label = std::make_unique<int>();
+  return label.get();
 }
 
 absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
@@ -158,21 +185,74 @@ absl::StatusOr<ModelPtr> NodeRig::TryAddModel(SessionId session,
   auto spec = std::make_shared<ModelSpec>();
   Sha256 hasher;
   hasher.String(name).Number(content);
-  for (size_t g = 0; g < pages.size(); ++g) {
-    spec->groups.push_back(MakeGroup(absl::StrCat("g", g), pages[g]));
-    spec->image_bytes += pages[g] * kPage;
-    hasher.Number(pages[g]);
-  }
-  for (const auto& group : spec->groups) {
-    spec->book_bytes += BookBytesOf(*group);
-  }
   for (const FileIdentity& file : files) hasher.Number(file.inode);
+  for (const uint64_t n : pages) hasher.Number(n);
+  spec->content = hasher.Finish();
+  if (files.empty()) {
+    FileIdentity file;
+    std::memcpy(&file.inode, spec->content.data(), sizeof(file.inode));
+    files.push_back(file);
+  }
+  uint64_t from = 0;
+  for (size_t g = 0; g < pages.size(); ++g) {
+    spec->groups.push_back(
+        MakeGroup(absl::StrCat("g", g), files.front(), {{from, pages[g]}}));
+    from += pages[g];
+  }
   spec->identities = std::move(files);
   spec->name = std::move(name);
-  spec->content = hasher.Finish();
+  return AddSpec(session, std::move(spec), readers);
+}
+
+absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
+                                          std::shared_ptr<ModelSpec> spec,
+                                          std::optional<Readers> readers) {
+  uint64_t end = 0;
+  for (const auto& group : spec->groups) {
+    spec->image_bytes += group->image_bytes;
+    spec->book_bytes += BookBytesOf(*group);
+    for (const SourceRun& run : group->runs) {
+      end = std::max(end, run.sheet_offset + run.bytes);
+    }
+  }
+  auto sheet = std::make_shared<Sheet>();
+  sheet->bytes = end;
+  if (end > 0) sheet->runs.push_back({0, 100, end});
+  spec->sheets.assign(spec->identities.size(), sheet);
   spec->fingerprint = FingerprintOf(spec->content);
   return Do(
       [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
+}
+
+absl::StatusOr<ModelPtr> NodeRig::TryAddGrouping(
+    SessionId session, std::string name, uint64_t inode,
+    const std::vector<std::vector<PageRun>>& groups,
+    std::optional<Readers> readers) {
+  auto spec = std::make_shared<ModelSpec>();
+  spec->identities = {{.inode = inode}};
+  Sha256 hasher;
+  hasher.String("grouping").Number(inode);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    hasher.Number(groups[g].size());
+    for (const PageRun& run : groups[g]) {
+      hasher.Number(run.from).Number(run.pages);
+    }
+    spec->groups.push_back(
+        MakeGroup(absl::StrCat("g", g), spec->identities.front(), groups[g]));
+  }
+  spec->name = std::move(name);
+  spec->content = hasher.Finish();
+  return AddSpec(session, std::move(spec), readers);
+}
+
+ModelId NodeRig::AddGrouping(SessionId session, std::string name,
+                             uint64_t inode,
+                             const std::vector<std::vector<PageRun>>& groups,
+                             std::optional<Readers> readers) {
+  const auto model =
+      TryAddGrouping(session, std::move(name), inode, groups, readers);
+  EXPECT_OK(model);
+  return model.ok() ? (*model)->id : ModelId();
 }
 
 ModelId NodeRig::AddModel(SessionId session, std::string name,
@@ -413,6 +493,7 @@ void NodeRig::Finish(TransferId id, absl::Status status) {
 
 void NodeRig::Store(SpillId id, std::shared_ptr<const Group> group) {
   spills_[id] = group.get();
+  images_[group.get()].assign(group->image_bytes / kPage, group.get());
   groups_.push_back(std::move(group));
 }
 
@@ -433,6 +514,38 @@ void NodeRig::ExpectAll(const Memory& memory, uint64_t offset, uint64_t bytes,
   }
 }
 
+void NodeRig::FillImage(Memory& memory, uint64_t offset,
+                        const Group& group) const {
+  EXPECT_EQ(offset % kPage, 0u);
+  uint64_t page = offset / kPage;
+  for (const Label label : images_.at(&group)) memory.at(page++) = label;
+}
+
+void NodeRig::ExpectImage(const Memory& memory, uint64_t offset,
+                          const Group& group, const char* what) const {
+  uint64_t page = offset / kPage;
+  for (const Label label : images_.at(&group)) {
+    EXPECT_EQ(memory.at(page), label) << what << ", page " << page;
+    ++page;
+  }
+}
+
+void NodeRig::ExpectRanges(const ImageRanges& ranges, const Group& group,
+                           const char* what) const {
+  const std::vector<Label>& image = images_.at(&group);
+  uint64_t at = 0;
+  for (const ImageRange& range : ranges) {
+    EXPECT_EQ(range.image_offset, at) << "ranges have gaps";
+    for (uint64_t p = 0; p < range.bytes / kPage && !image.empty(); ++p) {
+      EXPECT_EQ(host_.at(range.host_offset / kPage + p),
+                image.at(at / kPage + p))
+          << what << ", page " << p;
+    }
+    at += range.bytes;
+  }
+  EXPECT_EQ(at, std::max(group.image_bytes, image.empty() ? at : 0));
+}
+
 void NodeRig::Begin(const Transfer& transfer) {
   const Label mine = (writing_[transfer.id] = std::make_unique<int>()).get();
   const uint64_t bytes = transfer.group->image_bytes;
@@ -444,7 +557,12 @@ void NodeRig::Begin(const Transfer& transfer) {
       }
       [[fallthrough]];
     case TransferKind::kReadFile:
-      Fill(host_, *transfer.host_offset, bytes, mine);
+      for (const SheetRead& read : transfer.reads) {
+        Fill(host_, read.host_offset, read.bytes, mine);
+      }
+      if (transfer.host_offset.has_value()) {
+        Fill(host_, *transfer.host_offset, bytes, mine);
+      }
       break;
     case TransferKind::kReceive:
       if (transfer.host_offset.has_value()) {
@@ -465,19 +583,31 @@ void NodeRig::Begin(const Transfer& transfer) {
 
 void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   const Label mine = writing_.at(transfer.id).get();
-  const Label done = status.ok() ? transfer.group.get() : nullptr;
   const uint64_t bytes = transfer.group->image_bytes;
   if (transfer.kind == TransferKind::kToDevice) {
     Memory& memory = device_memory_[transfer.device.number()];
     ExpectAll(memory, transfer.device_offset, bytes, mine,
               "two write to the device");
-    Fill(memory, transfer.device_offset, bytes, done);
+    Fill(memory, transfer.device_offset, bytes, nullptr);
+    if (status.ok()) FillImage(memory, transfer.device_offset, *transfer.group);
+  } else if (!transfer.reads.empty()) {
+    for (const SheetRead& read : transfer.reads) {
+      ExpectAll(host_, read.host_offset, read.bytes, mine,
+                "two write to the host");
+      for (uint64_t at = 0; at < read.bytes; at += kPage) {
+        host_.at((read.host_offset + at) / kPage) =
+            status.ok() ? LabelOf(transfer.model->identities[read.file],
+                                  (read.offset + at) / kPage)
+                        : nullptr;
+      }
+    }
   } else if (transfer.kind != TransferKind::kSpill &&
              transfer.kind != TransferKind::kToClient &&
              transfer.host_offset.has_value()) {
     ExpectAll(host_, *transfer.host_offset, bytes, mine,
               "two write to the host");
-    Fill(host_, *transfer.host_offset, bytes, done);
+    Fill(host_, *transfer.host_offset, bytes, nullptr);
+    if (status.ok()) FillImage(host_, *transfer.host_offset, *transfer.group);
   }
 }
 
@@ -501,9 +631,9 @@ void NodeRig::Check() {
       EXPECT_TRUE(devices_[d]->Covers(grant.offset, grant.bytes));
       const auto spec = node_->SpecOf(grant.key.model);
       ASSERT_OK(spec) << "a leased model was forgotten";
-      ExpectAll(device_memory_[d], grant.offset, grant.bytes,
-                (*spec)->groups[grant.key.group.number()].get(),
-                "a leased image changed");
+      ExpectImage(device_memory_[d], grant.offset,
+                  *(*spec)->groups[grant.key.group.number()],
+                  "a leased image changed");
     }
     for (const auto& [id, plan] : plans_) {
       if (plan.grant.device.number() != d || plan.grant.ring_bytes == 0) {
@@ -518,13 +648,14 @@ void NodeRig::Check() {
     EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);
   }
   for (const auto& [id, transfer] : moving_) {
-    if (transfer.kind != TransferKind::kSpill &&
-        transfer.kind != TransferKind::kToClient &&
-        transfer.kind != TransferKind::kToDevice) {
-      continue;
+    if (transfer.kind == TransferKind::kSpill) {
+      ExpectImage(host_, *transfer.host_offset, *transfer.group,
+                  "a spill reads other bytes");
+    } else if (transfer.kind == TransferKind::kToClient ||
+               transfer.kind == TransferKind::kToDevice) {
+      ExpectRanges(transfer.from, *transfer.group,
+                   "a transfer reads other bytes");
     }
-    ExpectAll(host_, *transfer.host_offset, transfer.group->image_bytes,
-              transfer.group.get(), "a transfer reads other bytes");
   }
   std::map<SessionId, uint32_t> leases;
   for (const auto& [id, lease] : leases_) ++leases[lease.first];

@@ -71,6 +71,19 @@ class NodeRig {
                                        std::vector<FileIdentity> files = {});
   ModelId AddModel(SessionId session, std::string name,
                    std::vector<uint64_t> pages);
+  // A model of one file that others may be made of too: each group is made of
+  // these runs of its sheet, in pages.
+  struct PageRun {
+    uint64_t from = 0;
+    uint64_t pages = 0;
+  };
+  absl::StatusOr<ModelPtr> TryAddGrouping(
+      SessionId session, std::string name, uint64_t inode,
+      const std::vector<std::vector<PageRun>>& groups,
+      std::optional<Readers> readers = {});
+  ModelId AddGrouping(SessionId session, std::string name, uint64_t inode,
+                      const std::vector<std::vector<PageRun>>& groups,
+                      std::optional<Readers> readers = {});
   RequestId Publish(SessionId session, std::string model, std::string group,
                     uint64_t pages, uint8_t content = 0,
                     absl::Duration deadline = absl::Seconds(60));
@@ -168,8 +181,8 @@ class NodeRig {
     SessionId session;
     PlanGrant grant;
     bool ended = false;
-    std::set<GroupIndex> asked;            // For the host.
-    std::map<GroupIndex, uint64_t> holds;  // Where on the host.
+    std::set<GroupIndex> asked;               // For the host.
+    std::map<GroupIndex, ImageRanges> holds;  // Where on the host.
   };
   const std::map<PlanId, StandingPlan>& plans() const { return plans_; }
   // Plans to be freed, oldest first.
@@ -210,6 +223,19 @@ class NodeRig {
                        std::optional<PlanId> replaces, uint32_t device) const;
   RequestId NewRequest(SessionId session);
   std::shared_ptr<const Group> MakeGroup(std::string name, uint64_t pages);
+  std::shared_ptr<const Group> MakeGroup(std::string name,
+                                         const FileIdentity& file,
+                                         const std::vector<PageRun>& runs);
+  absl::StatusOr<ModelPtr> AddSpec(SessionId session,
+                                   std::shared_ptr<ModelSpec> spec,
+                                   std::optional<Readers> readers);
+  Label LabelOf(const FileIdentity& file, uint64_t page);
+  void FillImage(Memory& memory, uint64_t offset, const Group& group) const;
+  void ExpectImage(const Memory& memory, uint64_t offset, const Group& group,
+                   const char* what) const;
+  // The same of what lies on the host in these ranges.
+  void ExpectRanges(const ImageRanges& ranges, const Group& group,
+                    const char* what) const;
   static void Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to);
   static void ExpectAll(const Memory& memory, uint64_t offset, uint64_t bytes,
                         Label label, const char* what);
@@ -217,7 +243,9 @@ class NodeRig {
   const NodeRigOptions options_;
   std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::unique_ptr<Node> node_;
-  std::vector<std::shared_ptr<const Group>> groups_;  // Labels live for ever.
+  std::vector<std::shared_ptr<const Group>> groups_;   // Labels live for ever.
+  std::map<const Group*, std::vector<Label>> images_;  // By page.
+  std::map<std::pair<FileIdentity, uint64_t>, std::unique_ptr<int>> sheets_;
   Memory host_;
   std::vector<Memory> device_memory_;
   std::map<TransferId, Transfer> moving_;

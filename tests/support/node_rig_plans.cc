@@ -160,12 +160,12 @@ void NodeRig::TakePlans(const Effects& effects) {
     ASSERT_NE(found, plans_.end()) << "a hold of a plan that was freed";
     StandingPlan& plan = found->second;
     EXPECT_EQ(plan.asked.erase(held.group), 1u) << "held twice, or unasked";
-    if (!held.host_offset.ok()) {
-      failed_holds_.emplace_back(held.group, held.host_offset.status());
+    if (!held.host.ok()) {
+      failed_holds_.emplace_back(held.group, held.host.status());
       continue;
     }
     EXPECT_FALSE(plan.ended) << "a hold for a plan that has ended";
-    EXPECT_TRUE(plan.holds.emplace(held.group, *held.host_offset).second);
+    EXPECT_TRUE(plan.holds.emplace(held.group, *held.host).second);
   }
   for (const EndedPlan& ended : effects.ended) {
     const auto found = plans_.find(ended.plan);
@@ -188,10 +188,9 @@ void NodeRig::CheckPlans() const {
     const auto spec = node_->SpecOf(grant.model);
     ASSERT_OK(spec) << "a model with a plan was forgotten";
     // Whether the plan has ended or not: copies may still be under way.
-    for (const auto& [group, offset] : plan.holds) {
-      const auto& image = (*spec)->groups[group.number()];
-      ExpectAll(host_, offset, image->image_bytes, image.get(),
-                "a held host copy changed");
+    for (const auto& [group, ranges] : plan.holds) {
+      ExpectRanges(ranges, *(*spec)->groups[group.number()],
+                   "a held host copy changed");
     }
   }
 }

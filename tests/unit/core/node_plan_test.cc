@@ -404,7 +404,7 @@ class NodePlanHolds : public ::testing::Test {
   PlanGrant SetPlan() {
     return rig_.PlanOf(rig_.SetPlan(session_, model_, Upto(6), 2));
   }
-  std::map<GroupIndex, uint64_t> Holds(PlanId plan) const {
+  std::map<GroupIndex, ImageRanges> Holds(PlanId plan) const {
     return rig_.plans().at(plan).holds;
   }
 

@@ -131,8 +131,10 @@ TEST(NodeQuota, FilesOfAllUsersLeaveDescriptorsToSessions) {
 TEST(NodeQuota, TensorsOfModelsCountUntilTheyAreForgotten) {
   Group group;
   group.name = "g0";
-  const uint64_t each = BookBytesOf(group);
-  NodeRig rig(With({.header_bytes = 3 * each}));
+  const uint64_t published = BookBytesOf(group);
+  group.runs.emplace_back();
+  const uint64_t of_files = BookBytesOf(group);
+  NodeRig rig(With({.header_bytes = 2 * of_files + published}));
   const SessionId ada = rig.Open(kAda);
   const ModelId first = rig.AddModel(ada, "a", {1, 1});
   EXPECT_THAT(rig.TryAddModel(ada, "b", {1, 1}),

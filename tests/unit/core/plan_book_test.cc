@@ -195,16 +195,16 @@ TEST(PlanBook, AGroupThatSeveralPlansHoldCountsOnceUntilTheLastLetsGo) {
   EXPECT_TRUE(books.plans.Ask(first, GroupIndex(0)));
   EXPECT_FALSE(books.plans.Ask(first, GroupIndex(0)));
   EXPECT_TRUE(books.plans.Ask(second, GroupIndex(0)));
-  EXPECT_EQ(books.plans.held_bytes(), kPage);
+  EXPECT_EQ(books.plans.on_host().size(), 1u);
   EXPECT_TRUE(books.quota.Uses(kAnn, OnHostRef(0)));
   EXPECT_TRUE(books.plans.Hold(first, GroupIndex(0)));
   books.Check();
   books.plans.Unask(second, GroupIndex(0));
   books.plans.Unask(second, GroupIndex(0));  // It was: nothing more.
   EXPECT_FALSE(books.quota.Uses(kBob, OnHostRef(0)));
-  EXPECT_EQ(books.plans.held_bytes(), kPage);
+  EXPECT_EQ(books.plans.on_host().size(), 1u);
   books.plans.Unhold(first, GroupIndex(0));
-  EXPECT_EQ(books.plans.held_bytes(), 0u);
+  EXPECT_TRUE(books.plans.on_host().empty());
   books.Check();
 }
 
@@ -216,10 +216,10 @@ TEST(PlanBook, AnEndedPlanHoldsNothingMore) {
   books.plans.Ask(id, GroupIndex(2));
   books.plans.End(id);
   EXPECT_FALSE(books.plans.Hold(id, GroupIndex(0)));
-  EXPECT_EQ(books.plans.held_bytes(), kPage);
+  EXPECT_EQ(books.plans.on_host().size(), 1u);
   books.Check();
   books.plans.Erase(id);  // With what it still asked for.
-  EXPECT_EQ(books.plans.held_bytes(), 0u);
+  EXPECT_TRUE(books.plans.on_host().empty());
   books.Check();
 }
 

@@ -76,8 +76,7 @@ TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent) {
     ends_.emplace_back();
   }
   link_->Copy({.id = id,
-               .from = std::span(host_).subspan(offset, bytes),
-               .to_offset = offset,
+               .runs = {{offset, std::span(host_).subspan(offset, bytes)}},
                .urgent = urgent,
                .done = [this, id](absl::Status status) {
                  const absl::MutexLock lock(&mu_);

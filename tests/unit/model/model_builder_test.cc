@@ -52,7 +52,7 @@ BuildModelArgs TwoShards() {
   return args;
 }
 
-// Copies what `runs` say from the files, as the mover does, and compares every
+// Makes the image of what `runs` say of the files' sheets and compares every
 // tensor of the group with what was written.
 void ExpectRunsGiveTheTensors(const Group& group, const ModelSpec& model,
                               const std::vector<std::string>& contents) {
@@ -64,9 +64,12 @@ void ExpectRunsGiveTheTensors(const Group& group, const ModelSpec& model,
     end = run.image_offset + run.bytes;
     ASSERT_LE(end, group.image_bytes);
     const std::string& file = contents.at(run.file);
-    ASSERT_LE(run.file_offset + run.bytes, file.size());
-    image.replace(run.image_offset, run.bytes, file, run.file_offset,
-                  run.bytes);
+    for (const Sheet::Run& part :
+         RunsOf(*model.sheets.at(run.file), run.sheet_offset, run.bytes)) {
+      ASSERT_LE(part.file_offset + part.bytes, file.size());
+      image.replace(run.image_offset + (part.offset - run.sheet_offset),
+                    part.bytes, file, part.file_offset, part.bytes);
+    }
   }
   for (const Tensor& tensor : group.tensors) {
     EXPECT_EQ(image.substr(tensor.offset, tensor.bytes),

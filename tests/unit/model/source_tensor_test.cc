@@ -13,7 +13,7 @@
 namespace hoistd {
 
 bool operator==(const SourceRun& a, const SourceRun& b) {
-  return a.file == b.file && a.file_offset == b.file_offset &&
+  return a.file == b.file && a.sheet_offset == b.sheet_offset &&
          a.image_offset == b.image_offset && a.bytes == b.bytes;
 }
 
@@ -26,10 +26,10 @@ using ::testing::HasSubstr;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kBF16 = hoist::DType::kBF16;
 
-SourceTensor InFile(const std::string& name, uint64_t file_offset,
+SourceTensor InFile(const std::string& name, uint64_t sheet_offset,
                     uint64_t bytes, uint32_t file = 0) {
   SourceTensor tensor = {name, kBF16, {static_cast<int64_t>(bytes / 2)}, bytes};
-  AppendRun({file, file_offset, 0, bytes}, tensor.runs);
+  AppendRun({file, sheet_offset, 0, bytes}, tensor.runs);
   return tensor;
 }
 
@@ -129,7 +129,7 @@ TEST(JoinTensors, BytesAreThePartsBytesEndToEnd) {
       const uint64_t bytes = 2 + 2 * (random() % ((from.bytes - offset) / 2));
       joined.parts.push_back({from.name, offset, bytes});
       for (uint64_t b = 0; b < bytes; ++b) {
-        want.push_back(from.runs[0].file_offset + offset + b);
+        want.push_back(from.runs[0].sheet_offset + offset + b);
       }
     }
     if (joined.parts.empty()) continue;
@@ -141,7 +141,7 @@ TEST(JoinTensors, BytesAreThePartsBytesEndToEnd) {
         if (tensor.name != "x") continue;
         ASSERT_EQ(run.image_offset, got.size());
         for (uint64_t b = 0; b < run.bytes; ++b) {
-          got.push_back(run.file_offset + b);
+          got.push_back(run.sheet_offset + b);
         }
       }
     }

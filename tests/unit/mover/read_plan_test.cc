@@ -19,51 +19,46 @@ std::vector<std::byte> Memory(uint64_t bytes, uint8_t value = 0xAA) {
   return std::vector<std::byte>(bytes, std::byte{value});
 }
 
-Group GroupOf(uint64_t bytes, std::vector<SourceRun> runs) {
-  Group group;
-  group.image_bytes = bytes;
-  group.runs = std::move(runs);
-  return group;
-}
-
 TEST(PlanReads, NeighboursAreOneRead) {
-  std::vector<std::byte> image = Memory(4096);
+  std::vector<std::byte> memory = Memory(4096);
+  const std::span<std::byte> all(memory);
   const auto reads =
-      PlanReads(GroupOf(4096, {{0, 100, 0, 50}, {0, 150, 256, 50}}), image);
+      PlanReads({{0, 100, all.subspan(0, 50)}, {0, 150, all.subspan(256, 50)}});
   ASSERT_THAT(reads, SizeIs(1));
   EXPECT_EQ(reads[0].offset, 100u);
   ASSERT_THAT(reads[0].into, SizeIs(2));
-  EXPECT_EQ(reads[0].into[0].to, image.data());
-  EXPECT_EQ(reads[0].into[1].to, image.data() + 256);
+  EXPECT_EQ(reads[0].into[0].to, memory.data());
+  EXPECT_EQ(reads[0].into[1].to, memory.data() + 256);
 }
 
 TEST(PlanReads, SmallGapsAreReadOverAndLargeOnesAreNot) {
-  std::vector<std::byte> image = Memory(4096);
+  std::vector<std::byte> memory = Memory(4096);
+  const std::span<std::byte> all(memory);
   const uint64_t gap = 64 * 1024;
-  auto reads =
-      PlanReads(GroupOf(4096, {{0, 0, 0, 10}, {0, 10 + gap, 256, 10}}), image);
+  auto reads = PlanReads(
+      {{0, 0, all.subspan(0, 10)}, {0, 10 + gap, all.subspan(256, 10)}});
   ASSERT_THAT(reads, SizeIs(1));
   ASSERT_THAT(reads[0].into, SizeIs(3));
   EXPECT_EQ(reads[0].into[1].to, nullptr);
   EXPECT_EQ(reads[0].into[1].bytes, gap);
-  reads =
-      PlanReads(GroupOf(4096, {{0, 0, 0, 10}, {0, 11 + gap, 256, 10}}), image);
+  reads = PlanReads(
+      {{0, 0, all.subspan(0, 10)}, {0, 11 + gap, all.subspan(256, 10)}});
   EXPECT_THAT(reads, SizeIs(2));
 }
 
 TEST(PlanReads, FilesAreNeverJoined) {
-  std::vector<std::byte> image = Memory(4096);
+  std::vector<std::byte> memory = Memory(4096);
+  const std::span<std::byte> all(memory);
   const auto reads =
-      PlanReads(GroupOf(4096, {{1, 10, 0, 10}, {0, 0, 256, 10}}), image);
+      PlanReads({{1, 10, all.subspan(0, 10)}, {0, 0, all.subspan(256, 10)}});
   ASSERT_THAT(reads, SizeIs(2));
   EXPECT_EQ(reads[0].file, 0u);
   EXPECT_EQ(reads[1].file, 1u);
 }
 
 TEST(PlanReads, NothingIsReadForNothing) {
-  std::vector<std::byte> image = Memory(4096);
-  EXPECT_THAT(PlanReads(GroupOf(0, {}), {}), IsEmpty());
-  EXPECT_THAT(PlanReads(GroupOf(4096, {{0, 5, 0, 0}}), image), IsEmpty());
+  EXPECT_THAT(PlanReads({}), IsEmpty());
+  EXPECT_THAT(PlanReads({{0, 5, {}}}), IsEmpty());
 }
 
 // Every byte of every run is read once, to its place, in file order.
@@ -71,34 +66,32 @@ TEST(PlanReads, EveryByteOfEveryRunComesOnce) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    std::vector<SourceRun> runs;
-    uint64_t image_bytes = 0;
+    std::vector<std::byte> memory = Memory(12 * 600);
+    std::vector<FileRun> runs;
+    uint64_t place = 0;
     std::vector<uint64_t> ends(3, 0);
     for (uint32_t i = 0; i < 1 + random() % 12; ++i) {
-      SourceRun run;
+      FileRun run;
       run.file = random() % 3;
       const uint64_t gaps[] = {0, 0, random() % 100, 60'000, 70'000};
-      run.file_offset = ends[run.file] + gaps[random() % 5];
-      run.bytes = random() % 300;
-      ends[run.file] = run.file_offset + run.bytes;
-      run.image_offset = image_bytes + random() % 256;
-      image_bytes = run.image_offset + run.bytes;
+      run.offset = ends[run.file] + gaps[random() % 5];
+      const uint64_t bytes = random() % 300;
+      ends[run.file] = run.offset + bytes;
+      place += random() % 256;
+      run.to = std::span(memory).subspan(place, bytes);
+      place += bytes;
       runs.push_back(run);
     }
-    image_bytes = (image_bytes + 4095) / 4096 * 4096;
     std::shuffle(runs.begin(), runs.end(), random);
-    std::vector<std::byte> image = Memory(image_bytes);
-    // Which file byte each image byte is to have.
+    // Which file byte each byte of memory is to have.
     std::map<const std::byte*, std::pair<uint32_t, uint64_t>> want;
-    for (const SourceRun& run : runs) {
-      for (uint64_t i = 0; i < run.bytes; ++i) {
-        want[image.data() + run.image_offset + i] = {run.file,
-                                                     run.file_offset + i};
+    for (const FileRun& run : runs) {
+      for (uint64_t i = 0; i < run.to.size(); ++i) {
+        want[run.to.data() + i] = {run.file, run.offset + i};
       }
     }
     std::pair<uint32_t, uint64_t> end = {0, 0};
-    for (const PlannedRead& read :
-         PlanReads(GroupOf(image_bytes, runs), image)) {
+    for (const PlannedRead& read : PlanReads(runs)) {
       const std::pair<uint32_t, uint64_t> begin = {read.file, read.offset};
       EXPECT_GE(begin, end);
       uint64_t at = read.offset;
@@ -118,27 +111,45 @@ TEST(PlanReads, EveryByteOfEveryRunComesOnce) {
   }
 }
 
-TEST(ZeroPadding, ZeroesWhatNoRunFillsAndNothingElse) {
-  std::vector<std::byte> image = Memory(4096);
-  ZeroPadding(GroupOf(4096, {{0, 0, 16, 100}, {0, 900, 256, 44}}), image);
-  for (size_t i = 0; i < image.size(); ++i) {
-    const bool filled = (i >= 16 && i < 116) || (i >= 256 && i < 300);
-    EXPECT_EQ(image[i], filled ? std::byte{0xAA} : std::byte{0}) << i;
-  }
+Sheets OneSheet(std::vector<Sheet::Run> runs, uint64_t bytes) {
+  Sheet sheet;
+  sheet.runs = std::move(runs);
+  sheet.bytes = bytes;
+  return {std::make_shared<const Sheet>(std::move(sheet))};
 }
 
-TEST(ZeroPadding, AnImageWithoutRunsIsAllPadding) {
-  std::vector<std::byte> image = Memory(64);
-  ZeroPadding(GroupOf(64, {}), image);
-  EXPECT_EQ(image, Memory(64, 0));
+TEST(FillPadding, ZeroesWhatNoRunFillsAndNothingElse) {
+  std::vector<std::byte> host = Memory(4096);
+  const auto runs = FillPadding(
+      OneSheet({{0, 1000, 100}, {256, 1100, 44}, {512, 1144, 512}}, 4096),
+      {{0, 0, 768, 1024}}, host);
+  for (size_t i = 0; i < host.size(); ++i) {
+    const uint64_t at = i - 1024;
+    const bool padding =
+        i >= 1024 && ((at >= 100 && at < 256) || (at >= 300 && at < 512));
+    EXPECT_EQ(host[i], padding ? std::byte{0} : std::byte{0xAA}) << i;
+  }
+  ASSERT_THAT(runs, SizeIs(3));
+  EXPECT_EQ(runs[1].offset, 1100u);
+  EXPECT_EQ(runs[1].to.data(), host.data() + 1024 + 256);
+  EXPECT_EQ(runs[2].to.size(), 256u) << "of the part, not of the run";
 }
 
-TEST(ZeroPadding, RunsThatOverlapKeepAllTheirBytes) {
-  std::vector<std::byte> image = Memory(300);
-  ZeroPadding(GroupOf(300, {{0, 0, 0, 200}, {0, 50, 50, 10}}), image);
-  for (size_t i = 0; i < 300; ++i) {
-    EXPECT_EQ(image[i], i < 200 ? std::byte{0xAA} : std::byte{0}) << i;
-  }
+// A part may begin and end in the middle of a run, and behind the last.
+TEST(FillPadding, PartsCutRunsWhereTheyBeginAndEnd) {
+  std::vector<std::byte> host = Memory(4096);
+  const Sheets sheets = OneSheet({{0, 8, 600}, {768, 608, 100}}, 4096);
+  const auto runs =
+      FillPadding(sheets, {{0, 256, 256, 0}, {0, 768, 512, 512}}, host);
+  ASSERT_THAT(runs, SizeIs(2));
+  EXPECT_EQ(runs[0].offset, 8u + 256);
+  EXPECT_EQ(runs[0].to.size(), 256u);
+  EXPECT_EQ(runs[1].offset, 608u);
+  EXPECT_EQ(runs[1].to.size(), 100u);
+  EXPECT_EQ(host[512 + 99], std::byte{0xAA});
+  EXPECT_EQ(host[512 + 100], std::byte{0});
+  EXPECT_EQ(host[1023], std::byte{0});
+  EXPECT_EQ(host[1024], std::byte{0xAA});
 }
 
 }  // namespace

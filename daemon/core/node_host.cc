@@ -1,0 +1,172 @@
+// The host tier: how a copy there gets its space and its bytes.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+
+// Whether the group's host copy is made of parts of sheets. Otherwise it is an
+// image: published, or of no bytes.
+bool Node::InParts(GroupKey key) const {
+  const GroupEntry& group = *copies_.FindGroup(key);
+  return group.in_files && !group.group->runs.empty();
+}
+
+std::vector<SheetKey> Node::SheetsOf(ModelId id) const {
+  const Model& model = *copies_.FindModel(id)->model;
+  std::vector<SheetKey> sheets;
+  for (const FileIdentity& file : model.spec->identities) {
+    sheets.push_back({file, models_.ReadersOf(model)});
+  }
+  return sheets;
+}
+
+// Gives the absent copy space and has it filled; false: there is none now,
+// need.blocked says why. It may be there at once, of what others brought.
+bool Node::BringToHost(const CopyRef& ref, Copy& copy, Need& need,
+                       absl::Time now, Effects& effects) {
+  if (InParts(ref.key)) return BringParts(ref, copy, need, now, effects);
+  if (!Reserve(ref, copy, need, now, effects)) return false;
+  StartHostFill(ref, copy, need.urgent, effects);
+  return true;
+}
+
+bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
+                      absl::Time now, Effects& effects) {
+  if (need.tried_at == space_epoch_) return false;  // Nothing has changed.
+  const uint64_t epoch = space_epoch_;
+  const GroupEntry& group = *copies_.FindGroup(ref.key);
+  const std::vector<SheetKey> sheets = SheetsOf(ref.key.model);
+  // What is there stays from now on: eviction spares what an absent copy uses.
+  const std::vector<SheetSpan> missing =
+      parts_.Join(ref.key, *group.group, sheets);
+  std::vector<std::pair<uint64_t, OwnerId>> spaces;
+  for (const SheetSpan& span : missing) {
+    const OwnerId owner = copies_.NewOwner();
+    const absl::StatusOr<uint64_t> offset =
+        AllocatePart(sheets[span.file], span, owner, need, now, effects);
+    if (offset.ok()) {
+      spaces.emplace_back(*offset, owner);
+      continue;
+    }
+    for (const auto& [taken, taker] : spaces) host_.Free(taken);
+    LeaveParts(ref.key);
+    need.blocked = {offset.status(), OnHost(), BytesOf(missing)};
+    need.tried_at = epoch;
+    return false;
+  }
+  copies_.Apply(copy, ResidencyEvent::kReserve);
+  copy.last_use = now;
+  copy.leaving = false;
+  if (!missing.empty()) {
+    Transfer& transfer =
+        NewTransfer(TransferKind::kReadFile, ref, need.urgent, effects);
+    for (size_t i = 0; i < missing.size(); ++i) {
+      const SheetSpan& span = missing[i];
+      const auto& [offset, owner] = spaces[i];
+      parts_.Add(ref.key, span, offset, owner, transfer.id);
+      transfer.reads.push_back({span.file, span.from, span.bytes(), offset});
+    }
+    transfers_[transfer.id] = transfer;
+  }
+  PartsMayBeThere(ref, copy, now, effects);
+  if (!need.urgent) return true;
+  // What others only prefetch holds somebody up now.
+  for (const TransferId filler : parts_.FillersOf(ref.key)) {
+    if (!transfers_.at(filler).urgent) effects.urgent.push_back(filler);
+  }
+  return true;
+}
+
+// Beside what lies before it in the sheet if it can be, so that both are copied
+// as one.
+absl::StatusOr<uint64_t> Node::AllocatePart(const SheetKey& sheet,
+                                            const SheetSpan& span,
+                                            OwnerId owner, const Need& need,
+                                            absl::Time now, Effects& effects) {
+  const std::optional<uint64_t> beside = parts_.EndBefore(sheet, span.from);
+  if (beside.has_value() && host_.IsFree(*beside, span.bytes())) {
+    host_.AllocateAt(*beside, span.bytes(), owner);
+    return *beside;
+  }
+  return AllocateHost(owner, span.bytes(), need, now, effects);
+}
+
+uint64_t Node::BytesOf(const std::vector<SheetSpan>& spans) {
+  uint64_t bytes = 0;
+  for (const SheetSpan& span : spans) bytes += span.bytes();
+  return bytes;
+}
+
+// The filling copy is complete if nothing fills any of its parts any more.
+void Node::PartsMayBeThere(const CopyRef& ref, Copy& copy, absl::Time now,
+                           Effects& effects) {
+  const std::vector<TransferId> fillers = parts_.FillersOf(ref.key);
+  if (!fillers.empty()) {
+    copy.filling = fillers.front();
+    return;
+  }
+  copy.filling.reset();
+  HostPresent(ref, copy, now, effects);
+}
+
+void Node::HostPresent(const CopyRef& ref, Copy& copy, absl::Time now,
+                       Effects& effects) {
+  copies_.Apply(copy, ResidencyEvent::kFillDone);
+  copy.last_use = now;
+  ++space_epoch_;  // It can be evicted now.
+  needs_.Wake(ref.key);
+  Note(effects, "copy-present", ref);
+}
+
+void Node::HostAbsent(const CopyRef& ref, Copy& copy,
+                      const absl::Status& status, Effects& effects) {
+  FreeSpace(ref, copy);
+  copies_.Apply(copy, ResidencyEvent::kFillFailed);
+  Note(effects, "copy-failed", ref, std::string(status.message()));
+}
+
+// The end of a read. Its parts may be of use to several copies, and to none of
+// the group that asked for them.
+void Node::PartsFilled(const Transfer& transfer, const absl::Status& status,
+                       absl::Time now, Effects& effects) {
+  std::vector<FreedExtent> freed;
+  const std::vector<GroupKey> users = status.ok()
+                                          ? parts_.Filled(transfer.id, freed)
+                                          : parts_.Failed(transfer.id, freed);
+  FreeExtents(freed);
+  for (const GroupKey key : users) {
+    const CopyRef ref = {key, kHost};
+    Copy& copy = copies_.At(ref);
+    if (status.ok()) {
+      PartsMayBeThere(ref, copy, now, effects);
+    } else {
+      HostAbsent(ref, copy, status, effects);
+      FailNeeds(key, status, effects);
+    }
+  }
+}
+
+void Node::LeaveParts(GroupKey key) {
+  std::vector<FreedExtent> freed;
+  parts_.Leave(key, freed);
+  FreeExtents(freed);
+}
+
+void Node::FreeExtents(const std::vector<FreedExtent>& freed) {
+  for (const FreedExtent& extent : freed) host_.Free(extent.offset);
+  if (!freed.empty()) ++space_epoch_;
+}
+
+// Where on the host the bytes of a usable copy lie.
+ImageRanges Node::RangesOf(const CopyRef& ref, const Copy& copy) const {
+  const Group& group = *copies_.FindGroup(ref.key)->group;
+  if (parts_.Has(ref.key)) return parts_.RangesOf(ref.key, group);
+  if (group.image_bytes == 0) return {};
+  return {{copy.offset, 0, group.image_bytes}};
+}
+
+}  // namespace hoistd

@@ -1,0 +1,281 @@
+#include "daemon/core/part_book.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include "daemon/base/check.h"
+
+namespace hoistd {
+
+std::vector<SheetSpan> PartBook::SpansOf(const Group& group) {
+  std::vector<SheetSpan> spans;
+  spans.reserve(group.runs.size());
+  for (const SourceRun& run : group.runs) {
+    spans.push_back(
+        {run.file, run.sheet_offset / kGranule * kGranule,
+         (run.sheet_offset + run.bytes + kGranule - 1) / kGranule * kGranule});
+  }
+  std::sort(spans.begin(), spans.end());
+  std::vector<SheetSpan> joined;
+  for (const SheetSpan& span : spans) {
+    if (!joined.empty() && joined.back().file == span.file &&
+        joined.back().to >= span.from) {
+      joined.back().to = std::max(joined.back().to, span.to);
+    } else {
+      joined.push_back(span);
+    }
+  }
+  return joined;
+}
+
+void PartBook::Take(GroupKey copy, User& user, const SheetSpan& span,
+                    OwnerId owner) {
+  const auto at = std::ranges::upper_bound(user.taken, span, {}, &Taken::span);
+  user.taken.insert(at, {span, owner});
+  std::vector<GroupKey>& users = At(owner).users;
+  // Of its own parts it was added last.
+  if (!users.empty() && users.back() == copy) return;
+  users.push_back(copy);
+  user.parts.push_back(owner);
+}
+
+std::vector<SheetSpan> PartBook::TakeFrom(const SheetKey& key, GroupKey copy,
+                                          User& user,
+                                          const std::vector<SheetSpan>& spans) {
+  const auto found = sheets_.find(key);
+  if (found == sheets_.end()) return spans;
+  const Sheet& sheet = found->second;
+  std::vector<SheetSpan> rest;
+  for (const SheetSpan& span : spans) {
+    if (user.sheets[span.file].file != key.file) {
+      rest.push_back(span);
+      continue;
+    }
+    uint64_t at = span.from;
+    auto part = sheet.upper_bound(at);
+    if (part != sheet.begin() && At(std::prev(part)->second).end() > at) --part;
+    for (; part != sheet.end() && part->first < span.to; ++part) {
+      if (part->first > at) rest.push_back({span.file, at, part->first});
+      at = std::max(at, part->first);
+      const uint64_t end = std::min(span.to, At(part->second).end());
+      Take(copy, user, {span.file, at, end}, part->second);
+      at = end;
+    }
+    if (at < span.to) rest.push_back({span.file, at, span.to});
+  }
+  return rest;
+}
+
+std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,
+                                      std::vector<SheetKey> sheets) {
+  const auto [it, is_new] = users_.try_emplace(copy);
+  HOIST_CHECK(is_new);
+  User& user = it->second;
+  user.sheets = std::move(sheets);
+  std::vector<SheetSpan> missing = SpansOf(group);
+  std::set<SheetKey> tried;
+  for (const bool everyone : {true, false}) {
+    for (SheetKey key : user.sheets) {
+      if (everyone) key.readers = Zone::kEveryone;
+      if (tried.insert(key).second) {
+        missing = TakeFrom(key, copy, user, missing);
+      }
+    }
+  }
+  return missing;
+}
+
+void PartBook::Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
+                   OwnerId owner, TransferId by) {
+  User& user = users_.at(copy);
+  Part part;
+  part.sheet = user.sheets[span.file];
+  part.from = span.from;
+  part.bytes = span.bytes();
+  part.host_offset = host_offset;
+  part.filling = by;
+  HOIST_CHECK(sheets_[part.sheet].emplace(span.from, owner).second);
+  HOIST_CHECK(parts_.emplace(owner, std::move(part)).second);
+  filling_[by].push_back(owner);
+  Take(copy, user, span, owner);
+}
+
+std::vector<GroupKey> PartBook::Filled(TransferId by,
+                                       std::vector<FreedExtent>& freed) {
+  return End(by, /*failed=*/false, freed);
+}
+
+std::vector<GroupKey> PartBook::Failed(TransferId by,
+                                       std::vector<FreedExtent>& freed) {
+  return End(by, /*failed=*/true, freed);
+}
+
+std::vector<GroupKey> PartBook::End(TransferId by, bool failed,
+                                    std::vector<FreedExtent>& freed) {
+  std::vector<GroupKey> users;
+  const auto found = filling_.find(by);
+  if (found == filling_.end()) return users;
+  const std::vector<OwnerId> owners = std::move(found->second);
+  filling_.erase(found);
+  for (const OwnerId owner : owners) {
+    Part& part = At(owner);
+    part.filling.reset();
+    users.insert(users.end(), part.users.begin(), part.users.end());
+    if (failed) {
+      TakeOut(part);
+      part.failed = true;
+    }
+    FreeIfUnused(owner, freed);
+  }
+  std::sort(users.begin(), users.end());
+  users.erase(std::unique(users.begin(), users.end()), users.end());
+  return users;
+}
+
+void PartBook::Leave(GroupKey copy, std::vector<FreedExtent>& freed) {
+  const auto found = users_.find(copy);
+  HOIST_CHECK(found != users_.end());
+  const std::vector<OwnerId> owners = std::move(found->second.parts);
+  users_.erase(found);
+  for (const OwnerId owner : owners) {
+    HOIST_CHECK(std::erase(At(owner).users, copy) == 1);
+    FreeIfUnused(owner, freed);
+  }
+}
+
+void PartBook::TakeOut(const Part& part) {
+  const auto sheet = sheets_.find(part.sheet);
+  sheet->second.erase(part.from);
+  if (sheet->second.empty()) sheets_.erase(sheet);
+}
+
+void PartBook::FreeIfUnused(OwnerId owner, std::vector<FreedExtent>& freed) {
+  const Part& part = At(owner);
+  if (!part.users.empty() || part.filling.has_value()) return;
+  if (!part.failed) TakeOut(part);
+  freed.push_back({part.host_offset, owner});
+  parts_.erase(owner);
+}
+
+std::vector<TransferId> PartBook::FillersOf(GroupKey copy) const {
+  std::vector<TransferId> fillers;
+  for (const OwnerId owner : users_.at(copy).parts) {
+    if (At(owner).filling.has_value()) fillers.push_back(*At(owner).filling);
+  }
+  std::sort(fillers.begin(), fillers.end());
+  fillers.erase(std::unique(fillers.begin(), fillers.end()), fillers.end());
+  return fillers;
+}
+
+ImageRanges PartBook::RangesOf(GroupKey copy, const Group& group) const {
+  const User& user = users_.at(copy);
+  ImageRanges ranges;
+  for (const SourceRun& run : group.runs) {
+    const SheetSpan first = {run.file, run.sheet_offset, UINT64_MAX};
+    auto taken = std::ranges::upper_bound(user.taken, first, {}, &Taken::span);
+    HOIST_CHECK(taken != user.taken.begin());
+    --taken;
+    for (uint64_t at = 0; at < run.bytes; ++taken) {
+      const uint64_t offset = run.sheet_offset + at;
+      HOIST_CHECK(taken != user.taken.end() && taken->span.file == run.file &&
+                  taken->span.from <= offset && offset < taken->span.to);
+      const Part& part = At(taken->part);
+      HOIST_CHECK(!part.filling.has_value());
+      ImageRange range;
+      range.host_offset = part.host_offset + (offset - part.from);
+      range.image_offset = run.image_offset + at;
+      range.bytes = std::min(run.bytes - at, taken->span.to - offset);
+      at += range.bytes;
+      if (!ranges.empty()) {
+        ImageRange& last = ranges.back();
+        if (last.host_offset + last.bytes == range.host_offset &&
+            last.image_offset + last.bytes == range.image_offset) {
+          last.bytes += range.bytes;
+          continue;
+        }
+      }
+      ranges.push_back(range);
+    }
+  }
+  return ranges;
+}
+
+std::optional<std::vector<GroupKey>> PartBook::UsersOf(OwnerId owner) const {
+  const auto found = parts_.find(owner);
+  if (found == parts_.end()) return std::nullopt;
+  return found->second.users;
+}
+
+uint64_t PartBook::OwnBytes(GroupKey copy) const {
+  uint64_t bytes = 0;
+  for (const OwnerId owner : users_.at(copy).parts) {
+    const Part& part = At(owner);
+    if (part.users.front() == copy) bytes += part.bytes;
+  }
+  return bytes;
+}
+
+uint64_t PartBook::UnusedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [owner, part] : parts_) {
+    if (part.users.empty()) bytes += part.bytes;
+  }
+  return bytes;
+}
+
+std::optional<uint64_t> PartBook::EndBefore(const SheetKey& key,
+                                            uint64_t from) const {
+  const auto sheet = sheets_.find(key);
+  if (sheet == sheets_.end()) return std::nullopt;
+  const auto next = sheet->second.lower_bound(from);
+  if (next == sheet->second.begin()) return std::nullopt;
+  const Part& before = At(std::prev(next)->second);
+  if (before.end() != from) return std::nullopt;
+  return before.host_offset + before.bytes;
+}
+
+uint64_t PartBook::BytesOf(OwnerId owner) const { return At(owner).bytes; }
+
+void PartBook::Check() const {
+  size_t in_sheets = 0;
+  for (const auto& [key, sheet] : sheets_) {
+    uint64_t end = 0;
+    for (const auto& [from, owner] : sheet) {
+      const Part& part = At(owner);
+      HOIST_CHECK(part.from == from && part.sheet == key && from >= end);
+      HOIST_CHECK(part.bytes > 0 && !part.failed);
+      HOIST_CHECK(!part.users.empty() || part.filling.has_value());
+      end = part.end();
+      ++in_sheets;
+    }
+  }
+  HOIST_CHECK(in_sheets == parts_.size());
+  for (const auto& [owner, part] : parts_) {
+    for (const GroupKey user : part.users) {
+      const std::vector<OwnerId>& uses = users_.at(user).parts;
+      HOIST_CHECK(std::ranges::count(uses, owner) == 1);
+    }
+    if (!part.filling.has_value()) continue;
+    const std::vector<OwnerId>& fills = filling_.at(*part.filling);
+    HOIST_CHECK(std::ranges::count(fills, owner) == 1);
+  }
+  for (const auto& [copy, user] : users_) {
+    for (const OwnerId owner : user.parts) {
+      HOIST_CHECK(std::ranges::count(At(owner).users, copy) == 1);
+    }
+    SheetSpan last;
+    for (const Taken& taken : user.taken) {
+      const Part& part = At(taken.part);
+      const SheetSpan& span = taken.span;
+      HOIST_CHECK(std::ranges::count(user.parts, taken.part) == 1);
+      HOIST_CHECK(part.sheet.file == user.sheets[span.file].file);
+      HOIST_CHECK(span.from < span.to && part.from <= span.from &&
+                  span.to <= part.end());
+      HOIST_CHECK(span.file > last.file || span.from >= last.to);
+      last = span;
+    }
+  }
+}
+
+}  // namespace hoistd
