@@ -152,8 +152,9 @@ std::vector<CopyRef> Node::CopiesOf(const std::vector<OwnerId>& owners) const {
   std::set<GroupKey> users;
   for (const OwnerId owner : owners) {
     if (const CopyRef* ref = copies_.RefOf(owner)) copies.push_back(*ref);
-    const auto of_part = parts_.UsersOf(owner);
-    if (of_part.has_value()) users.insert(of_part->begin(), of_part->end());
+    if (const auto* of_part = parts_.UsersOf(owner)) {
+      users.insert(of_part->begin(), of_part->end());
+    }
   }
   for (const GroupKey key : users) copies.push_back({key, kHost});
   return copies;
@@ -249,9 +250,9 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
     return ValueOf(*ref, SpaceOf(*copies_.FindGroup(ref->key)->group), need,
                    now);
   }
-  const auto users = parts_.UsersOf(owner);
+  const std::vector<GroupKey>* users = parts_.UsersOf(owner);
   // An image being received, or what nobody waits for any more.
-  if (!users.has_value() || users->empty()) return std::nullopt;
+  if (users == nullptr || users->empty()) return std::nullopt;
   // As much as to the one who would miss it most.
   double most = 0;
   for (const GroupKey user : *users) {

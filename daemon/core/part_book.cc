@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 
 #include "daemon/base/check.h"
 
@@ -40,31 +39,25 @@ void PartBook::Take(GroupKey copy, User& user, const SheetSpan& span,
   user.parts.push_back(owner);
 }
 
-std::vector<SheetSpan> PartBook::TakeFrom(const SheetKey& key, GroupKey copy,
-                                          User& user,
-                                          const std::vector<SheetSpan>& spans) {
+void PartBook::TakeFrom(const SheetKey& key, GroupKey copy, User& user,
+                        const SheetSpan& span, std::vector<SheetSpan>& rest) {
   const auto found = sheets_.find(key);
-  if (found == sheets_.end()) return spans;
-  const Sheet& sheet = found->second;
-  std::vector<SheetSpan> rest;
-  for (const SheetSpan& span : spans) {
-    if (user.sheets[span.file].file != key.file) {
-      rest.push_back(span);
-      continue;
-    }
-    uint64_t at = span.from;
-    auto part = sheet.upper_bound(at);
-    if (part != sheet.begin() && At(std::prev(part)->second).end() > at) --part;
-    for (; part != sheet.end() && part->first < span.to; ++part) {
-      if (part->first > at) rest.push_back({span.file, at, part->first});
-      at = std::max(at, part->first);
-      const uint64_t end = std::min(span.to, At(part->second).end());
-      Take(copy, user, {span.file, at, end}, part->second);
-      at = end;
-    }
-    if (at < span.to) rest.push_back({span.file, at, span.to});
+  if (found == sheets_.end()) {
+    rest.push_back(span);
+    return;
   }
-  return rest;
+  const Sheet& sheet = found->second;
+  uint64_t at = span.from;
+  auto part = sheet.upper_bound(at);
+  if (part != sheet.begin() && At(std::prev(part)->second).end() > at) --part;
+  for (; part != sheet.end() && part->first < span.to; ++part) {
+    if (part->first > at) rest.push_back({span.file, at, part->first});
+    at = std::max(at, part->first);
+    const uint64_t end = std::min(span.to, At(part->second).end());
+    Take(copy, user, {span.file, at, end}, part->second);
+    at = end;
+  }
+  if (at < span.to) rest.push_back({span.file, at, span.to});
 }
 
 std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,
@@ -73,14 +66,19 @@ std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,
   HOIST_CHECK(is_new);
   User& user = it->second;
   user.sheets = std::move(sheets);
-  std::vector<SheetSpan> missing = SpansOf(group);
-  std::set<SheetKey> tried;
-  for (const bool everyone : {true, false}) {
-    for (SheetKey key : user.sheets) {
-      if (everyone) key.readers = Zone::kEveryone;
-      if (tried.insert(key).second) {
-        missing = TakeFrom(key, copy, user, missing);
-      }
+  std::vector<SheetSpan>
+      others;  // That not everyone may read, if they are there.
+  for (const SheetSpan& span : SpansOf(group)) {
+    const FileIdentity& file = user.sheets[span.file].file;
+    TakeFrom({file, Zone::kEveryone}, copy, user, span, others);
+  }
+  std::vector<SheetSpan> missing;
+  for (const SheetSpan& span : others) {
+    const SheetKey& own = user.sheets[span.file];
+    if (own.readers == Zone::kEveryone) {
+      missing.push_back(span);
+    } else {
+      TakeFrom(own, copy, user, span, missing);
     }
   }
   return missing;
@@ -201,27 +199,9 @@ ImageRanges PartBook::RangesOf(GroupKey copy, const Group& group) const {
   return ranges;
 }
 
-std::optional<std::vector<GroupKey>> PartBook::UsersOf(OwnerId owner) const {
+const std::vector<GroupKey>* PartBook::UsersOf(OwnerId owner) const {
   const auto found = parts_.find(owner);
-  if (found == parts_.end()) return std::nullopt;
-  return found->second.users;
-}
-
-uint64_t PartBook::OwnBytes(GroupKey copy) const {
-  uint64_t bytes = 0;
-  for (const OwnerId owner : users_.at(copy).parts) {
-    const Part& part = At(owner);
-    if (part.users.front() == copy) bytes += part.bytes;
-  }
-  return bytes;
-}
-
-uint64_t PartBook::UnusedBytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [owner, part] : parts_) {
-    if (part.users.empty()) bytes += part.bytes;
-  }
-  return bytes;
+  return found == parts_.end() ? nullptr : &found->second.users;
 }
 
 std::optional<uint64_t> PartBook::EndBefore(const SheetKey& key,

@@ -95,8 +95,9 @@ class PartBook {
   uint64_t OwnBytes(GroupKey copy) const;
   // Of parts that are being filled though nobody uses them any more.
   uint64_t UnusedBytes() const;
-  // nullopt: the owner's extent is no part's. Empty: nobody uses it yet.
-  std::optional<std::vector<GroupKey>> UsersOf(OwnerId owner) const;
+  // nullptr: the owner's extent is no part's. Empty: nobody uses it any more.
+  // Valid until the book changes.
+  const std::vector<GroupKey>* UsersOf(OwnerId owner) const;
   // Where the part that ends right before this span lies ends: what lies there
   // can be copied together with it. nullopt: there is no such part.
   std::optional<uint64_t> EndBefore(const SheetKey& sheet, uint64_t from) const;
@@ -133,10 +134,10 @@ class PartBook {
   Part& At(OwnerId owner) { return parts_.at(owner); }
   const Part& At(OwnerId owner) const { return parts_.at(owner); }
   void Take(GroupKey copy, User& user, const SheetSpan& span, OwnerId owner);
-  // Takes of the sheet what it has of these spans; the rest.
-  std::vector<SheetSpan> TakeFrom(const SheetKey& sheet, GroupKey copy,
-                                  User& user,
-                                  const std::vector<SheetSpan>& spans);
+  // Takes of the sheet what it has of the span, and adds what it lacks to
+  // `rest`.
+  void TakeFrom(const SheetKey& sheet, GroupKey copy, User& user,
+                const SheetSpan& span, std::vector<SheetSpan>& rest);
   std::vector<GroupKey> End(TransferId by, bool failed,
                             std::vector<FreedExtent>& freed);
   void TakeOut(const Part& part);
