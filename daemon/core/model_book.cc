@@ -21,6 +21,23 @@ absl::Status NoModel(absl::string_view name) {
 
 }  // namespace
 
+absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted) {
+  return absl::AlreadyExistsError(absl::StrCat(
+      "model ", has.name,
+      " is there with other weights or groups "
+      "(fingerprint ",
+      FingerprintHex(has.fingerprint), ", not ", FingerprintHex(wanted),
+      "); use another name, or forget it first (`hoistctl evict --forget`)"));
+}
+
+absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted) {
+  if (!wanted.has_value() || *wanted == has.readers) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("your model ", has.spec->name, " is there for ",
+                   has.readers == Readers::kEveryone ? "everyone" : "you alone",
+                   "; use another name, or forget it first"));
+}
+
 ModelBook::ModelBook(CopyTable& copies, QuotaBook& quota,
                      bool users_share_devices)
     : copies_(copies),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -18,6 +19,11 @@
 #include "daemon/terms/ids.h"
 
 namespace hoistd {
+
+// AlreadyExists, in words: what the name has is something else.
+absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted);
+// The same if it is there for others than those `wanted`, if any are.
+absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted);
 
 // A user has one model of a name. A model is found by its name and its content,
 // as they are now, has an entry for each group of its spec, and counts for its

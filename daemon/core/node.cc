@@ -15,6 +15,7 @@ Node::Node(const NodeOptions& options, std::vector<Device*> devices)
       quota_(options.quota),
       models_(copies_, quota_, options.users_share_devices),
       sessions_(quota_),
+      incoming_(quota_),
       plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -61,14 +62,9 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   for (const uint64_t age : deserted) {
     if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
-  std::erase_if(incoming_, [&](const auto& entry) {
-    // Bytes that are on their way are dropped when they have arrived.
-    if (entry.second.session != id || entry.second.transfer.has_value()) {
-      return false;
-    }
-    DropIncoming(entry.second);
-    return true;
-  });
+  for (const RequestId request : incoming_.WaitingOf(id)) {
+    DropIncoming(incoming_.Take(request));
+  }
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
   sessions_.Close(id);
@@ -104,21 +100,13 @@ void Node::Tick(absl::Time now, Effects& effects) {
   for (const uint64_t age : needs_.Due(now)) {
     if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
-  std::vector<uint64_t> late;
-  for (const auto& [request, incoming] : incoming_) {
-    if (!incoming.transfer.has_value() && incoming.deadline <= now) {
-      late.push_back(request);
-    }
-  }
-  for (const uint64_t request : late) {
-    const Incoming& incoming = incoming_.at(request);
+  for (const RequestId request : incoming_.Late(now)) {
+    const Incoming& incoming = incoming_.At(request);
     effects.answers.push_back(
-        {incoming.request,
-         absl::ResourceExhaustedError(absl::StrCat(
-             "no space to receive the group: ",
-             TextFor(PeerOf(incoming.session), incoming.blocked)))});
-    DropIncoming(incoming);
-    incoming_.erase(request);
+        {request, absl::ResourceExhaustedError(absl::StrCat(
+                      "no space to receive the group: ",
+                      TextFor(PeerOf(incoming.session), incoming.blocked)))});
+    DropIncoming(incoming_.Take(request));
   }
   ExpirePlans(now, effects);
   // Space that the expired had reserved may do for others.
@@ -126,13 +114,8 @@ void Node::Tick(absl::Time now, Effects& effects) {
 }
 
 absl::Time Node::NextDeadline() const {
-  absl::Time next = needs_.NextDeadline();
-  for (const auto& [request, incoming] : incoming_) {
-    if (!incoming.transfer.has_value()) {
-      next = std::min(next, incoming.deadline);
-    }
-  }
-  next = std::min(next, plans_.NextDeadline());
+  absl::Time next = std::min(
+      {needs_.NextDeadline(), incoming_.NextDeadline(), plans_.NextDeadline()});
   if (!needs_.empty() || !plans_.waiting().empty()) {
     next = std::min(next, slabs_.due());
   }

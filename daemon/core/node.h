@@ -5,6 +5,10 @@
 // start, answers to give. Given the same calls it does the same things, so it
 // can be tested, and simulated, without threads, clocks or I/O.
 //
+// Each book keeps one thing right by itself, and says which in its header
+// (README.md lists them). What is left to Node is what concerns several: in
+// which order an event changes them, who is tried again, and what is said.
+//
 // How a group comes up: a Need waits for its copy. First the copy gets space on
 // its tier (evicting what is worth least), then, on a device, the host copy is
 // brought up the same way, then a transfer fills it. Space on the device comes
@@ -29,7 +33,9 @@
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_space.h"
+#include "daemon/core/effects.h"
 #include "daemon/core/extent_map.h"
+#include "daemon/core/incoming_book.h"
 #include "daemon/core/keep_value.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
@@ -47,42 +53,6 @@
 #include "daemon/terms/ids.h"
 
 namespace hoistd {
-
-// One answer. Exactly one comes for each request that says so.
-struct Answer {
-  RequestId request;
-  absl::Status status;
-  std::optional<LeaseGrant> lease;  // Stage.
-  std::optional<PlanGrant> plan;    // SetPlan.
-  ModelPtr model;                   // Publish.
-};
-
-// A group that a plan asked to be held on the host, or why it cannot be.
-struct HeldGroup {
-  PlanId plan;
-  GroupIndex group;
-  absl::StatusOr<ImageRanges> host;
-};
-
-struct EndedPlan {
-  PlanId plan;
-  DeviceIndex device;
-};
-
-// What is to be done about an event, in order.
-struct Effects {
-  std::vector<SlabAsk> asks;  // To be sent before what `answers` brings.
-  std::vector<Answer> answers;
-  std::vector<Transfer> transfers;
-  std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
-  std::vector<SpillId> unspill;    // Spilled images to remove.
-  std::vector<ModelId> forgotten;  // Their files can be closed.
-  std::vector<NodeEvent> events;
-  std::vector<HeldGroup> held;
-  // Plans that are over: when nothing copies into their rings any more,
-  // FreePlan gives these back.
-  std::vector<EndedPlan> ended;
-};
 
 struct NodeOptions {
   uint64_t host_capacity_bytes = 0;  // When the pool is whole.
@@ -275,22 +245,6 @@ class Node {
     uint64_t unsaved = 0;  // Published and nowhere else.
     uint64_t others = 0;   // By users whom the asker may not know.
   };
-  // A published group whose bytes are being received.
-  struct Incoming {
-    RequestId request;
-    SessionId session;
-    std::string model;
-    User owner;
-    Readers readers = Readers::kOwner;
-    std::shared_ptr<const Group> group;
-    std::shared_ptr<hoist::UniqueFd> memfd;
-    absl::Time deadline;
-    OwnerId owner_id;
-    std::optional<uint64_t> offset;  // Of its space on the host.
-    std::optional<TransferId> transfer;
-    uint64_t tried_at = 0;
-    Blocked blocked;
-  };
 
   // node_plans.cc
   absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
@@ -352,20 +306,22 @@ class Node {
   uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
                      std::optional<ModelId> but) const;
   uint64_t HostRoom(User uid) const;
-  absl::Status MakeRoomToPublish(Incoming& incoming, absl::Time now,
-                                 Effects& effects);
 
   // node_models.cc
+  // It is not in use.
+  void RemoveModel(ModelId model, const std::string& why, absl::Time now,
+                   Effects& effects);
+
+  // node_publish.cc
+  absl::Status MakeRoomToPublish(const Incoming& incoming, absl::Time now,
+                                 Effects& effects);
+  void AdvanceIncoming(RequestId request, absl::Time now, Effects& effects);
   void ReceiveDone(Incoming incoming, const absl::Status& status,
                    const Content& content, absl::Time now, Effects& effects);
   absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,
                                  const Content& content, absl::Time now,
                                  Effects& effects);
-  void AdvanceIncoming(Incoming& incoming, absl::Time now, Effects& effects);
   void DropIncoming(const Incoming& incoming);
-  // It is not in use.
-  void RemoveModel(ModelId model, const std::string& why, absl::Time now,
-                   Effects& effects);
 
   // node_stage.cc
   absl::Status CheckBring(const BringArgs& args);
@@ -503,9 +459,9 @@ class Node {
   ModelBook models_;
   SessionBook sessions_;
   SlabBook slabs_;
+  IncomingBook incoming_;
   PlanBook plans_;
   NeedBook needs_;
-  std::map<uint64_t, Incoming> incoming_;                // By request.
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
 
   Counters counters_;

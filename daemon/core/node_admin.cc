@@ -150,7 +150,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
         {absl::StrCat("ring of plan ", id.number()), plan.grant.ring_bytes});
   }
   if (at.tier == Tier::kHost) {
-    for (const auto& [request, incoming] : incoming_) {
+    for (const auto& [request, incoming] : incoming_.all()) {
       if (!incoming.offset.has_value()) continue;
       tier.holders.push_back({absl::StrCat("receiving ", incoming.model, "/",
                                            incoming.group->name),

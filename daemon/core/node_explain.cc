@@ -62,7 +62,7 @@ Node::Shares Node::SharesOf(TierAt at, const Peer* asker) const {
     if (OnDevice(plan.grant.device) != at) continue;
     (known(plan.uid) ? shares.rings : shares.others) += plan.grant.ring_bytes;
   }
-  for (const auto& [request, incoming] : incoming_) {
+  for (const auto& [request, incoming] : incoming_.all()) {
     if (at != OnHost() || !incoming.offset.has_value()) continue;
     (known(incoming.owner) ? shares.moving : shares.others) +=
         SpaceOf(*incoming.group);

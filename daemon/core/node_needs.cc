@@ -57,8 +57,8 @@ void Node::Pump(absl::Time now, Effects& effects) {
     if (pumped_epoch_ != space_epoch_) needs_.WakeBlocked();
     pumped_epoch_ = space_epoch_;
     PumpNeeds(/*urgent=*/true, now, effects);
-    for (auto& [request, incoming] : incoming_) {
-      AdvanceIncoming(incoming, now, effects);
+    for (const RequestId request : incoming_.Waiting()) {
+      AdvanceIncoming(request, now, effects);
     }
     AdvancePlans(now, effects);
     PumpNeeds(/*urgent=*/false, now, effects);

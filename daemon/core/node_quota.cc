@@ -98,60 +98,6 @@ uint64_t Node::held_bytes() const {
   return bytes;
 }
 
-// Whether the publisher's quota has room for the image; where it has not, and
-// what the user published before can be spilled, that has begun. Where nothing
-// can ever make room it is refused now.
-absl::Status Node::MakeRoomToPublish(Incoming& incoming, absl::Time now,
-                                     Effects& effects) {
-  const uint64_t bytes = SpaceOf(*incoming.group);
-  const uint64_t published =
-      quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);
-  const uint64_t host_limit = quota_.HostLimitOf(incoming.owner);
-  absl::Status status =
-      quota_.Check(incoming.owner, Quota::kPublishedBytes, bytes);
-  uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
-  if (status.ok() && bytes > HostRoom(incoming.owner)) {
-    status = absl::ResourceExhaustedError(absl::StrCat(
-        ToString(incoming.owner), " holds ",
-        HumanBytes(HostBytesOf(incoming.owner)), " of ", HumanBytes(host_limit),
-        " of host memory for plans and published images and asks for ",
-        HumanBytes(bytes), "; clear a plan or forget a model, or raise ",
-        incoming.owner.is_tenant() ? "tenant." : "",
-        "quota.host_bytes in hoistd.toml"));
-    // What is only held stays: so much may be published beside it.
-    limit = host_limit -
-            std::min(host_limit, HostBytesOf(incoming.owner) - published);
-  }
-  if (status.ok()) return status;
-  if (!CanSpill() || bytes > limit) incoming.deadline = now;
-  if (!MaySpill(now) || bytes > limit) return status;
-  // Those that are worth least, until there is room.
-  uint64_t held = published;
-  Need need;
-  need.urgent = true;
-  std::vector<std::pair<double, CopyRef>> idle;
-  for (const auto& [id, model] : copies_.models()) {
-    if (model->model->owner != incoming.owner) continue;
-    for (uint32_t g = 0; g < model->groups.size(); ++g) {
-      if (!model->groups[g].unsaved()) continue;
-      const CopyRef ref = {{id, GroupIndex(g)}, kHost};
-      const Copy& copy = copies_.At(ref);
-      if (copy.state == Residency::kSpilling) {
-        held -= SpaceOf(*model->groups[g].group);
-      } else if (const auto value = ValueOf(copy.owner, need, now)) {
-        idle.emplace_back(*value, ref);
-      }
-    }
-  }
-  std::sort(idle.begin(), idle.end());
-  for (const auto& [value, ref] : idle) {
-    if (held + bytes <= limit) break;
-    held -= copies_.SpaceOf(ref.key);
-    StartSpill(ref, copies_.At(ref), effects);
-  }
-  return status;
-}
-
 std::map<User, Holdings> Node::CountHoldings() const {
   QuotaBook counted;
   sessions_.CountInto(counted, copies_);
@@ -163,11 +109,7 @@ std::map<User, Holdings> Node::CountHoldings() const {
                   SpaceOf(*group.group));
     }
   }
-  for (const auto& [request, incoming] : incoming_) {
-    if (!incoming.offset.has_value()) continue;
-    counted.Add(incoming.owner, Quota::kPublishedBytes,
-                SpaceOf(*incoming.group));
-  }
+  incoming_.CountInto(counted);
   plans_.CountInto(counted);
   return counted.users();
 }

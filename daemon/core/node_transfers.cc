@@ -51,13 +51,7 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
       Spilled(transfer, status, result, now, effects);
       break;
     case TransferKind::kReceive:
-      for (auto& [request, incoming] : incoming_) {
-        if (incoming.transfer != id) continue;
-        Incoming done = std::move(incoming);
-        incoming_.erase(request);
-        ReceiveDone(std::move(done), status, result.content, now, effects);
-        break;
-      }
+      ReceiveDone(incoming_.Take(id), status, result.content, now, effects);
       break;
   }
   Tick(now, effects);

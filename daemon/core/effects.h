@@ -1,0 +1,56 @@
+// What Node says is to be done about an event.
+#ifndef HOIST_DAEMON_CORE_EFFECTS_H_
+#define HOIST_DAEMON_CORE_EFFECTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/requests.h"
+#include "daemon/core/snapshot.h"
+#include "daemon/core/transfer.h"
+#include "daemon/terms/ids.h"
+
+namespace hoistd {
+
+// One answer. Exactly one comes for each request that says so.
+struct Answer {
+  RequestId request;
+  absl::Status status;
+  std::optional<LeaseGrant> lease;  // Stage.
+  std::optional<PlanGrant> plan;    // SetPlan.
+  ModelPtr model;                   // Publish.
+};
+
+// A group that a plan asked to be held on the host, or why it cannot be.
+struct HeldGroup {
+  PlanId plan;
+  GroupIndex group;
+  absl::StatusOr<ImageRanges> host;
+};
+
+struct EndedPlan {
+  PlanId plan;
+  DeviceIndex device;
+};
+
+// What is to be done about an event, in order.
+struct Effects {
+  std::vector<SlabAsk> asks;  // To be sent before what `answers` brings.
+  std::vector<Answer> answers;
+  std::vector<Transfer> transfers;
+  std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
+  std::vector<SpillId> unspill;    // Spilled images to remove.
+  std::vector<ModelId> forgotten;  // Their files can be closed.
+  std::vector<NodeEvent> events;
+  std::vector<HeldGroup> held;
+  // Plans that are over: when nothing copies into their rings any more,
+  // FreePlan gives these back.
+  std::vector<EndedPlan> ended;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CORE_EFFECTS_H_

@@ -1,0 +1,214 @@
+// Publishing: receiving images, and what makes room for them.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/core/node.h"
+
+namespace hoistd {
+
+void Node::Publish(RequestId request, SessionId session,
+                   const std::string& model, std::shared_ptr<const Group> group,
+                   std::shared_ptr<hoist::UniqueFd> memfd,
+                   std::optional<Readers> readers, absl::Time deadline,
+                   absl::Time now, Effects& effects) {
+  const auto refuse = [&](absl::Status why) {
+    effects.answers.push_back({request, std::move(why)});
+  };
+  const Peer* peer = PeerOf(session);
+  if (peer == nullptr) return refuse(absl::NotFoundError("session closed"));
+  if (draining_) return refuse(absl::UnavailableError("hoistd is draining"));
+  if (SpaceOf(*group) > options_.host_capacity_bytes) {
+    return refuse(absl::ResourceExhaustedError(absl::StrCat(
+        "group ", group->name, " takes ", HumanBytes(SpaceOf(*group)),
+        " and the host pool is ", HumanBytes(options_.host_capacity_bytes),
+        "; raise host.pool in hoistd.toml or publish smaller groups")));
+  }
+  Incoming incoming;
+  incoming.request = request;
+  incoming.session = session;
+  incoming.model = model;
+  incoming.owner = peer->uid;
+  incoming.readers = readers.value_or(options_.default_readers);
+  if (const ModelEntry* own = models_.Named(peer->uid, model)) {
+    if (absl::Status s = CheckReaders(*own->model, readers); !s.ok()) {
+      return refuse(std::move(s));
+    }
+    incoming.readers = own->model->readers;
+  }
+  incoming.group = std::move(group);
+  incoming.memfd = std::move(memfd);
+  incoming.deadline = deadline;
+  incoming.owner_id = copies_.NewOwner();
+  incoming_.Add(std::move(incoming));
+  Tick(now, effects);
+}
+
+// Starts to receive the image as soon as there is space for it. Where the group
+// is there already, the bytes are only compared.
+void Node::AdvanceIncoming(RequestId request, absl::Time now,
+                           Effects& effects) {
+  const Incoming& incoming = incoming_.At(request);
+  const ModelEntry* model = models_.Named(incoming.owner, incoming.model);
+  const bool known =
+      model != nullptr &&
+      FindGroup(*model->model->spec, incoming.group->name).has_value();
+  if (!known) {
+    if (incoming.tried_at == space_epoch_) return;
+    if (absl::Status s = MakeRoomToPublish(incoming, now, effects); !s.ok()) {
+      return incoming_.Block(request, space_epoch_,
+                             {std::move(s), std::nullopt, 0});
+    }
+    Need need;
+    need.urgent = true;
+    const uint64_t bytes = SpaceOf(*incoming.group);
+    const absl::StatusOr<uint64_t> offset =
+        AllocateHost(incoming.owner_id, bytes, need, now, effects);
+    if (!offset.ok()) {
+      return incoming_.Block(request, space_epoch_,
+                             {offset.status(), OnHost(), bytes});
+    }
+    incoming_.Place(request, *offset);
+  }
+  Transfer& transfer =
+      NewTransfer(TransferKind::kReceive, {}, /*urgent=*/true, effects);
+  transfer.group = incoming.group;
+  transfer.host_offset = incoming.offset;
+  transfer.memfd = incoming.memfd;
+  incoming_.Start(request, transfer.id);
+  transfers_[transfer.id] = transfer;
+}
+
+void Node::DropIncoming(const Incoming& incoming) {
+  if (!incoming_.Drop(incoming)) return;
+  host_.Free(*incoming.offset);
+  ++space_epoch_;
+}
+
+void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
+                       const Content& content, absl::Time now,
+                       Effects& effects) {
+  Answer answer = {incoming.request, status};
+  if (status.ok()) {
+    if (sessions_.Find(incoming.session) != nullptr) {
+      absl::StatusOr<ModelPtr> model = Adopt(incoming, content, now, effects);
+      answer.status = model.status();
+      if (model.ok()) {
+        answer.model = *std::move(model);
+        effects.answers.push_back(std::move(answer));
+        return;
+      }
+    } else {
+      answer.status = absl::CancelledError("the session is closed");
+    }
+  }
+  DropIncoming(incoming);
+  effects.answers.push_back(std::move(answer));
+}
+
+// Makes the received image a group of its model, or attaches to the same one.
+absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
+                                     const Content& content, absl::Time now,
+                                     Effects& effects) {
+  ModelEntry* entry = models_.Named(incoming.owner, incoming.model);
+  if (entry != nullptr && !entry->model->spec->published) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("model ", incoming.model,
+                     " is read from files; publish under another name"));
+  }
+  if (entry != nullptr) {
+    const ModelSpec& spec = *entry->model->spec;
+    const auto index = FindGroup(spec, incoming.group->name);
+    if (index.has_value()) {
+      if (spec.group_contents[index->number()] != content) {
+        return OtherWeights(spec, FingerprintOf(content));
+      }
+      if (incoming.offset.has_value()) DropIncoming(incoming);
+      return entry->model;
+    }
+  }
+  if (!incoming.offset.has_value()) {
+    return absl::AbortedError(
+        "the group was forgotten while it was compared; publish again");
+  }
+  HOIST_RETURN_IF_ERROR(
+      models_.CheckAppend(incoming.owner, incoming.model, *incoming.group));
+  if (entry == nullptr) {
+    const ModelId id(++last_id_);
+    entry = &models_.AddPublished(id, incoming.model, incoming.owner,
+                                  incoming.readers);
+  }
+  HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
+  const CopyRef ref = {
+      {entry->model->id,
+       GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))},
+      kHost};
+  Copy& copy = copies_.At(ref);
+  copies_.Apply(copy, ResidencyEvent::kReserve);
+  copies_.Apply(copy, ResidencyEvent::kFillDone);
+  copy.owner = incoming.owner_id;
+  copy.offset = *incoming.offset;
+  copy.last_use = now;
+  copies_.SetOwner(copy.owner, ref);
+  ++space_epoch_;
+  Note(effects, "copy-present", ref, "published");
+  return entry->model;
+}
+
+// Whether the publisher's quota has room for the image; where it has not, and
+// what the user published before can be spilled, that has begun. Where nothing
+// can ever make room it is refused now.
+absl::Status Node::MakeRoomToPublish(const Incoming& incoming, absl::Time now,
+                                     Effects& effects) {
+  const uint64_t bytes = SpaceOf(*incoming.group);
+  const uint64_t published =
+      quota_.Of(incoming.owner).Of(Quota::kPublishedBytes);
+  const uint64_t host_limit = quota_.HostLimitOf(incoming.owner);
+  absl::Status status =
+      quota_.Check(incoming.owner, Quota::kPublishedBytes, bytes);
+  uint64_t limit = quota_.LimitOf(incoming.owner, Quota::kPublishedBytes);
+  if (status.ok() && bytes > HostRoom(incoming.owner)) {
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        ToString(incoming.owner), " holds ",
+        HumanBytes(HostBytesOf(incoming.owner)), " of ", HumanBytes(host_limit),
+        " of host memory for plans and published images and asks for ",
+        HumanBytes(bytes), "; clear a plan or forget a model, or raise ",
+        incoming.owner.is_tenant() ? "tenant." : "",
+        "quota.host_bytes in hoistd.toml"));
+    // What is only held stays: so much may be published beside it.
+    limit = host_limit -
+            std::min(host_limit, HostBytesOf(incoming.owner) - published);
+  }
+  if (status.ok()) return status;
+  if (!CanSpill() || bytes > limit) incoming_.GiveUp(incoming.request, now);
+  if (!MaySpill(now) || bytes > limit) return status;
+  // Those that are worth least, until there is room.
+  uint64_t held = published;
+  Need need;
+  need.urgent = true;
+  std::vector<std::pair<double, CopyRef>> idle;
+  for (const auto& [id, model] : copies_.models()) {
+    if (model->model->owner != incoming.owner) continue;
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      if (!model->groups[g].unsaved()) continue;
+      const CopyRef ref = {{id, GroupIndex(g)}, kHost};
+      const Copy& copy = copies_.At(ref);
+      if (copy.state == Residency::kSpilling) {
+        held -= SpaceOf(*model->groups[g].group);
+      } else if (const auto value = ValueOf(copy.owner, need, now)) {
+        idle.emplace_back(*value, ref);
+      }
+    }
+  }
+  std::sort(idle.begin(), idle.end());
+  for (const auto& [value, ref] : idle) {
+    if (held + bytes <= limit) break;
+    held -= copies_.SpaceOf(ref.key);
+    StartSpill(ref, copies_.At(ref), effects);
+  }
+  return status;
+}
+
+}  // namespace hoistd
