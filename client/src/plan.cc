@@ -52,6 +52,7 @@ Plan::~Plan() {
   if (order_ != nullptr) (void)order_->SynchronizeAll();
   session_->RemoveListener(&life_);
   life_.Watch(nullptr);
+  turns_.reset();
   lane_.reset();
   residents_.reset();
   std::vector<uint64_t> leases;
@@ -140,8 +141,10 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
     stats_.wake_ups += lane_->stats().wake_ups;
   }
   life_.Watch(lane.get());
+  turns_.reset();
   lane_ = std::move(lane);
   layout_ = std::move(layout).value();
+  if (lane_ != nullptr) turns_.emplace(*lane_, *order_, layout_, *model_);
   in_force_ = order;
 
   PlanResidents::Leases held;
@@ -167,7 +170,6 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
     group.lane = i;
     group.address = layout_.streamed[i].address;
   }
-  held_.reserve(layout_.streamed.size());
   info_.device = options_.device;
   info_.budget_bytes = grant.budget_bytes;
   info_.resident_bytes = grant.resident_bytes;

@@ -15,6 +15,7 @@
 #include "client/src/plan_layout.h"
 #include "client/src/plan_life.h"
 #include "client/src/plan_residents.h"
+#include "client/src/plan_turns.h"
 #include "client/src/session.h"
 #include "client/src/stream_order.h"
 #include "hoist/shared/mutex.h"
@@ -100,10 +101,8 @@ class Plan {
     GroupKind kind = GroupKind::kNot;
     uint32_t lane = 0;  // kStreamed: its number there.
     uint32_t count = 0;
-    PlanLane::Turn turn;            // While staged.
     const void* address = nullptr;  // kStreamed, and residents once seen.
     PlanResidents::Slot* resident = nullptr;
-    std::vector<cuda::Stream> streams;  // That staged it or are done with it.
   };
 
   Plan(std::shared_ptr<Session> session, ModelPtr model, PlanOptions options);
@@ -131,13 +130,10 @@ class Plan {
   Status StageStreamed(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
   Status StageUnplanned(uint32_t number, const void** data, cuda::Stream stream)
       HOIST_EXCLUDES(mu_);
-  Status CheckPlaceFree(const Group& group) const HOIST_REQUIRES(mu_);
-  Status TakeTurn(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
   Status DoneStreamed(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
   Status DoneUnplanned(uint32_t number, cuda::Stream stream)
       HOIST_EXCLUDES(mu_);
   Status RefuseCapture(cuda::Stream stream, const char* what);
-  static void NoteStream(Group& group, cuda::Stream stream);
 
   // Learning.
   void Record(uint32_t number, cuda::Stream stream) HOIST_REQUIRES(mu_);
@@ -159,11 +155,10 @@ class Plan {
   // Groups whose count is not 0.
   uint32_t staged_ HOIST_GUARDED_BY(mu_) = 0;
   PlanLayout layout_ HOIST_GUARDED_BY(mu_);
-  // Streamed groups that are staged: lane numbers.
-  std::vector<uint32_t> held_ HOIST_GUARDED_BY(mu_);
   // nullptr: nothing is streamed. It and the residents stay while a group is
   // staged, also where the lock is let go of.
   std::unique_ptr<PlanLane> lane_ HOIST_GUARDED_BY(mu_);
+  std::optional<PlanTurns> turns_ HOIST_GUARDED_BY(mu_);  // If there is a lane.
   // Shared with calls that wait for one of them while the plan is made anew.
   std::shared_ptr<PlanResidents> residents_ HOIST_GUARDED_BY(mu_);
   // The order that was sent.

@@ -1,5 +1,4 @@
 // Staging under a plan: what runs for every group of every pass.
-#include <algorithm>
 #include <utility>
 
 #include "client/src/fork_guard.h"
@@ -78,26 +77,22 @@ Status Plan::StageResident(Group& group, cuda::Stream stream) {
 }
 
 Status Plan::StageStreamed(Group& group, cuda::Stream stream) {
-  if (group.count == 0) {
-    if (Status s = TakeTurn(group, stream); !s.ok()) {
-      return MayHaveEnded() ? CheckAlive() : s;
-    }
+  const bool first = group.count == 0;
+  const Status staged = turns_->Stage(group.lane, stream);
+  if (lane_->captured()) {
+    // What graphs hold must not move any more.
+    info_.learning = false;
+  }
+  if (!staged.ok()) return first && MayHaveEnded() ? CheckAlive() : staged;
+  const PlanLane::Turn turn = turns_->turn(group.lane);
+  if (first) {
     ++staged_;
-    held_.push_back(group.lane);
-    if (group.turn.ready) ++stats_.ready_stages;
-  } else if (!order_->on_cpu() &&
-             std::find(group.streams.begin(), group.streams.end(), stream) ==
-                 group.streams.end()) {
-    if (Status s = lane_->Join(group.lane, group.turn, stream); !s.ok()) {
-      return s;
-    }
+    if (turn.ready) ++stats_.ready_stages;
   }
   ++group.count;
-  NoteStream(group, stream);
   ++stats_.stages;
-  if (order_->on_cpu() && !group.turn.ready) {
+  if (order_->on_cpu() && !turn.ready) {
     ++stats_.host_waits;
-    const PlanLane::Turn turn = group.turn;
     PlanLane& lane = *lane_;
     Status came;
     {
@@ -105,48 +100,9 @@ Status Plan::StageStreamed(Group& group, cuda::Stream stream) {
       came = lane.Await(group.lane, turn);
       if (!came.ok()) life_.End(came);
     }
-    group.turn.ready = came.ok();
+    if (came.ok()) turns_->Came(group.lane);
   }
   return MayHaveEnded() ? CheckAlive() : Status();
-}
-
-Status Plan::TakeTurn(Group& group, cuda::Stream stream) {
-  if (Status s = lane_->FollowCapture(stream, held_.empty()); !s.ok()) return s;
-  if (lane_->captured()) {
-    // What graphs hold must not move any more.
-    info_.learning = false;
-  }
-  if (Status s = CheckPlaceFree(group); !s.ok()) return s;
-  Result<PlanLane::Turn> turn = lane_->Take(group.lane, stream);
-  if (!turn.ok()) return turn.status();
-  group.turn = turn.value();
-  return Status();
-}
-
-Status Plan::CheckPlaceFree(const Group& group) const {
-  const PlanLayout::Streamed& place = layout_.streamed[group.lane];
-  for (const uint32_t other : held_) {
-    const PlanLayout::Streamed& held = layout_.streamed[other];
-    if (!held.Overlaps(place)) continue;
-    const auto name = [this](uint32_t g) {
-      return "\"" + model_->groups()[g].name + "\"";
-    };
-    return Status(Code::kFailedPrecondition,
-                  "group " + name(place.group) + " takes turns with " +
-                      name(held.group) +
-                      " in one place, and that is staged; end it first "
-                      "(hoist_plan_done), or set a larger budget: with " +
-                      std::to_string(layout_.all_bytes) +
-                      " bytes all groups of the plan stay on the device");
-  }
-  return Status();
-}
-
-void Plan::NoteStream(Group& group, cuda::Stream stream) {
-  if (std::find(group.streams.begin(), group.streams.end(), stream) ==
-      group.streams.end()) {
-    group.streams.push_back(stream);
-  }
 }
 
 Status Plan::Done(uint32_t number, cuda::Stream stream) {
@@ -167,24 +123,8 @@ Status Plan::Done(uint32_t number, cuda::Stream stream) {
 }
 
 Status Plan::DoneStreamed(Group& group, cuda::Stream stream) {
-  if (group.count > 1) {
-    --group.count;
-    NoteStream(group, stream);
-    return Status();
-  }
-  // One word says that all streams are done. Those that staged the group may
-  // have read it up to now, too.
-  for (const cuda::Stream other : group.streams) {
-    if (other == stream) continue;
-    if (Status s = order_->After(stream, other); !s.ok()) return s;
-  }
-  if (Status s = lane_->Finish(group.lane, group.turn, stream); !s.ok()) {
-    return s;
-  }
-  group.count = 0;
-  --staged_;
-  group.streams.clear();
-  std::erase(held_, group.lane);
+  if (Status s = turns_->Done(group.lane, stream); !s.ok()) return s;
+  if (--group.count == 0) --staged_;
   return Status();
 }
 
