@@ -1,4 +1,4 @@
-#include "daemon/store/task_threads.h"
+#include "daemon/base/task_threads.h"
 
 #include <utility>
 

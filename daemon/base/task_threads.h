@@ -1,31 +1,28 @@
-#ifndef HOIST_DAEMON_STORE_TASK_THREADS_H_
-#define HOIST_DAEMON_STORE_TASK_THREADS_H_
+#ifndef HOIST_DAEMON_BASE_TASK_THREADS_H_
+#define HOIST_DAEMON_BASE_TASK_THREADS_H_
 
 #include <deque>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/base/threads.h"
 
 namespace hoistd {
 
-// Runs tasks in order, on one thread or several.
+// An executor on one thread or several of its own.
 //
 // Threads:  Post from any. Owns and joins its own; the destructor runs what
 //           was posted before.
-// Bounds:   none here; the store bounds what it posts by what is in flight.
-class TaskThreads {
+class TaskThreads final : public Executor {
  public:
-  using Task = absl::AnyInvocable<void()>;
-
   explicit TaskThreads(int threads);
-  ~TaskThreads();
+  ~TaskThreads() override;
   TaskThreads(const TaskThreads&) = delete;
   TaskThreads& operator=(const TaskThreads&) = delete;
 
-  void Post(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(Task task) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
@@ -41,4 +38,4 @@ class TaskThreads {
 
 }  // namespace hoistd
 
-#endif  // HOIST_DAEMON_STORE_TASK_THREADS_H_
+#endif  // HOIST_DAEMON_BASE_TASK_THREADS_H_

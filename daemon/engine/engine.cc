@@ -19,6 +19,7 @@ std::vector<Device*> DevicesOf(const EngineParts& parts) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
+  parts.mover.threads = parts.threads;
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
   HOIST_RETURN_IF_ERROR(engine->Restore());
   engine->mover_ = std::make_unique<Mover>(
@@ -32,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
         });
       });
   engine->MakeStreamers();
-  engine->thread_ = std::thread([e = engine.get()] { e->Run(); });
+  engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
   return engine;
 }
 
@@ -40,7 +41,11 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       notes_(parts_.notes),
       started_(parts_.clock->Now()),
-      node_(parts_.node, DevicesOf(parts_)) {}
+      node_(parts_.node, DevicesOf(parts_)) {
+  for (std::unique_ptr<Executor>& opener : openers_) {
+    opener = ThreadsOr(parts_.threads).MakeExecutor(1);
+  }
+}
 
 Engine::~Engine() {
   {
@@ -49,7 +54,7 @@ Engine::~Engine() {
   }
   // A load that a cap holds back would take as long as it takes.
   for (Link* link : parts_.mover.links) link->GiveUpImages();
-  if (thread_.joinable()) thread_.join();
+  running_.reset();
   // What streams into the node's slabs must be over before they go; what is
   // still posted meets no thread any more.
   streamers_.clear();
@@ -60,6 +65,7 @@ void Engine::MakeStreamers() {
     StreamerParts parts;
     parts.link = link;
     parts.host = parts_.mover.host;
+    parts.threads = parts_.threads;
     StreamerEvents events;
     events.host_used = [this](PlanId plan, LaneGroup group,
                               absl::Duration step) {
@@ -113,42 +119,39 @@ void Engine::Post(absl::AnyInvocable<void(Effects&)> event) {
   events_.push_back(std::move(event));
 }
 
-// The one loop: an event, then what came of it, then the next.
-void Engine::Run() {
-  while (true) {
-    const absl::Time deadline = node_.NextDeadline();
-    absl::AnyInvocable<void(Effects&)> event;
-    bool over = false;
-    {
-      absl::MutexLock lock(&mu_);
-      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return stopping_ || !events_.empty();
-      };
-      const absl::Duration left = deadline - Now();
-      mu_.AwaitWithTimeout(absl::Condition(&ready), left);
-      if (!events_.empty()) {
-        event = std::move(events_.front());
-        events_.pop_front();
-      } else if (stopping_ && moving_ == 0 && opening_ == 0) {
-        over = true;
-      } else if (stopping_) {
-        const auto arrived = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-          return !events_.empty();
-        };
-        mu_.Await(absl::Condition(&arrived));
-        continue;
-      }
+absl::Duration Engine::Turn() {
+  absl::AnyInvocable<void(Effects&)> event;
+  {
+    absl::MutexLock lock(&mu_);
+    saw_stopping_ = stopping_;
+    if (!events_.empty()) {
+      event = std::move(events_.front());
+      events_.pop_front();
     }
-    if (over && pending_.empty()) return;
-    if (over) {
-      RefusePending();  // Those who are told may ask for something else.
-      continue;
-    }
-    if (event == nullptr) {
-      event = [this](Effects& effects) { node_.Tick(Now(), effects); };
-    }
-    Handle(event);
   }
+  if (event == nullptr) {
+    if (saw_stopping_) return TurnOfTheEnd();
+    const absl::Duration left = node_.NextDeadline() - Now();
+    if (left > absl::ZeroDuration()) return left;
+    event = [this](Effects& effects) { node_.Tick(Now(), effects); };
+  }
+  Handle(event);
+  return absl::ZeroDuration();
+}
+
+absl::Duration Engine::TurnOfTheEnd() {
+  if (moving_ > 0 || opening_ > 0) return absl::InfiniteDuration();
+  over_ = pending_.empty();
+  RefusePending();  // Those who are told may ask for something else.
+  return absl::ZeroDuration();
+}
+
+bool Engine::Wait(absl::Duration limit) {
+  absl::MutexLock lock(&mu_);
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return (stopping_ && !saw_stopping_) || !events_.empty();
+  };
+  return mu_.AwaitWithTimeout(absl::Condition(&ready), limit);
 }
 
 bool Engine::Stopping() const {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/clock.h"
-#include "daemon/base/worker.h"
+#include "daemon/base/threads.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/model_opener.h"
@@ -36,6 +35,9 @@ struct EngineParts {
   SourceFileOptions files;
   std::string version;
   std::vector<std::string> notes;  // For `status`.
+  // For the engine, its openers, mover and streamers; nullptr: the system's.
+  // Those of the links are to be the same.
+  Threads* threads = nullptr;
 };
 
 // Threads:  as EngineApi says. Two workers open and parse files, but those
@@ -45,7 +47,7 @@ struct EngineParts {
 // Bounds:   events queue; each is a request (bounded by sessions) or the end of
 //           a transfer (bounded by the pools).
 // Restart:  Create restores what the spill store holds.
-class Engine final : public EngineApi {
+class Engine final : public EngineApi, private Loop {
  public:
   // An event that takes longer holds up whoever else asks, and is counted.
   static constexpr absl::Duration kSlowEvent = absl::Milliseconds(5);
@@ -107,6 +109,9 @@ class Engine final : public EngineApi {
   NodeNotes notes() const override { return notes_.All(); }
   absl::Time Now() const override { return parts_.clock->Now(); }
 
+  // The books, for those who run the engine's turns themselves, between turns.
+  const Node& node() const { return node_; }
+
  private:
   using OnReply = absl::AnyInvocable<void(Answer)>;
   struct Pending {
@@ -138,7 +143,12 @@ class Engine final : public EngineApi {
 
   // Runs `event` on the engine's thread, then does what came of it.
   void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
-  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  void Begin() override {}
+  // An event and what came of it, or what is due.
+  absl::Duration Turn() override ABSL_LOCKS_EXCLUDED(mu_);
+  bool Wait(absl::Duration limit) override ABSL_LOCKS_EXCLUDED(mu_);
+  bool over() const override { return over_; }
+  absl::Duration TurnOfTheEnd();
   bool Stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void RefusePending();
   void Handle(absl::AnyInvocable<void(Effects&)>& event);
@@ -171,16 +181,18 @@ class Engine final : public EngineApi {
   absl::Duration longest_event_;
   uint64_t opening_ = 0;  // Models with the openers.
   uint64_t next_opener_ = 0;
+  bool saw_stopping_ = false;
+  bool over_ = false;
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 
   mutable absl::Mutex mu_;
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  Worker openers_[2];  // They post: gone before mu_.
+  std::unique_ptr<Executor> openers_[2];  // They post: gone before mu_.
   // One a device. They copy into the node's slabs and post: gone before both.
   std::vector<std::unique_ptr<Streamer>> streamers_;
-  std::thread thread_;
+  std::unique_ptr<Running> running_;
 };
 
 }  // namespace hoistd

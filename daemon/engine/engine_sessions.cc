@@ -57,7 +57,7 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
     };
     OpenOptions options = {.owner = peer->uid, .files = parts_.files};
     if (parts_.mover.errands == nullptr || !HasParked(args)) {
-      openers_[next_opener_++ % std::size(openers_)].Post(
+      openers_[next_opener_++ % std::size(openers_)]->Post(
           [this, options, args = std::move(args),
            add = std::move(add)]() mutable {
             add(OpenModel(std::move(args), options, open_files_));

@@ -49,12 +49,12 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
   Add(LinkParty::Leases(), {}, leases_);
   Add(LinkParty::Background(),
       {.max_bytes_per_second = options.load_bytes_per_second}, background_);
-  thread_ = std::thread([this] { Run(); });
+  running_ = ThreadsOr(options.threads).Start(*this);
 }
 
 Link::~Link() {
   Post([this] { stopping_ = true; });
-  thread_.join();
+  running_.reset();
   copies_.reset();  // Before the customers whose words its stream writes.
 }
 
@@ -75,11 +75,13 @@ void Link::Hurry(TransferId id) {
 }
 
 void Link::GiveUpImages() {
-  Post([this] {
-    const absl::Status why = absl::UnavailableError("hoistd is stopping");
-    leases_.Fail(why);
-    background_.Fail(why);
-  });
+  Post([this] { FailImages(); });
+}
+
+void Link::FailImages() {
+  const absl::Status why = absl::UnavailableError("hoistd is stopping");
+  leases_.Fail(why);
+  background_.Fail(why);
 }
 
 void Link::Post(Command command) {
@@ -119,36 +121,38 @@ void Link::Unwatch(int eventfd) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, eventfd, nullptr);
 }
 
-void Link::Run() {
+void Link::Begin() {
   // Naps of a microsecond would else last 50 more. Refused: they do.
   prctl(PR_SET_TIMERSLACK, 1);
-  while (!stopping_) {
-    bool news = RunCommands();
-    const absl::Time now = clock_.Now();
-    news |= TakeEnded(now);
-    news |= Look(now);
-    news |= Fill(now);
-    news |= LetGo();
-    if (news) {
-      spins_ = 0;
-      rested_ = absl::ZeroDuration();
-    } else {
-      Rest(now);
-    }
-  }
-  Stop();
+}
+
+absl::Duration Link::Turn() {
+  if (std::exchange(sleeping_, false)) SetSleeping(false);
+  if (stopping_) return LastTurns();
+  bool news = RunCommands();
+  const absl::Time now = clock_.Now();
+  news |= TakeEnded(now);
+  news |= Look(now);
+  news |= Fill(now);
+  news |= LetGo();
+  if (!news) return Rest(now);
+  spins_ = 0;
+  rested_ = absl::ZeroDuration();
+  return absl::ZeroDuration();
 }
 
 // No new copies; those under way end before what they write to goes.
-void Link::Stop() {
-  GiveUpImages();
+absl::Duration Link::LastTurns() {
+  FailImages();
   RunCommands();
-  while (copies_->under_way() > 0) {
+  if (copies_->under_way() > 0) {
     const absl::Time now = clock_.Now();
     if (!TakeEnded(now)) CheckHealth(now);
-    Wait(absl::Milliseconds(1));
+    return absl::Milliseconds(1);
   }
   LetGo();
+  over_ = true;
+  return absl::ZeroDuration();
 }
 
 bool Link::RunCommands() {

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/threads.h"
 #include "daemon/link/copy_queue.h"
 #include "daemon/link/image_queue.h"
 #include "daemon/link/link_customer.h"
@@ -38,6 +38,7 @@ namespace hoistd {
 struct LinkOptions {
   // Of loads and prefetches that nobody waits for, together; 0: no cap.
   uint64_t load_bytes_per_second = 0;
+  Threads* threads = nullptr;  // nullptr: the system's.
 };
 
 // Who waits for a copy, and plans, share as LinkShare says. The background has
@@ -54,7 +55,7 @@ struct LinkOptions {
 //           Customers are borrowed, and must be gone before it.
 // Bounds:   kPieceBytes a piece, kPiecesUnderWay of them queued. Images queue;
 //           those who ask bound them (each has its place on the device).
-class Link {
+class Link final : private Loop {
  public:
   using Command = absl::AnyInvocable<void()>;
 
@@ -71,7 +72,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
   // Waits for what is under way; images that are queued are told Unavailable.
-  ~Link();
+  ~Link() override;
 
   // `done` gets the device's error, or Ok when the image is there.
   void Copy(ImageLoad load);
@@ -128,7 +129,11 @@ class Link {
        std::unique_ptr<CopyQueue> copies, hoist::UniqueFd command,
        hoist::UniqueFd epoll);
 
-  void Run();
+  void Begin() override;
+  absl::Duration Turn() override;
+  // Until somebody writes an eventfd.
+  bool Wait(absl::Duration limit) override;
+  bool over() const override { return over_; }
   bool RunCommands() ABSL_LOCKS_EXCLUDED(mu_);
   bool TakeEnded(absl::Time now);
   void End(const CopyQueue::Queued& piece, const absl::Status& status,
@@ -139,7 +144,9 @@ class Link {
   void Queue(LinkParty party, absl::Time now);
   bool LetGo();
   void CheckHealth(absl::Time now);
-  void Stop();
+  void FailImages();
+  // As Turn, once it is to stop.
+  absl::Duration LastTurns();
 
   // Bytes that could be copied in the time for which all that goes before this
   // class has left the link alone.
@@ -147,12 +154,11 @@ class Link {
   uint64_t SizeOfNext(LinkClass of, absl::Time now) const;
   bool BackgroundMayGo(absl::Time now) const;
 
-  // Nothing was new: spins, naps or sleeps, by how long that has been so.
-  void Rest(absl::Time now);
+  // Nothing was new: for how long to spin, nap or sleep, by how long that has
+  // been so.
+  absl::Duration Rest(absl::Time now);
   bool AllQuiet() const;
   void SetSleeping(bool sleeping);
-  // InfiniteDuration: until somebody writes an eventfd.
-  void Wait(absl::Duration limit);
 
   const Activity& Of(LinkClass of) const {
     return activity_[static_cast<size_t>(of)];
@@ -183,10 +189,12 @@ class Link {
   int looks_ = 0;        // Since a copy ended.
   absl::Status broken_;  // The device's streams, for good.
   bool stopping_ = false;
+  bool over_ = false;
+  bool sleeping_ = false;  // As customers were told.
   int spins_ = 0;
   absl::Duration rested_ = absl::ZeroDuration();  // Since anything was new.
 
-  std::thread thread_;
+  std::unique_ptr<Running> running_;
 };
 
 }  // namespace hoistd

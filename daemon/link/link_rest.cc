@@ -40,8 +40,8 @@ void Link::SetSleeping(bool sleeping) {
   }
 }
 
-void Link::Rest(absl::Time now) {
-  if (++spins_ <= kSpins) return;
+absl::Duration Link::Rest(absl::Time now) {
+  if (++spins_ <= kSpins) return absl::ZeroDuration();
   absl::Time until = held_back_ ? next_turn_ : absl::InfiniteFuture();
   for (const auto& [party, member] : members_) {
     until = std::min(until, member.customer->deadline());
@@ -49,13 +49,10 @@ void Link::Rest(absl::Time now) {
   if (rested_ >= kSleepAfter && AllQuiet()) {
     // Who changes something after this look sees that we sleep, and wakes us.
     SetSleeping(true);
-    if (Look(now) || Fill(now)) {
-      spins_ = 0;
-    } else {
-      Wait(std::max(until - now, kShortestNap));
-    }
-    SetSleeping(false);
-    return;
+    sleeping_ = true;
+    if (!Look(now) && !Fill(now)) return std::max(until - now, kShortestNap);
+    spins_ = 0;
+    return absl::ZeroDuration();
   }
   if (copies_->under_way() > 0 && rested_ >= kHealthAfter) CheckHealth(now);
   const absl::Duration longest =
@@ -65,21 +62,24 @@ void Link::Rest(absl::Time now) {
   nap = std::clamp(until - now, kShortestNap, nap);
   // The kernel's part of a nap, which the shortest ones mostly are, is guessed.
   rested_ += nap + kNapOverhead;
-  Wait(nap);
+  return nap;
 }
 
-void Link::Wait(absl::Duration limit) {
+bool Link::Wait(absl::Duration limit) {
   pollfd poll = {.fd = epoll_.get(), .events = POLLIN, .revents = 0};
   timespec time = {};
   const bool forever = limit == absl::InfiniteDuration();
   if (!forever) time = absl::ToTimespec(std::min(limit, absl::Hours(1)));
-  if (ppoll(&poll, 1, forever ? nullptr : &time, nullptr) <= 0) return;
+  if (ppoll(&poll, 1, forever ? nullptr : &time, nullptr) <= 0) {
+    return false;
+  }
   // Takes the edges; which they were does not matter.
   std::array<epoll_event, 64> events;
   while (epoll_wait(epoll_.get(), events.data(), events.size(), 0) ==
          static_cast<int>(events.size())) {
     continue;
   }
+  return true;
 }
 
 }  // namespace hoistd

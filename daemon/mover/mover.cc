@@ -94,7 +94,8 @@ absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
 
 // Enough to copy at a good part of the memory's rate; the other CPUs are the
 // workers'.
-int CopyThreads() {
+int CopyThreads(const MoverParts& parts) {
+  if (parts.copy_threads > 0) return parts.copy_threads;
   return static_cast<int>(
       std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u));
 }
@@ -106,10 +107,10 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       on_done_(std::move(on_done)),
       reads_(kReadsUnderWay),
       spills_(kSpillsUnderWay),
-      receives_(CopyThreads()),
+      receives_(CopyThreads(parts_)),
       images_(kImagesUnderWay),
-      receivers_(CopyThreads()),
-      copiers_(CopyThreads()) {}
+      receivers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))),
+      copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {}
 
 Mover::~Mover() = default;
 
@@ -252,7 +253,7 @@ void Mover::ReadSpill(const Transfer& transfer) {
 }
 
 void Mover::Receive(const Transfer& transfer) {
-  receivers_.Post([this, transfer] {
+  receivers_->Post([this, transfer] {
     const uint64_t bytes = transfer.group->image_bytes;
     auto held = std::make_shared<hoist::Mapping>();
     std::span<const std::byte> image;
@@ -278,9 +279,9 @@ void Mover::Receive(const Transfer& transfer) {
         });
     // Idle threads help; the one that copied does not wait for them.
     const auto helpers =
-        std::min(static_cast<size_t>(CopyThreads()), hash->pieces());
+        std::min(static_cast<size_t>(CopyThreads(parts_)), hash->pieces());
     for (size_t i = 1; i < helpers; ++i) {
-      receivers_.Post([hash] { hash->Help(); });
+      receivers_->Post([hash] { hash->Help(); });
     }
     hash->Help(/*last=*/true);
   });
@@ -324,9 +325,9 @@ void Mover::CopyToClient(const Transfer& transfer) {
       transfer.memfd, transfer.group->image_bytes, PartsOf(transfer),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
   const auto helpers =
-      std::min(static_cast<uint64_t>(CopyThreads()), copy->pieces());
+      std::min(static_cast<uint64_t>(CopyThreads(parts_)), copy->pieces());
   for (uint64_t i = 0; i < helpers; ++i) {
-    copiers_.Post([copy] { copy->Help(); });
+    copiers_->Post([copy] { copy->Help(); });
   }
 }
 

@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "daemon/base/threads.h"
 #include "daemon/core/transfer.h"
 #include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
@@ -23,7 +24,6 @@
 #include "daemon/mover/image_copy.h"
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
-#include "daemon/store/task_threads.h"
 #include "daemon/terms/ids.h"
 #include "daemon/terms/io_engine.h"
 
@@ -39,6 +39,8 @@ struct MoverParts {
   Errands* errands = nullptr;   // nullptr: no file is parked.
   SpillStore* store = nullptr;  // nullptr: nothing spills.
   std::vector<Link*> links;     // One a device.
+  Threads* threads = nullptr;   // nullptr: the system's.
+  int copy_threads = 0;         // 0: by the machine's CPUs.
 };
 
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
@@ -97,8 +99,9 @@ class Mover {
   Road images_;
   absl::flat_hash_map<TransferId, Road*> road_of_;
   absl::flat_hash_map<TransferId, Link*> link_of_;
-  TaskThreads receivers_;
-  TaskThreads copiers_;  // Not the former: somebody waits for these.
+  std::unique_ptr<Executor> receivers_;
+  // Not the former: somebody waits for these.
+  std::unique_ptr<Executor> copiers_;
 };
 
 }  // namespace hoistd

@@ -14,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/base/task_threads.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/store/segment_dir.h"
 #include "daemon/store/spill_types.h"
-#include "daemon/store/task_threads.h"
 #include "daemon/terms/io_engine.h"
 
 namespace hoistd {

@@ -54,7 +54,7 @@ Streamer::~Streamer() {
     for (const auto& [plan, entry] : lanes_) plans.push_back(plan);
     for (const PlanId plan : plans) CloseNow(plan, [all] {});
   });
-  gone.WaitForNotification();
+  ThreadsOr(parts_.threads).Await(gone);
 }
 
 void Streamer::Open(LaneSpec spec,

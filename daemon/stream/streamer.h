@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/base/threads.h"
 #include "daemon/link/link.h"
 #include "daemon/plan/lane_schedule.h"
 #include "daemon/plan/link_share.h"
@@ -67,7 +68,8 @@ struct StreamerEvents {
 
 struct StreamerParts {
   Link* link = nullptr;
-  std::span<std::byte> host;  // The host pool.
+  std::span<std::byte> host;   // The host pool.
+  Threads* threads = nullptr;  // The link's; nullptr: the system's.
 };
 
 class Lane;

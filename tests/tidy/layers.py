@@ -30,7 +30,7 @@ def zone(sees="", uses="", header_sees=None, pure=False):
 IMPURE = (r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|"
           r"latch|barrier|stop_token|chrono|ctime|fstream|iostream|filesystem|"
           r"random|csignal)$|absl/(synchronization|random)/|"
-          r"absl/time/clock\.h|daemon/base/clock\.h")
+          r"absl/time/clock\.h|daemon/base/(clock|threads|task_threads)\.h")
 
 
 def is_impure(kind, name):

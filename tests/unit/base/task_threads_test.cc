@@ -1,4 +1,4 @@
-#include "daemon/base/worker.h"
+#include "daemon/base/task_threads.h"
 
 #include <future>
 #include <optional>
@@ -11,10 +11,10 @@
 namespace hoistd {
 namespace {
 
-TEST(Worker, RunsEverythingInOrderBeforeItEnds) {
+TEST(TaskThreads, RunsEverythingInOrderBeforeItEnds) {
   std::vector<int> ran;
   {
-    Worker worker;
+    TaskThreads worker(1);
     for (int i = 0; i < 100; ++i) {
       worker.Post([&ran, i] { ran.push_back(i); });
     }
@@ -23,10 +23,10 @@ TEST(Worker, RunsEverythingInOrderBeforeItEnds) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
 }
 
-TEST(Worker, RunsOnOneThreadOfItsOwn) {
+TEST(TaskThreads, RunsOnOneThreadOfItsOwn) {
   std::thread::id first, second;
   {
-    Worker worker;
+    TaskThreads worker(1);
     worker.Post([&] { first = std::this_thread::get_id(); });
     worker.Post([&] { second = std::this_thread::get_id(); });
   }
@@ -34,17 +34,17 @@ TEST(Worker, RunsOnOneThreadOfItsOwn) {
   EXPECT_NE(first, std::this_thread::get_id());
 }
 
-TEST(Worker, ATaskMayPostAnother) {
+TEST(TaskThreads, ATaskMayPostAnother) {
   std::promise<int> done;
-  Worker worker;
+  TaskThreads worker(1);
   worker.Post([&] { worker.Post([&] { done.set_value(7); }); });
   EXPECT_EQ(done.get_future().get(), 7);
 }
 
-TEST(Worker, TakesFromManyThreads) {
+TEST(TaskThreads, TakesFromManyThreads) {
   int ran = 0;  // The worker's.
   {
-    Worker worker;
+    TaskThreads worker(1);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
