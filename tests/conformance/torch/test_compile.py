@@ -196,8 +196,8 @@ def test_a_captured_pass_is_replayed_between_ordinary_ones(hoistd, device,
 def test_a_plan_that_a_graph_was_captured_with_is_not_made_anew(
         hoistd, device, monkeypatch):
     """Item 20: though a later pass stages what it does not have."""
-    from hoist.nn._hooks import attachment_of
-    from hoist.nn._live import DevicePart
+    from hoist.nn._attachment import attachment_of
+    from hoist.nn._device_part import DevicePart
 
     torch.manual_seed(0)
     model = Stack(4).to(device)

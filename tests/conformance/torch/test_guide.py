@@ -28,7 +28,7 @@ import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
-from hoist.nn._hooks import attachment_of  # noqa: E402
+from hoist.nn._attachment import attachment_of  # noqa: E402
 from pipelines import save_a_flux  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from subclasses import Opaque  # noqa: E402

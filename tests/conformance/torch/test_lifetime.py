@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from models import (WIDTH, Block, Stack, Transformer, numbers)  # noqa: E402
 from passes import assert_passes, attached, make, references  # noqa: E402
-from hoist.nn._live import LiveGroup  # noqa: E402
+from hoist.nn._binding import Binding  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("hoistd"),
               pytest.mark.filterwarnings("error::ResourceWarning")]
@@ -195,7 +195,7 @@ def test_a_group_that_fails_after_it_was_staged_is_ended(device, monkeypatch,
     given back, or the plan would wait for it."""
     case, model = make("stack")
     expected = references(case, model, device)
-    build = LiveGroup._build
+    build = Binding._build
     with attached(model, 0.4):
         assert_passes(case, model, device, expected)
         for fail_at in range(6):
@@ -207,12 +207,12 @@ def test_a_group_that_fails_after_it_was_staged_is_ended(device, monkeypatch,
                     raise MemoryError("none left")
                 return build(self, address)
 
-            vars(model)["_hoist"]._forget_addresses(
-                vars(model)["_hoist"].parts[0])
-            monkeypatch.setattr(LiveGroup, "_build", fails)
+            attachment = vars(model)["_hoist"]
+            attachment.planning.forget_addresses(attachment.parts[0])
+            monkeypatch.setattr(Binding, "_build", fails)
             with pytest.raises(MemoryError):
                 case.run(model, device, 0)
-            monkeypatch.setattr(LiveGroup, "_build", build)
+            monkeypatch.setattr(Binding, "_build", build)
             assert_passes(case, model, device, expected)
         run_elsewhere(lambda: assert_passes(case, model, device, expected))
     assert plans_and_leases(hoistd) == (0, 0)
@@ -250,7 +250,7 @@ def test_a_detach_that_fails_half_way_can_be_called_again(device, monkeypatch,
     expected = references(case, model, device)
     hoist.attach(model, 0.6)
     calls = []
-    right = LiveGroup.own_weights
+    right = Binding.own_weights
 
     def fails(self, devices):
         calls.append(self)
@@ -258,7 +258,7 @@ def test_a_detach_that_fails_half_way_can_be_called_again(device, monkeypatch,
             raise hoist.ResourceExhausted("no space")
         return right(self, devices)
 
-    monkeypatch.setattr(LiveGroup, "own_weights", fails)
+    monkeypatch.setattr(Binding, "own_weights", fails)
     with pytest.raises(hoist.ResourceExhausted):
         hoist.detach(model)
     monkeypatch.undo()

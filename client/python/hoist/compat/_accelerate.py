@@ -11,7 +11,7 @@ from torch import nn
 from .._errors import InvalidArgument, Unimplemented
 from ..nn import detach, load
 from ..nn._api import unwrap
-from ..nn._hooks import attachment_of
+from ..nn._attachment import attachment_of
 from ..nn._budget import Amount, Budget
 from ..nn._grouping import Groups
 from ..nn._matching import Rename

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..nn import attach, detach
 from ..nn._api import unwrap
-from ..nn._hooks import attachment_of
+from ..nn._attachment import attachment_of
 from ..nn._options import AttachOptions
 
 # Not the name: with other groups or types it is another model.

@@ -12,16 +12,16 @@ from torch import nn
 
 from .. import _session
 from .._errors import FailedPrecondition, InvalidArgument, NotFound
-from ._assemble import Wanted, assemble, plan_budget
-from ._attachment import Attachment
+from ._assemble import assemble
+from ._attachment import (Attachment, attachment_of, attachments_in,
+                          find_attached)
 from ._budget import Budget, to_bytes
 from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
                        check_storage_type, modules_that_match)
 from ._grouping import Groups
 from ._hand_over import content_of, known_model, same_model
-from ._hooks import attachment_of, attachments_in, find_attached
 from ._layout import choose_storage, lay_out
-from ._options import Idle, M, Names, Where, as_names
+from ._options import Idle, M, Names, Wanted, Where, as_names
 from ._progress import progress_bar
 from ._stats import AttachStats
 
@@ -152,12 +152,12 @@ def stage(what: nn.Module | str) -> Iterator[Any]:
         if found is None:
             raise NotFound(f'no module of the model "{model or group}" is '
                            "attached in this process")
-        with found.staged_beside_the_plan(
+        with found.passes.beside_the_plan(
                 found.groups_named(group if model else None)):
             yield found.root
         return
     found = _attachment(what)
-    with found.staged_beside_the_plan(
+    with found.passes.beside_the_plan(
             found.groups_below(set(unwrap(what).modules()))):
         yield what
 
@@ -171,14 +171,14 @@ def set_budget(module: nn.Module, budget: Budget) -> None:
     """Changes the device memory of an attached module, between passes. On
     ResourceExhausted it stays as it was."""
     found = _attachment(module)
-    found.set_budget([plan_budget(found, part, budget)
-                      for part in found.parts])
+    with found.passes.between("set its budget"):
+        found.planning.set_budget(budget)
 
 
 def check(module: nn.Module) -> None:
     """Raises if results of an attached module may not be trusted: hoistd, the
     session or a deadline ended while they were computed. Synchronize first."""
-    _attachment(module).check()
+    _attachment(module).planning.check()
 
 
 def check_wanted(wanted: Wanted) -> Wanted:

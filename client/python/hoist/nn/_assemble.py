@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import dataclasses
 import logging
 import os
 from typing import Any, Callable, Iterator, Mapping
@@ -12,44 +11,21 @@ from typing import Any, Callable, Iterator, Mapping
 import torch
 from torch import nn
 
-from .. import _session
-from .._errors import InvalidArgument, ResourceExhausted
+from .._errors import InvalidArgument
 from .._model import Group, Model
 from ._attachment import Attachment
-from ._budget import Budget, find_device, to_bytes
-from ._casting import Pattern
-from ._grouping import Groups
+from ._budget import find_device, to_bytes
+from ._device_part import DevicePart
 from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
 from ._heap import give_back_free_memory
 from ._layout import GroupSpec
-from ._live import DevicePart, LiveGroup
-from ._options import Idle, Names, Where
+from ._live import LiveGroup
+from ._options import Wanted
 
 log = logging.getLogger("hoist.nn")
 
 _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # Groups on their way to hoistd.
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """How a module is to be attached; see hoist.attach."""
-
-    budget: Budget
-    groups: Groups
-    order: Names
-    storage_dtype: torch.dtype | None
-    skip: tuple[Pattern, ...]
-    exclude: tuple[Pattern, ...]
-    idle: Idle
-    name: str | None
-    device: Where
-    session: _session.Session
-    exclude_kwargs: frozenset[str]
-    progress: bool | None
-    deadline: float
-    weight: int
-    priority: int
 
 
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
@@ -63,13 +39,9 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     source: what they are, in hexadecimal digits; None: as `original` says.
     """
     _check_order(wanted, specs)
-    attachment = Attachment(
-        root, wanted.session, wanted.idle, wanted.exclude_kwargs)
-    attachment.excluded = excluded
-    attachment.wanted = wanted
-    attachment.devices = {stored.name: stored.device for spec in specs
-                          for stored in spec.stored}
-    attachment.parts, shares = _spread(wanted, specs)
+    parts, shares = _spread(wanted, specs)
+    attachment = Attachment(root, wanted, parts, excluded, {
+        stored.name: stored.device for spec in specs for stored in spec.stored})
     try:
         _make_live(attachment, wanted, specs, original, name, source, advance,
                    shares)
@@ -80,8 +52,7 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         _plan(attachment, wanted)
         attachment.install()
     except BaseException:
-        attachment.uninstall()
-        _undo(attachment)
+        attachment.undo()
         raise
     # Once attached there are bytes to give back.
     attachment.devices = {
@@ -181,7 +152,7 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         live = LiveGroup(spec, attachment.parts[shares[at]], coming, group,
                          attachment.shelf, wanted.deadline, wanted.idle)
         attachment.groups.append(live)
-        live.show_idle()
+        live.binding.show_idle()
         for stored in spec.stored:
             stored.tensor = None
         advance(spec.nbytes)
@@ -214,56 +185,16 @@ def _pin(attachment: Attachment, wanted: Wanted) -> None:
     for group in attachment.groups:
         if group.pinned:
             group.stage()
-            group.show_idle()
+            group.binding.show_idle()
 
 
 def _plan(attachment: Attachment, wanted: Wanted) -> None:
     """A plan for each device, of what is not pinned."""
-    # Groups' handles are of the model as it was when each was handed over.
-    model = attachment.model
-    order = ([group.spec.name for group in attachment.groups]
-             if isinstance(wanted.order, str) else wanted.order)
     by_name = {group.spec.name: group for group in attachment.groups}
-    for part in attachment.parts:
-        groups = [by_name[name] for name in order]
-        groups = [group for group in groups if group.part is part
-                  and not group.pinned and group.staged.image_bytes]
-        if not groups:
-            continue
-        part.budget = plan_budget(attachment, part, wanted.budget)
-        try:
-            part.make_plan(groups, model, wanted.deadline, wanted.weight,
-                           wanted.priority, isinstance(wanted.order, str))
-        except ResourceExhausted as error:
-            attachment.explain(error, part)
-    attachment.learns = isinstance(wanted.order, str)
-
-
-def plan_budget(attachment: Attachment, part: DevicePart,
-                budget: Budget) -> int:
-    """What is left of a part's budget for its plan; 0: what hoistd gives."""
-    if isinstance(budget, Mapping):
-        for key, amount in budget.items():
-            if find_device(attachment.session, key)[0] == part.device:
-                budget = amount
-                break
-    whole = sum(group.staged.image_bytes for group in attachment.groups)
-    amount = to_bytes(budget, whole)  # type: ignore[arg-type]
-    if amount == 0:
-        return 0
-    pinned = attachment.pinned_bytes(part)
-    if amount <= pinned:
-        raise ResourceExhausted(
-            f"a budget of {amount} bytes is too small: {pinned} bytes are "
-            "pinned, being needed while other groups come and go; the least "
-            f"that would do is {attachment.least_bytes(part)} bytes")
-    return amount - pinned
-
-
-def _undo(attachment: Attachment) -> None:
-    """The module has what it had; hoistd has back what is its."""
-    try:
-        for group in attachment.groups:
-            group.restore(attachment.devices)
-    finally:
-        attachment.close()
+    learn = isinstance(wanted.order, str)
+    order = list(by_name) if learn else wanted.order
+    # Groups' handles are of the model as it was when each was handed over.
+    attachment.planning.plan(
+        attachment.model, [by_name[name] for name in order], wanted.budget,
+        learn, deadline=wanted.deadline, weight=wanted.weight,
+        priority=wanted.priority)

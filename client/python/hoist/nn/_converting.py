@@ -8,7 +8,7 @@ import torch
 
 from .._host_image import HostImage
 from .._model import Model
-from ._assemble import Wanted
+from ._options import Wanted
 from ._checkpoint import Computed
 from ._hand_over import (cast_name, derived_name, known_model,
                          publish_cast)

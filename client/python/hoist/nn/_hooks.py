@@ -1,15 +1,14 @@
 """What stands in and around the modules of an attachment.
 
-Hooks, and what takes the place of methods that would move, convert, replace or
-copy weights.
+Hooks, which call the passes; and what takes the place of methods that would
+move, convert, replace or copy weights.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, cast
+from typing import Any, Iterable, NoReturn
 
 import torch
 from torch import nn
@@ -18,9 +17,8 @@ from .._errors import FailedPrecondition
 from ._eager import eager
 from ._live import LiveGroup
 from ._move import device_of, to_device
-
-if TYPE_CHECKING:
-    from ._attachment import Attachment
+from ._passes import Passes
+from ._tree import Tree
 
 
 def renew_lists(modules: Iterable[nn.Module]) -> None:
@@ -35,17 +33,29 @@ def do_nothing() -> None:
     """In place of a module's flatten_parameters."""
 
 
+def refuse_pickling(protocol: Any) -> NoReturn:
+    """In place of a module's __reduce_ex__."""
+    raise FailedPrecondition(
+        "a module whose weights live in hoist cannot be pickled; save its "
+        "state_dict(), or hoist.detach(module) first")
+
+
+class NotCopied:
+    """A module that is copied or pickled has what it holds copied or
+    pickled."""
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise FailedPrecondition(
+            "a module whose weights live in hoist cannot be copied; load a "
+            "second one (it shares the weights), or hoist.detach(module) first")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_pickling(protocol)
+
+
 @dataclasses.dataclass
-class Hook:
-    """A module that is copied or pickled has its hooks copied or pickled."""
-
-    attachment: Attachment
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self.attachment.__deepcopy__(memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.attachment.__reduce_ex__(protocol)
+class Hook(NotCopied):
+    passes: Passes
 
 
 @dataclasses.dataclass
@@ -57,13 +67,13 @@ class Begin(Hook):
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         for group in self.groups:
-            self.attachment.enter(group)
-        if not self.attachment.moves_inputs:
+            self.passes.enter(group)
+        if not self.passes.moves_inputs:
             return None
         device = self.groups[0].part.torch_device
         self.came_from.append(device_of((args, kwargs)) or
-                              self.attachment.parts[0].torch_device)
-        return self.attachment.move_inputs(args, kwargs, device)
+                              self.passes.parts[0].torch_device)
+        return self.passes.move_inputs(args, kwargs, device)
 
 
 @dataclasses.dataclass
@@ -75,7 +85,7 @@ class End(Hook):
                  output: Any) -> Any:
         with contextlib.ExitStack() as stack:  # All, whichever of them fails.
             for group in self.begin.groups:
-                stack.callback(self.attachment.leave, group)
+                stack.callback(self.passes.leave, group)
         if self.begin.came_from:
             back = self.begin.came_from.pop()
             if output is not None:
@@ -86,14 +96,14 @@ class End(Hook):
 class BeginPass(Hook):
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.attachment.begin_pass(args, kwargs)
+        return self.passes.begin(args, kwargs)
 
 
 class EndPass(Hook):
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any) -> Any:
-        return self.attachment.end_pass(output)
+        return self.passes.end(output)
 
 
 @dataclasses.dataclass
@@ -101,17 +111,16 @@ class Apply:
     """Stands in for a module's `_apply`, which .to(), .half() and .cuda() go
     through: what hoist holds can only stay what and where it is."""
 
-    attachment: Attachment
+    tree: Tree
     module: nn.Module
 
     def __call__(self, fn: Any, recurse: bool = True) -> nn.Module:
-        module, attachment = self.module, self.attachment
+        module, tree = self.module, self.tree
         kept: list[tuple[dict[str, Any], str, Any]] = []
-        device = attachment.parts[0].torch_device
         for holder in (module._parameters, module._buffers):
             for key, value in holder.items():
-                if value is not None and attachment.manages(module, key):
-                    _refuse_conversion(fn, value.dtype, device)
+                if value is not None and tree.manages(module, key):
+                    _refuse_conversion(fn, value.dtype, tree.device)
                     kept.append((holder, key, value))
         for holder, key, _ in kept:
             holder[key] = None
@@ -121,7 +130,7 @@ class Apply:
             for holder, key, value in kept:
                 holder[key] = value
             renew_lists([module])
-            attachment.note_change()  # Adapters stay where their inputs are.
+            tree.note_change()  # Adapters stay where their inputs are.
         return module
 
 
@@ -130,14 +139,13 @@ class LoadStateDict:
     """Before a module's part of a state_dict is copied into its weights, which
     torch would refuse with a message for each, or skip if they are on meta."""
 
-    attachment: Attachment
+    tree: Tree
 
     def __call__(self, module: nn.Module, state: Any, prefix: str,
                  *_: Any) -> None:
         for holder in (module._parameters, module._buffers):
             for key in holder:
-                if prefix + key in state and self.attachment.shares(module,
-                                                                    key):
+                if prefix + key in state and self.tree.shares(module, key):
                     raise FailedPrecondition(
                         f'"{prefix + key}" lives in hoist, where it is shared '
                         "and read-only; hoist.detach(module) before "
@@ -156,64 +164,80 @@ def _refuse_conversion(fn: Any, dtype: torch.dtype,
             "load with dtype=")
 
 
-# Registrations of parameters and modules are seen for the whole process.
-_attached: weakref.WeakKeyDictionary[
-    nn.Module, weakref.ref[Attachment]] = weakref.WeakKeyDictionary()
-_watching: list[Any] = []
+class Hooks:
+    """All that stands in one attached tree.
 
+    Threads: one at a time; the attachment's lock.
+    """
 
-def know(module: nn.Module, attachment: Attachment) -> None:
-    _attached[module] = weakref.ref(attachment)
+    def __init__(self, root: nn.Module, groups: list[LiveGroup],
+                 tree: Tree) -> None:
+        self._root = root
+        self._groups = groups
+        self._tree = tree
+        self._passes: Passes | None = None
+        self._handles: list[Any] = []
+        self._begins: list[Begin] = []
 
+    def install(self, passes: Passes) -> None:
+        """From here on forwards go through the passes."""
+        self._passes = passes
+        triggers: dict[nn.Module, list[LiveGroup]] = {}
+        for group in self._groups:
+            for trigger in group.spec.triggers:
+                triggers.setdefault(trigger, []).append(group)
+        for module, groups in triggers.items():
+            self._enter_at(module, groups)
+        # Last, so that it comes before a group's that has the same module.
+        self._hook(self._root, BeginPass(passes), EndPass(passes))
+        for module in self._stood_in():
+            vars(module)["_apply"] = Apply(self._tree, module)
+            # Pickling would meet the hooks first, and blame those.
+            vars(module)["__reduce_ex__"] = refuse_pickling
+            # As register_load_state_dict_pre_hook, which came with torch 2.5.
+            self._handles.append(module._register_load_state_dict_pre_hook(
+                LoadStateDict(self._tree), with_module=True))
+            if isinstance(module, nn.RNNBase):
+                # It would copy its staged weights into memory of its own.
+                vars(module)["flatten_parameters"] = do_nothing
+        renew_lists(self._tree.modules)
 
-def forget(module: nn.Module) -> None:
-    _attached.pop(module, None)
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for module in self._stood_in():
+            for name in ("_apply", "__reduce_ex__", "flatten_parameters"):
+                vars(module).pop(name, None)
 
+    def _stood_in(self) -> set[nn.Module]:
+        return {self._root, *self._tree.modules}
 
-def attachment_of(module: nn.Module) -> Attachment | None:
-    return cast("Attachment | None", vars(module).get("_hoist"))
+    def _enter_at(self, module: nn.Module, groups: list[LiveGroup]) -> None:
+        assert self._passes is not None
+        begin = Begin(self._passes, groups)
+        self._hook(module, begin, End(self._passes, begin))
+        self._begins.append(begin)
 
+    def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
+        self._handles += [
+            module.register_forward_pre_hook(begin, prepend=True,
+                                             with_kwargs=True),
+            module.register_forward_hook(end, with_kwargs=True,
+                                         always_call=True)]
 
-def attachments_in(module: nn.Module) -> Iterator[Attachment]:
-    """Those that any module of the tree belongs to, each once."""
-    found = {id(one): one for one in map(attachment_of, module.modules())
-             if one is not None}
-    return iter(found.values())
+    # What Passes asks of its surroundings.
 
+    def before_pass(self) -> None:
+        self._tree.admit()
 
-def find_attached(model: str) -> Attachment | None:
-    """The attachment to that model, or to weights that were its; if a module
-    is attached in this process."""
-    for one in {ref() for ref in list(_attached.values())}:
-        if one is not None and model in (one.model.name, one.original.name):
-            return one
-    return None
+    def bring(self, group: LiveGroup) -> None:
+        for weight in group.spec.weights:
+            for place in weight.places:
+                if place.module not in group.spec.triggers:
+                    group.spec.triggers.append(place.module)
+                    self._enter_at(place.module, [group])
 
-
-def watch_registrations() -> None:
-    if _watching:
-        return
-    hooks = nn.modules.module
-    _watching.append(hooks.register_module_parameter_registration_hook(
-        _on_weight))
-    _watching.append(hooks.register_module_buffer_registration_hook(_on_weight))
-    _watching.append(hooks.register_module_module_registration_hook(_on_module))
-
-
-def _on_weight(module: nn.Module, name: str, value: Any) -> None:
-    attachment = attachment_of(module)
-    if attachment is None:
-        return
-    if attachment.shares(module, name):
-        raise FailedPrecondition(
-            f'"{name}" lives in hoist and cannot be replaced; '
-            "hoist.detach(module) first")
-    attachment.note_change()
-
-
-def _on_module(module: nn.Module, name: str, child: Any) -> None:
-    # A module without weights of its own is not known by itself.
-    if isinstance(child, nn.Module):
-        for one in {ref() for ref in list(_attached.values())}:
-            if one is not None:
-                one.note_change()
+    def forget_calls(self) -> None:
+        for begin in self._begins:
+            begin.came_from.clear()

@@ -13,7 +13,7 @@ from torch import nn
 from .. import _session
 from .._errors import InvalidArgument
 from ._api import check_wanted, default_session, refuse_managed, unwrap
-from ._assemble import Wanted, assemble
+from ._assemble import assemble
 from ._budget import Budget
 from ._building import build_on_meta
 from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
@@ -22,7 +22,8 @@ from ._grouping import Groups
 from ._converting import convert
 from ._layout import choose_storage, lay_out
 from ._matching import Rename, file_groups, match_weights
-from ._options import Idle, LoadOptions, M, Names, Where, as_names
+from ._options import (Idle, LoadOptions, M, Names, Wanted, Where,
+                       as_names)
 from ._progress import progress_bar
 from ._safetensors import (Paths, find_files, identity, one_path,
                            read_headers)

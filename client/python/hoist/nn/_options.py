@@ -1,17 +1,20 @@
-"""The options of hoist.attach and hoist.load, for functions that pass them on.
+"""The options of hoist.attach and hoist.load, for functions that pass them on,
+and what attach makes of them.
 
 Each function takes them by name; a test holds the two equal.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, Sequence, TypedDict, TypeVar, Union
 
 import torch
 from torch import nn
 
 from .. import _session
-from ._casting import Patterns
+from ._budget import Budget
+from ._casting import Pattern, Patterns
 from ._grouping import Groups
 from ._matching import Rename
 
@@ -52,3 +55,24 @@ class AttachOptions(CommonOptions, CastingOptions, total=False):
 class LoadOptions(AttachOptions, total=False):
     dtype: torch.dtype | None
     rename: Rename
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """How a module is to be attached; see hoist.attach."""
+
+    budget: Budget
+    groups: Groups
+    order: Names
+    storage_dtype: torch.dtype | None
+    skip: tuple[Pattern, ...]
+    exclude: tuple[Pattern, ...]
+    idle: Idle
+    name: str | None
+    device: Where
+    session: _session.Session
+    exclude_kwargs: frozenset[str]
+    progress: bool | None
+    deadline: float
+    weight: int
+    priority: int

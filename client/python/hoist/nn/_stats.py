@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from .._plan import PlanStats
+
+# Which are a plan's own, summed over all plans.
+PLAN_COUNTS = tuple(field.name for field in dataclasses.fields(PlanStats))
+
 
 @dataclasses.dataclass(frozen=True)
 class AttachStats:

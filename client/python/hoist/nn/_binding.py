@@ -1,0 +1,335 @@
+"""A group's weights as its modules see them.
+
+Binding puts tensors into the modules' dictionaries: over the bytes at an address
+on the device, made once an address; over what can be read while the group is
+not there; or of the worker's own memory. It neither stages nor waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable, Iterator, Mapping
+
+import torch
+
+from .._model import Group
+from .._tensor import Tensor
+from ._device_part import DevicePart
+from ._idle import IdleGroup, IdleTensor, Shelf
+from ._inventory import Stored, Weight, as_stored, span_bytes
+from ._layout import GroupSpec
+
+# A buffer this small is the worker's own, on the device: a forward may write
+# to it. Larger ones are, too, if they are not persistent, or once their first
+# forward has written to them.
+PRIVATE_BYTES = 1 << 20
+# Addresses whose objects are kept. A plan gives each group one; a group that
+# is staged outside of it may lie anywhere.
+_ADDRESSES = 4
+
+
+# Where to put what: `holder[key] = value`.
+Swap = tuple[dict[str, Any], str, Any]
+
+
+@dataclasses.dataclass
+class _Shown:
+    """A group's weights at one address: what to put where."""
+
+    swaps: list[Swap]
+    casts: list[tuple[torch.Tensor, torch.Tensor]]  # To, from.
+    # What autograd would keep for a backward: as the module's own were, since
+    # torch chooses kernels by it (matmul folds for weights that need grad).
+    graded: list[torch.Tensor]
+
+
+class Binding:
+    """One group's.
+
+    Threads: one at a time; the attachment's lock.
+    """
+
+    def __init__(self, spec: GroupSpec, part: DevicePart, staged: Group,
+                 original: Group, shelf: Shelf, deadline: float,
+                 idle: str) -> None:
+        """`staged`: the group as it comes to the device. `original`: with the
+        bytes that a weight shows while it is idle."""
+        self.spec = spec
+        self.part = part
+        self._shown: dict[int, _Shown] = {}
+        self._private: dict[int, Weight] = {}  # By id().
+        self._trial: list[tuple[Weight, torch.Tensor, int]] = []
+        self._scratch: torch.Tensor | None = None  # Under a lease: its own.
+        self._buffers_seen = False
+        self._infos = {info.name: info for info in staged.tensors}
+        self.idle = IdleGroup(part.session.host_image(original), shelf,
+                              deadline)
+        self._idle_kind = idle
+        self._host_infos = {info.name: info for info in original.tensors}
+        self._off = self._idle_swaps(spec.weights)
+        self.casts_bytes = _scratch_bytes(spec)
+        if not spec.pinned:
+            part.scratch_needed = max(part.scratch_needed, self.casts_bytes)
+
+    # While the group is not there.
+
+    def _idle_swaps(self, weights: Iterable[Weight]) -> list[Swap]:
+        bases = {stored.name: self._idle_base(stored)
+                 for stored in self.spec.stored}
+        swaps = []
+        for weight in weights:
+            parts = [part.view(bases[part.stored.name])
+                     for part in weight.parts]
+            parts = [part if part.is_meta or not part.numel() else
+                     IdleTensor.make(part, self.idle) for part in parts]
+            swaps += weight.swaps(weight.put_together(parts))
+        return swaps
+
+    def _idle_base(self, stored: Stored) -> torch.Tensor:
+        """The stored tensor in the host image, loaded or not."""
+        if self._idle_kind == "meta":
+            return stored.meta
+        if stored.nbytes == 0:
+            return _empty(stored, torch.device("cpu"))
+        return as_stored(self._host_bytes(stored), stored)
+
+    def _host_bytes(self, stored: Stored) -> torch.Tensor:
+        image = self.idle.image
+        memory = self.idle.memory(
+            image.address + self._host_infos[stored.name].offset,
+            stored.nbytes)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def show_idle(self) -> None:
+        for holder, key, value in self._off:
+            holder[key] = value
+
+    # At an address.
+
+    def lie_alone(self) -> None:
+        """The bytes came by a lease: to an address of its own, and casts of
+        them go to memory of their own until `end_alone`."""
+        self._shown.clear()
+        if self.casts_bytes:
+            self._scratch = torch.empty(self.casts_bytes, dtype=torch.uint8,
+                                        device=self.part.torch_device)
+
+    def fill_and_show(self, address: int) -> None:
+        """Of bytes that were staged just now."""
+        shown = self._shown_at(address)
+        if shown.casts:
+            if self._scratch is None:
+                self.part.order_scratch()
+            with torch.no_grad():
+                for to, source in shown.casts:
+                    to.copy_(source)
+        if not self._buffers_seen:
+            shown = self._adopt_buffers(address, shown)
+        for holder, key, value in shown.swaps:
+            holder[key] = value
+
+    def show(self, address: int) -> None:
+        """Of bytes that have been filled."""
+        for holder, key, value in self._shown_at(address).swaps:
+            holder[key] = value
+        self.idle.end_pointers()
+
+    def end_forward(self) -> None:
+        """A forward with these weights is over."""
+        if torch.is_grad_enabled():
+            self._spoil_graphs()
+        if self._trial:
+            self._end_trial()
+
+    def _spoil_graphs(self) -> None:
+        """A backward through these weights would read what lies there by then;
+        autograd raises instead, as after any change in place."""
+        for shown in self._shown.values():
+            for value in shown.graded:
+                torch.autograd.graph.increment_version(value)
+
+    def forget_addresses(self) -> None:
+        """The plan was made anew."""
+        self._shown.clear()
+
+    def end_alone(self) -> None:
+        """The lease is over."""
+        self._shown.clear()
+        self._scratch = None
+
+    def _shown_at(self, address: int) -> _Shown:
+        shown = self._shown.get(address)
+        if shown is None:
+            while len(self._shown) >= _ADDRESSES:
+                del self._shown[next(iter(self._shown))]
+            shown = self._shown[address] = self._build(address)
+        return shown
+
+    def _build(self, address: int) -> _Shown:
+        tensors = _Views(self, address)
+        bases: dict[str, torch.Tensor] = {}
+        casts = []
+        scratch, at = None, 0
+        if self.casts_bytes:
+            scratch = (self._scratch if self._scratch is not None else
+                       self.part.scratch())
+        for stored in self.spec.stored:
+            base = tensors[stored.name]
+            if stored.name in self.spec.storage and stored.nbytes:
+                assert scratch is not None
+                to = as_stored(scratch[at:], stored)
+                casts.append((to, base))
+                at += _aligned(stored.nbytes)
+                base = to
+            bases[stored.name] = base
+        shown = _Shown([], casts, [])
+        for weight in self.spec.weights:
+            if id(weight) in self._private:
+                continue
+            value = weight.put_together([part.view(bases[part.stored.name])
+                                         for part in weight.parts])
+            if weight.requires_grad:
+                value.requires_grad_(True)
+                shown.graded.append(value)
+            shown.swaps += weight.swaps(value)
+        return shown
+
+    # Buffers that a forward may write.
+
+    def _adopt_buffers(self, address: int, shown: _Shown) -> _Shown:
+        """At the first stage: copies of the buffers, on the device."""
+        self._buffers_seen = True
+        values = {(id(holder), key): value
+                  for holder, key, value in shown.swaps}
+        for weight in self.spec.weights:
+            if weight.kind != "buffer" or not weight.plain:
+                continue
+            place = weight.places[0]
+            own = _copy(values[id(place.holder), place.key])
+            weight.put(own)
+            self._private[id(weight)] = weight
+            if (own.nbytes >= PRIVATE_BYTES and not self.spec.pinned
+                    and _is_persistent(weight)):
+                self._trial.append((weight, own, own._version))
+        if not self._private:
+            return shown
+        self._off = [swap for swap in self._off
+                     if not self._is_private(swap)]
+        self._shown.clear()
+        return self._shown_at(address)
+
+    def _is_private(self, swap: Swap) -> bool:
+        return any(place.holder is swap[0] and place.key == swap[1]
+                   for weight in self._private.values()
+                   for place in weight.places)
+
+    def _end_trial(self) -> None:
+        """Large buffers that nobody wrote to are shared after all."""
+        for weight, own, version in self._trial:
+            if weight.value is own and own._version == version:
+                del self._private[id(weight)]
+                self._shown.clear()
+                self._off += self._idle_swaps([weight])
+        self._trial = []
+
+    def is_own_place(self, module: Any, key: str) -> bool:
+        return any(place.module is module and place.key == key
+                   for weight in self._private.values()
+                   for place in weight.places)
+
+    def is_own(self, weight: Weight) -> bool:
+        """The worker's own memory, rather than hoist's."""
+        return id(weight) in self._private
+
+    def restore(self, devices: Mapping[str, torch.device]) -> None:
+        """Gives the module its own weights again, with hoistd's bytes."""
+        for holder, key, value in self.own_weights(devices):
+            holder[key] = value
+
+    def own_weights(self, devices: Mapping[str, torch.device]) -> list[Swap]:
+        """What goes where to that end; the module is as it was."""
+        if all(device.type == "meta" for device in devices.values()):
+            return self._meta_weights()
+        own: dict[str, torch.Tensor] = {}
+        with self.idle.shelf.reading([self.idle]):
+            for stored in self.spec.stored:
+                device = devices[stored.name]
+                own[stored.name] = (
+                    as_stored(self._host_bytes(stored).to(device, copy=True),
+                              stored)
+                    if stored.nbytes else _empty(stored, device))
+        swaps: list[Swap] = []
+        for weight in self.spec.weights:
+            if self.is_own(weight):
+                device = devices[weight.parts[0].stored.name]
+                if weight.value.device != device:
+                    swaps += weight.swaps(_copy(weight.value, device))
+                continue
+            value = weight.put_together([part.view(own[part.stored.name])
+                                         for part in weight.parts])
+            if weight.requires_grad:
+                value.requires_grad_(True)
+            swaps += weight.swaps(value)
+        return swaps
+
+    def _meta_weights(self) -> list[Swap]:
+        return [swap for weight in self.spec.weights for swap in weight.swaps(
+            weight.put_together([part.view(part.stored.meta)
+                                 for part in weight.parts]))]
+
+
+class _Views(Mapping[str, torch.Tensor]):
+    """A staged group's plain tensors, by name."""
+
+    def __init__(self, binding: Binding, address: int) -> None:
+        device = binding.part.device
+        self._infos = binding._infos
+        self._address = address
+        # What hoist.Tensor asks of a lease.
+        self.device_kind = {"emulated": 1, "cuda": 2}[device.kind]
+        self.device_uuid = device.uuid
+
+    def check(self) -> None:
+        """The attachment knows when views may be used."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        info = self._infos[name]
+        address = self._address + info.offset if info.nbytes else 0
+        return Tensor(self, info, address).torch()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+
+def _is_persistent(weight: Weight) -> bool:
+    """Part of the state_dict; caches are not, and are written at any time."""
+    return not any(place.key in place.module._non_persistent_buffers_set
+                   for place in weight.places)
+
+
+def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(stored.meta.shape, stored.meta.stride(),
+                               dtype=stored.meta.dtype, device=device)
+
+
+def _copy(tensor: torch.Tensor,
+          device: torch.device | None = None) -> torch.Tensor:
+    """With the same strides, as clone() and to() keep them only where no
+    element is shared or left out."""
+    to = device or tensor.device
+    count = span_bytes(tensor) // tensor.element_size()
+    flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
+    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
+        flat.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 256) * 256
+
+
+def _scratch_bytes(spec: GroupSpec) -> int:
+    return sum(_aligned(stored.nbytes) for stored in spec.stored
+               if stored.name in spec.storage)

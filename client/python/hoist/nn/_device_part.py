@@ -1,0 +1,96 @@
+"""A device that an attached module's groups are staged on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from .. import _session
+from .._errors import Unavailable
+from .._plan import Plan
+
+
+class Held:
+    """What hoistd gave for the groups of one device. It refers to no module, so
+    that it can be given back once one is collected."""
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+        self.plan: Plan | None = None
+        self.leases: dict[int, Any] = {}  # By id().
+
+    def give_back(self) -> None:
+        """Once the GPU is done with it."""
+        with contextlib.ExitStack() as stack:
+            leases, self.leases = self.leases, {}
+            plan, self.plan = self.plan, None
+            if plan is not None:
+                stack.callback(plan.close)
+            for lease in leases.values():
+                stack.enter_context(contextlib.suppress(Unavailable))
+                stack.callback(lease.release)
+            if self.torch_device.type == "cuda" and (leases or plan):
+                torch.cuda.synchronize(self.torch_device)
+
+
+class DevicePart:
+    """One device of an attachment: its stream, the plan that is in force there,
+    and where weights are cast to."""
+
+    def __init__(self, session: _session.Session, device: _session.Device,
+                 torch_device: torch.device) -> None:
+        self.session = session
+        self.device = device
+        self.torch_device = torch_device
+        self.held = Held(torch_device)
+        self.captured = False  # A CUDA graph holds the plan's addresses.
+        self.scratch_needed = 0  # By the group that casts most.
+        self._scratch: torch.Tensor | None = None
+        self._scratch_stream: int | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.held.plan
+
+    @plan.setter
+    def plan(self, plan: Plan | None) -> None:
+        self.held.plan = plan
+
+    def is_capturing(self) -> bool:
+        """The current stream is recorded into a CUDA graph."""
+        return (self.torch_device.type == "cuda"
+                and torch.cuda.is_current_stream_capturing())
+
+    def stream(self) -> int | None:
+        """The worker's current stream, as CUDA's handle."""
+        if self.torch_device.type != "cuda":
+            return None
+        return torch._C._cuda_getCurrentRawStream(self.torch_device.index)
+
+    def synchronize(self) -> None:
+        if self.torch_device.type == "cuda":
+            torch.cuda.current_stream(self.torch_device).synchronize()
+
+    def scratch(self) -> torch.Tensor:
+        """Where weights are cast to: one place, since groups whose weights are
+        cast are used one after another."""
+        if self._scratch is None:
+            self._scratch = torch.empty(self.scratch_needed, dtype=torch.uint8,
+                                        device=self.torch_device)
+        return self._scratch
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 0 if self._scratch is None else self._scratch.numel()
+
+    def order_scratch(self) -> None:
+        """What the scratch held is not read any more, on whichever stream."""
+        stream = self.stream()
+        last, self._scratch_stream = self._scratch_stream, stream
+        if last is None or last == stream or (
+                torch.cuda.is_current_stream_capturing()):
+            return
+        torch.cuda.current_stream(self.torch_device).wait_stream(
+            torch.cuda.ExternalStream(last, device=self.torch_device))

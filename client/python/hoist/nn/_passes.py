@@ -1,0 +1,296 @@
+"""Passes of a root module: who is in them, in which order groups come, and how
+they end.
+
+A forward enters here and leaves here. Before a module that a group belongs to
+runs, the group is staged on the worker's stream and its weights are put into
+the module; in a pass of the root module it is ended when another group's turn
+comes (a layer that is called twice in a row is staged once), else when the
+module is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Protocol
+
+import torch
+from torch import nn
+
+from .._errors import FailedPrecondition
+from ._device_part import DevicePart
+from ._idle import Shelf
+from ._live import LiveGroup
+from ._move import device_of, to_device
+from ._planning import Planning
+from ._turns import Turns, calls_on_stack
+
+
+class Surroundings(Protocol):
+    """What stands around the modules, and calls Passes."""
+
+    def before_pass(self) -> None:
+        """A pass begins; what came to the tree since is seen to."""
+
+    def bring(self, group: LiveGroup) -> None:
+        """From now on any call of the group's modules enters it."""
+
+    def forget_calls(self) -> None:
+        """Calls that were under way will not end."""
+
+
+class Passes:
+    """Of one attached module.
+
+    Threads: any; passes of several threads take turns, while the GPU work that
+    they queue does not.
+    """
+
+    def __init__(self, root: nn.Module, parts: list[DevicePart],
+                 groups: list[LiveGroup], planning: Planning, shelf: Shelf,
+                 idle: str, exclude_kwargs: frozenset[str],
+                 around: Surroundings) -> None:
+        self._root = root
+        self.parts = parts
+        self._groups = groups
+        self._planning = planning
+        self._shelf = shelf
+        self._idle = idle
+        self._exclude_kwargs = exclude_kwargs
+        self._around = around
+        self.count = 0  # That gave something.
+        self._turns = Turns()
+        self._depth = 0  # Of the root module's calls within one another.
+        self._running = 0  # Modules that are running and have groups.
+        self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
+        self._shown: list[LiveGroup] = []  # idle="slot": shown in this pass.
+        self._return_to: torch.device | None = None
+        self._keeps_shown = False  # idle="slot", after a pass that shows it.
+        self._brought: set[LiveGroup] = set()  # By more modules than planned.
+        self._sequence: list[LiveGroup] = []  # What this pass has staged.
+
+    # The root.
+
+    def begin(self, args: Any, kwargs: Any) -> Any:
+        """Returns what is to replace the arguments; None: nothing."""
+        self._turns.take()
+        if self._turns.held > 1:
+            # Only this thread can be here.
+            if calls_on_stack(self._root) > 1:
+                self._depth += 1
+                return None  # The module calls itself.
+            try:
+                self._abandon(but=1)
+            except BaseException:
+                self._turns.give()
+                raise
+        self._depth = 1
+        self._around.before_pass()
+        self._shelf.seen.clear()
+        self._sequence.clear()
+        part = self.parts[0]
+        _refuse_training(args, kwargs)
+        self._return_to = None
+        if part.torch_device.type == "cpu":
+            return None
+        came_from = device_of((args, kwargs))
+        if came_from is not None and came_from != part.torch_device:
+            self._return_to = came_from
+        return self.move_inputs(args, kwargs, part.torch_device)
+
+    def end(self, output: Any) -> Any:
+        """Returns what is to replace the output; None: nothing."""
+        if not self._depth or not self._turns.is_mine:
+            return None  # Another hook failed before a pass began.
+        if self._depth > 1:
+            self._depth -= 1
+            self._turns.give()
+            return None
+        try:
+            self._end_open()
+            for group in self._shown:
+                group.binding.show_idle()
+            self._shown.clear()
+            if output is None:
+                return None  # It failed, or gave nothing: no pass to learn.
+            self.count += 1
+            self._planning.end_pass(self._sequence)
+            if self._shelf.seen:
+                self._bring_what_was_read()
+            else:
+                # All that reads weights is hooked, as far as a pass can show.
+                self._keeps_shown = self._idle == "slot"
+            if self._return_to is not None:
+                return to_device(output, self._return_to)
+            return None
+        finally:
+            self._depth = 0
+            self._turns.give()
+
+    def _bring_what_was_read(self) -> None:
+        """A weight that was read idle within a pass belongs to a module that is
+        also called from outside its group (diffusers' DiT calls a part of its
+        first block at the end): from now on that call brings the group. The
+        next pass shows when."""
+        for group in self._groups:
+            if (group.binding.idle in self._shelf.seen
+                    and group not in self._brought):
+                self._brought.add(group)
+                self._around.bring(group)
+                self._planning.expect_new()
+
+    def _abandon(self, but: int = 0) -> None:
+        """Ends what was cut short (KeyboardInterrupt), when torch calls no
+        hooks. `but`: turns that are no part of it."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(self._turns.held - but):
+                stack.callback(self._turns.give)
+            self._open = None
+            self._running = 0
+            self._shown.clear()
+            self._depth = 0
+            self._around.forget_calls()
+            for group in self._groups:
+                group.depth = 0
+                stack.callback(group.binding.show_idle if group.pinned else
+                               group.end)
+
+    @contextlib.contextmanager
+    def between(self, what: str) -> Iterator[None]:
+        """For the block nothing runs and nothing of a plan is staged.
+
+        FailedPrecondition: the module is running, which is no time to `what`.
+        What was cut short does not run.
+        """
+        with self._turns.between():
+            if self._turns.held:
+                triggers = {trigger for group in self._groups
+                            for trigger in group.spec.triggers}
+                if not calls_on_stack(self._root, *triggers):
+                    self._abandon()
+            if self._turns.held:
+                raise FailedPrecondition(
+                    f"the module is running; {what} between passes")
+            self._end_open()
+            yield
+
+    # Inputs on their way between devices.
+
+    @property
+    def moves_inputs(self) -> bool:
+        """Of a group's modules: between devices; and into a pass's middle,
+        where a caller begins there (generate() with an encoder)."""
+        return len(self.parts) > 1 or (
+            not self._depth and self.parts[0].torch_device.type != "cpu")
+
+    def move_inputs(self, args: Any, kwargs: Any,
+                    device: torch.device) -> tuple[Any, Any]:
+        kept = {name: kwargs[name] for name in kwargs
+                if name in self._exclude_kwargs}
+        moved = to_device((args, {name: value for name, value in kwargs.items()
+                                  if name not in kept}), device)
+        return moved[0], {**moved[1], **kept}
+
+    # Groups.
+
+    def enter(self, group: LiveGroup) -> None:
+        """A module that needs the group is about to run."""
+        self._turns.take()
+        try:
+            if group.pinned:
+                if group.depth == 0:
+                    group.show()
+            elif group.depth == 0 and self._open is not group:
+                self._end_open()
+                # A cast has one place to go to for all groups of the plan.
+                group.stage(beside_plan=self._running > 0
+                            and group.binding.casts_bytes > 0)
+                if self._depth:
+                    self._sequence.append(group)
+                if self._keeps_shown and self._depth:
+                    self._shown.append(group)
+        except BaseException:
+            self._turns.give()
+            raise
+        group.depth += 1
+        if not group.pinned:
+            self._running += 1
+
+    def leave(self, group: LiveGroup) -> None:
+        """A module that needed the group has run."""
+        if not group.depth or not self._turns.is_mine:
+            return  # It was never entered, or the pass was abandoned.
+        group.depth -= 1
+        if not group.pinned:
+            self._running -= 1
+        try:
+            if group.pinned:
+                self._hide(group)
+            elif group.depth == 0 and self._open is not group:
+                if self._depth:
+                    self._end_open()
+                    self._open = group
+                else:
+                    group.end()
+        finally:
+            self._turns.give()
+
+    def _hide(self, group: LiveGroup) -> None:
+        """A pinned group's weights, once nobody runs in it."""
+        if group.depth:
+            return
+        if self._keeps_shown and self._depth:
+            self._shown.append(group)
+        else:
+            group.binding.show_idle()
+
+    def _end_open(self) -> None:
+        group, self._open = self._open, None
+        if group is not None and not group.depth:
+            group.end(show_idle=group not in self._shown)
+
+    @contextlib.contextmanager
+    def beside_the_plan(self, groups: list[LiveGroup]) -> Iterator[None]:
+        """Stages them by leases of their own, but for those that are staged
+        anyway."""
+        with self._turns.between():
+            self._end_open()
+            with contextlib.ExitStack() as stack:
+                for group in groups:
+                    if group.depth:
+                        continue
+                    if group.pinned:
+                        group.show()
+                    else:
+                        group.stage(beside_plan=True)
+                    group.depth += 1
+                    stack.callback(self._end_beside_the_plan, group)
+                yield
+
+    def _end_beside_the_plan(self, group: LiveGroup) -> None:
+        group.depth -= 1
+        if group.pinned:
+            self._hide(group)
+        else:
+            group.end()
+
+    def end_all(self) -> None:
+        """Nothing is staged any more, and the GPU reads nothing; no weight is
+        shown in its place. Nothing may be running."""
+        with self._turns.between(), contextlib.ExitStack() as stack:
+            for group in self._groups:
+                stack.callback(group.end, show_idle=False)
+            for part in self.parts:
+                if part.torch_device.type == "cuda":
+                    torch.cuda.synchronize(part.torch_device)
+            self._end_open()
+
+
+def _refuse_training(args: Any, kwargs: Any) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise FailedPrecondition(
+                "hoist's weights are for inference: gradients would flow "
+                "through memory that later holds other weights; call the "
+                "module under torch.no_grad() or torch.inference_mode()")

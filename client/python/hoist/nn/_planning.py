@@ -1,0 +1,232 @@
+"""The life of an attachment's plans: made, learned, made anew, budgets.
+
+One plan a device, of all groups there that are not pinned. It knows nothing of
+modules and passes but the order in which a pass has staged groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, Iterable, Mapping, NoReturn
+
+from .. import _session
+from .._errors import ResourceExhausted
+from .._model import Model
+from .._plan import PlanStats
+from ._budget import Budget, find_device, to_bytes
+from ._device_part import DevicePart
+from ._live import LiveGroup
+
+log = logging.getLogger("hoist.nn")
+
+
+@dataclasses.dataclass
+class _Planned:
+    """What one device's plan was asked for, and what it did before."""
+
+    budget: int  # 0: what hoistd gives.
+    order: list[LiveGroup]
+    terms: Mapping[str, Any]  # Of Session.set_plan.
+    missed: int = 0  # Stages that the plan had nothing for, when planned.
+    past: list[PlanStats] = dataclasses.field(default_factory=list)
+
+
+class Planning:
+    """Of one attachment.
+
+    Threads: one at a time; the attachment's lock.
+    """
+
+    def __init__(self, session: _session.Session, parts: list[DevicePart],
+                 groups: list[LiveGroup]) -> None:
+        self._session = session
+        self._parts = parts
+        self._groups = groups
+        self._planned: dict[DevicePart, _Planned] = {}
+        self._learns = False  # The order of the groups.
+
+    # Made.
+
+    def plan(self, model: Model, order: Iterable[LiveGroup], budget: Budget,
+             learn: bool, **terms: Any) -> None:
+        """Plans for each device what of `order` is there, for the first time.
+
+        learn: `order` is a guess; the first pass shows it.
+        terms: Session.set_plan's, other than order and budget.
+        """
+        order = list(order)
+        for part in self._parts:
+            groups = [group for group in order if group.part is part
+                      and not group.pinned and group.staged.image_bytes]
+            if not groups:
+                continue
+            planned = _Planned(self.budget_for(part, budget), groups,
+                               {"model": model, "device": part.device.index,
+                                **terms})
+            self._planned[part] = planned
+            try:
+                part.plan = self._make(planned, learn)
+            except ResourceExhausted as error:
+                self._explain(error, part)
+            info = part.plan.info
+            if info.streamed_bytes and info.ring_bytes * 8 > info.budget_bytes:
+                log.info(
+                    "%s: groups on their way take %d of the budget's %d bytes; "
+                    "with smaller ones (groups=) more of it would be left for "
+                    "what stays", model.name, info.ring_bytes,
+                    info.budget_bytes)
+        self._learns = learn
+
+    def _make(self, planned: _Planned, learn: bool = False) -> Any:
+        return self._session.set_plan(
+            order=[group.staged for group in planned.order],
+            budget=planned.budget, learn=learn, **planned.terms)
+
+    # Made anew.
+
+    def end_pass(self, sequence: list[LiveGroup]) -> None:
+        """sequence: the groups that the pass has staged, as they came."""
+        if self._learns:
+            self._learn(sequence)
+        else:
+            self._plan_what_came(sequence)
+
+    def _learn(self, sequence: list[LiveGroup]) -> None:
+        self._learns = False
+        for part in self._parts:
+            if part.plan is None or part.is_capturing():
+                continue
+            if part.plan.end_pass():
+                self.forget_addresses(part)
+                self._planned[part].order = [group for group in sequence
+                                             if group.part is part]
+            self._learns |= part.plan.info.learning
+
+    def expect_new(self) -> None:
+        """Groups will come at other times: whatever comes in the next pass is
+        new."""
+        for planned in self._planned.values():
+            planned.missed = -1
+
+    def _plan_what_came(self, sequence: list[LiveGroup]) -> None:
+        """Plans anew with this pass's order if it staged what the plan does not
+        have; what else the plan has comes last. So each group is planned for
+        after the first pass that it comes in. Where hoistd refuses, groups are
+        staged without a plan. A plan that a CUDA graph was captured with stays:
+        the graph's addresses are its."""
+        for part, planned in self._planned.items():
+            if part.plan is None or part.captured:
+                continue
+            missed = part.plan.stats.unplanned
+            if missed == planned.missed:
+                continue
+            planned.missed = missed
+            came = [group for group in sequence if group.part is part
+                    and group.staged.image_bytes]
+            order = came + [group for group in planned.order
+                            if group not in came]
+            if not came or order == planned.order:
+                continue
+            self.forget_addresses(part)
+            try:
+                self._plan_again(part, planned, order)
+            except ResourceExhausted as error:
+                log.warning("%s goes on without a plan: %s",
+                            planned.terms["model"].name, error)
+
+    def _plan_again(self, part: DevicePart, planned: _Planned,
+                    order: list[LiveGroup]) -> None:
+        """With another order. ResourceExhausted: there is no plan now."""
+        assert part.plan is not None
+        planned.past.append(part.plan.stats)
+        part.plan.close()
+        part.plan = None
+        planned.order = order
+        part.plan = self._make(planned)
+        planned.missed = 0
+
+    def forget_addresses(self, part: DevicePart) -> None:
+        """The part's plan was made anew."""
+        for group in self._groups:
+            if group.part is part and not group.pinned:
+                group.binding.forget_addresses()
+
+    # Budgets.
+
+    def set_budget(self, budget: Budget) -> None:
+        """Of the parts, between passes. On ResourceExhausted all stay as they
+        were."""
+        budgets = [self.budget_for(part, budget) for part in self._parts]
+        done: list[tuple[DevicePart, int]] = []
+        for part, amount in zip(self._parts, budgets):
+            before = self._planned[part].budget if part.plan else 0
+            try:
+                self._set_budget(part, amount)
+            except ResourceExhausted as error:
+                for earlier, old in done:
+                    self._set_budget(earlier, old)
+                self._explain(error, part)
+            done.append((part, before))
+
+    def _set_budget(self, part: DevicePart, budget: int) -> None:
+        if part.plan is not None:
+            part.plan.set_budget(budget)
+            self._planned[part].budget = budget
+            self.forget_addresses(part)
+
+    def budget_for(self, part: DevicePart, budget: Budget) -> int:
+        """What is left of a part's budget for its plan; 0: what hoistd
+        gives."""
+        if isinstance(budget, Mapping):
+            for key, amount in budget.items():
+                if find_device(self._session, key)[0] == part.device:
+                    budget = amount
+                    break
+        whole = sum(group.staged.image_bytes for group in self._groups)
+        amount = to_bytes(budget, whole)  # type: ignore[arg-type]
+        if amount == 0:
+            return 0
+        pinned = self.pinned_bytes(part)
+        if amount <= pinned:
+            raise ResourceExhausted(
+                f"a budget of {amount} bytes is too small: {pinned} bytes are "
+                "pinned, being needed while other groups come and go; the "
+                f"least that would do is {self._least_bytes(part)} bytes")
+        return amount - pinned
+
+    def pinned_bytes(self, part: DevicePart) -> int:
+        return sum(group.staged.image_bytes for group in self._groups
+                   if group.pinned and group.part is part)
+
+    def _least_bytes(self, part: DevicePart) -> int:
+        """The smallest budget: what is pinned, and the plan's largest group."""
+        return self.pinned_bytes(part) + max(
+            (group.staged.image_bytes for group in self._groups
+             if group.part is part and not group.pinned), default=0)
+
+    def _explain(self, error: ResourceExhausted,
+                 part: DevicePart) -> NoReturn:
+        """Raises a plan's refusal; plans know nothing of what is pinned."""
+        pinned = self.pinned_bytes(part)
+        if not pinned:
+            raise error
+        raise ResourceExhausted(
+            f"{error}; besides, {pinned} bytes of the budget are pinned: "
+            "groups that are needed while others come and go; the least that "
+            f"would do is {self._least_bytes(part)} bytes in all") from None
+
+    # Facts.
+
+    def check(self) -> None:
+        """Raises if results since the last check may not be trusted."""
+        for part in self._parts:
+            if part.plan is not None:
+                part.plan.check()
+
+    def count(self, what: str) -> int:
+        """A field of PlanStats, over all plans there were."""
+        plans = [part.plan.stats for part in self._parts if part.plan]
+        plans += [one for planned in self._planned.values()
+                  for one in planned.past]
+        return sum(getattr(one, what) for one in plans)

@@ -1,0 +1,91 @@
+"""Which modules of this process are attached, and what they are told.
+
+Registrations of parameters and modules are seen for the whole process.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Iterator, Protocol, cast
+
+from torch import nn
+
+from .._errors import FailedPrecondition
+from .._model import Model
+
+
+class Attached(Protocol):
+    """What a module is attached by."""
+
+    model: Model  # As it is staged.
+    original: Model  # With the weights as they were; often the same.
+
+    def shares(self, module: nn.Module, name: str) -> bool:
+        """True where the bytes are hoist's, not the worker's own."""
+
+    def note_change(self) -> None:
+        """The tree has modules or weights that came later."""
+
+
+_attached: weakref.WeakKeyDictionary[
+    nn.Module, weakref.ref[Attached]] = weakref.WeakKeyDictionary()
+_watching: list[Any] = []
+
+
+def know(module: nn.Module, by: Attached) -> None:
+    """Until `forget`; the module keeps what it is attached by."""
+    vars(module)["_hoist"] = by
+    _attached[module] = weakref.ref(by)
+
+
+def forget(module: nn.Module) -> None:
+    vars(module).pop("_hoist", None)
+    _attached.pop(module, None)
+
+
+def known(module: nn.Module) -> Attached | None:
+    """What this very module is attached by."""
+    return cast("Attached | None", vars(module).get("_hoist"))
+
+
+def find(model: str) -> Attached | None:
+    """What is attached to that model, or to weights that were its; if a module
+    is attached in this process."""
+    for one in _all():
+        if model in (one.model.name, one.original.name):
+            return one
+    return None
+
+
+def _all() -> Iterator[Attached]:
+    for one in {ref() for ref in list(_attached.values())}:
+        if one is not None:
+            yield one
+
+
+def watch_registrations() -> None:
+    if _watching:
+        return
+    hooks = nn.modules.module
+    _watching.append(hooks.register_module_parameter_registration_hook(
+        _on_weight))
+    _watching.append(hooks.register_module_buffer_registration_hook(_on_weight))
+    _watching.append(hooks.register_module_module_registration_hook(_on_module))
+
+
+def _on_weight(module: nn.Module, name: str, value: Any) -> None:
+    by = known(module)
+    if by is None:
+        return
+    if by.shares(module, name):
+        raise FailedPrecondition(
+            f'"{name}" lives in hoist and cannot be replaced; '
+            "hoist.detach(module) first")
+    by.note_change()
+
+
+def _on_module(module: nn.Module, name: str, child: Any) -> None:
+    # A module without weights of its own is not known by itself.
+    if isinstance(child, nn.Module):
+        for one in _all():
+            one.note_change()

@@ -1,0 +1,67 @@
+"""The package's modules import each other one way: no circles, also not for
+type checkers or within functions."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "hoist"
+
+
+def name_of(path: pathlib.Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imported(text: str, package: str) -> set[str]:
+    """Modules of ours that the text of a module of `package` imports."""
+    found = set()
+    for one in ast.walk(ast.parse(text)):
+        if isinstance(one, ast.Import):
+            found |= {name.name for name in one.names}
+        elif isinstance(one, ast.ImportFrom):
+            base = package.split(".")[:len(package.split(".")) + 1 - one.level]
+            source = ".".join([*(base if one.level else []),
+                               *filter(None, [one.module])])
+            for name in one.names:
+                # A module of a package, or what a module has.
+                whole = f"{source}.{name.name}"
+                found.add(whole if whole in MODULES else source)
+    return found & set(MODULES)
+
+
+def graph() -> dict[str, set[str]]:
+    return {name: imported(path.read_text(), name if path.name == "__init__.py"
+                           else name.rpartition(".")[0]) - {name}
+            for name, path in MODULES.items()}
+
+
+def test_imports_go_one_way():
+    # `import hoist` has all of the package's names, imported late.
+    below = {name: found - {"hoist"} for name, found in graph().items()
+             if name != "hoist"}
+    assert below["hoist.nn._attachment"] >= {"hoist.nn._hooks", "hoist._model"}
+    graphlib.TopologicalSorter(below).prepare()
+
+
+def test_a_circle_would_be_found():
+    below = {"hoist._plan": {"hoist._tensor"},
+             "hoist._tensor": imported(
+                 "def f():\n    from ._plan import Plan\n", "hoist")}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(below).prepare()
+
+
+def test_what_does_not_need_torch_does_not_see_what_does():
+    for name, found in graph().items():
+        if name.startswith(("hoist.nn", "hoist.compat")) or name == "hoist":
+            continue
+        assert not any(one.startswith(("hoist.nn", "hoist.compat"))
+                       for one in found), name
