@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 import transformers
 from hoist.nn._building import build_on_meta
-from hoist.nn._checkpoint import library_computations, library_sources
-from hoist.nn._pieces import Source
-from hoist.nn._safetensors import FileTensor, find_files, read_headers
+from hoist.checkpoint._transformers import library_computations, library_sources
+from hoist.checkpoint._pieces import Source
+from hoist.checkpoint._safetensors import FileTensor, find_files, read_headers
 
 SIZES = {"BOOL": 1, "U8": 1, "I64": 8, "F32": 4, "BF16": 2, "F16": 2}
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from .._errors import InvalidArgument, Unimplemented
+from ..checkpoint import Rename
 from ..nn import detach, load
 from ..nn._api import unwrap
 from ..nn._attachment import attachment_of
 from ..nn._budget import Amount, Budget
 from ..nn._grouping import Groups
-from ..nn._matching import Rename
 from ..nn._options import CastingOptions, CommonOptions, M, Names, Where
 from ._again import attach_with
 from ._diffusers import _where

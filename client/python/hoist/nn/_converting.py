@@ -8,12 +8,12 @@ import torch
 
 from .._host_image import HostImage
 from .._model import Model
-from ._options import Wanted
-from ._checkpoint import Computed
+from ..checkpoint import Computed
 from ._hand_over import (cast_name, derived_name, known_model,
                          publish_cast)
 from ._layout import GroupSpec
 from ._matching import input_name, retype
+from ._options import Wanted
 from ._progress import progress_bar
 
 

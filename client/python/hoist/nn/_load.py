@@ -12,6 +12,8 @@ from torch import nn
 
 from .. import _session
 from .._errors import InvalidArgument
+from ..checkpoint import (Paths, Rename, find_files, identity, one_path,
+                          read_headers)
 from ._api import check_wanted, default_session, refuse_managed, unwrap
 from ._assemble import assemble
 from ._budget import Budget
@@ -21,12 +23,10 @@ from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
 from ._grouping import Groups
 from ._converting import convert
 from ._layout import choose_storage, lay_out
-from ._matching import Rename, file_groups, match_weights
+from ._matching import file_groups, match_weights
 from ._options import (Idle, LoadOptions, M, Names, Wanted, Where,
                        as_names)
 from ._progress import progress_bar
-from ._safetensors import (Paths, find_files, identity, one_path,
-                           read_headers)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Iterator, Mapping, Sequence, Union
+from typing import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -11,17 +11,11 @@ from torch import nn
 from .. import _dtypes
 from .._errors import InvalidArgument, NotFound, Unimplemented
 from .._registration import Joined
-from ._checkpoint import Computed, library_computations, library_sources
+from ..checkpoint import Computed, FileTensor, Finder, Rename, Source
 from ._inventory import Stored, Weight
 from ._layout import GroupSpec
-from ._pieces import Source, concatenate, reshape, whole
-from ._safetensors import FileTensor
 
 _UNUSED = "(unused)"  # The group of what the module has no place for.
-
-Rename = Union[Mapping[str, str],
-               Callable[[str], Union[str, Sequence[str]]], None]
-
 
 @dataclasses.dataclass
 class Matched:
@@ -43,7 +37,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     differ. Unimplemented: weights that are no plain tensors, or that a library
     computes from more than what is in the files.
     """
-    finder = _Finder(module, headers, rename)
+    finder = Finder(module, headers, rename)
     names = {one: name for name, one in module.named_modules()}
     missing: list[str] = []
     wrong: list[str] = []
@@ -125,63 +119,7 @@ def _only_part(weight: Weight) -> Stored:
     return weight.parts[0].stored
 
 
-class _Finder:
-    """Where a weight comes from: where `rename` says; else where the library
-    that the module is of takes it from; else from its own name."""
-
-    def __init__(self, module: nn.Module, headers: Mapping[str, FileTensor],
-                 rename: Rename) -> None:
-        self.headers = headers
-        self._rename = rename
-        self._prefix = getattr(module, "base_model_prefix", "")
-        self._library, self.refused = (
-            library_sources(module, headers) if rename is None else ({}, {}))
-        self._computed = library_computations(
-            module, headers, self.refused) if self.refused else {}
-
-    def find(self, names: Sequence[str],
-             shape: tuple[int, ...]) -> Source | Computed | None:
-        """Of a weight that has these names, being tied. The shape is only
-        looked at where `rename` gives several tensors, which have none."""
-        if self._library or self.refused:
-            # A tensor of that name may be another's, if the library renames.
-            return next((among[name] for among in
-                         (self._library, self._computed) for name in names
-                         if name in among), None)
-        for name in names:
-            for one in self._candidates(name):
-                if not isinstance(one, str):
-                    return self._end_to_end(name, one, shape)
-                if one in self.headers:
-                    return whole(one, self.headers[one])
-        return None
-
-    def _candidates(self, name: str) -> Iterator[str | Sequence[str]]:
-        if callable(self._rename):
-            yield self._rename(name)
-            return
-        for ours, theirs in (self._rename or {}).items():
-            if name.startswith(ours):
-                yield theirs + name[len(ours):]
-        yield name
-        if self._prefix:
-            yield f"{self._prefix}.{name}"
-            yield name.removeprefix(f"{self._prefix}.")
-
-    def _end_to_end(self, name: str, tensors: Sequence[str],
-                    shape: tuple[int, ...]) -> Source | None:
-        if not tensors or any(one not in self.headers for one in tensors):
-            return None
-        flat = [reshape(source, (source.elements,)) for source in
-                (whole(one, self.headers[one]) for one in tensors)]
-        made = concatenate(flat, 0)
-        try:
-            return reshape(made, shape)
-        except InvalidArgument:
-            return made  # The caller says whose shape it is.
-
-
-def _complain(missing: list[str], wrong: list[str], finder: _Finder) -> None:
+def _complain(missing: list[str], wrong: list[str], finder: Finder) -> None:
     refused = [name for name in missing if name in finder.refused]
     if refused:
         raise Unimplemented(

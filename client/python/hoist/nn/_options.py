@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from .. import _session
+from ..checkpoint import Rename
 from ._budget import Budget
 from ._casting import Pattern, Patterns
 from ._grouping import Groups
-from ._matching import Rename
 
 M = TypeVar("M", bound=nn.Module)
 Where = Union[int, str, torch.device, None]  # hoistd's index, or torch's name.

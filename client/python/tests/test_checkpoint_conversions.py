@@ -14,9 +14,9 @@ pytest.importorskip("safetensors.torch")
 
 from checkpoints import (  # noqa: E402
     EXPERTS, TEXT, build, check, headers_of, write)
-from hoist.nn._checkpoint import (  # noqa: E402
+from hoist.checkpoint._transformers import (  # noqa: E402
     library_computations, library_sources)
-from hoist.nn._safetensors import (  # noqa: E402
+from hoist.checkpoint._safetensors import (  # noqa: E402
     FileTensor, find_files, read_headers)
 
 @pytest.fixture(autouse=True)

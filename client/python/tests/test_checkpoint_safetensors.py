@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.nn._safetensors import (FileTensor, find_files,  # noqa: E402
+from hoist.checkpoint._safetensors import (FileTensor, find_files,  # noqa: E402
                                    identity, one_path, read_headers)
 
 

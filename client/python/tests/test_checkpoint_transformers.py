@@ -20,8 +20,8 @@ from checkpoints import (  # noqa: E402
     CLIP, EXPERTS, GPT2, LLAVA, QWEN_VISION, ROPE, T5, TEXT, VISION,
     WHISPER, build, check, headers_of, write)
 from hoist.nn._building import build_on_meta  # noqa: E402
-from hoist.nn._checkpoint import library_sources  # noqa: E402
-from hoist.nn._safetensors import (  # noqa: E402
+from hoist.checkpoint._transformers import library_sources  # noqa: E402
+from hoist.checkpoint._safetensors import (  # noqa: E402
     FileTensor, find_files, read_headers)
 
 # What is built and saved, what loads it, and its configuration.
@@ -192,7 +192,7 @@ def test_other_modules_are_none_of_transformers():
 
 def test_transformers_is_not_imported_for_other_modules():
     program = (
-        "import sys, torch; from hoist.nn._checkpoint import library_sources;"
+        "import sys, torch; from hoist.checkpoint._transformers import library_sources;"
         "assert library_sources(torch.nn.Linear(2, 2), {}) == ({}, {});"
         "assert 'transformers' not in sys.modules")
     package = pathlib.Path(__file__).resolve().parents[1]

@@ -27,7 +27,7 @@ from .._errors import Unimplemented
 from ._pieces import Source, concatenate, reshape, split, stack, whole
 from ._safetensors import FileTensor
 
-_log = logging.getLogger("hoist.nn")
+_log = logging.getLogger("hoist.nn")  # As the rest of hoist.load.
 
 _Found = tuple[dict[str, Source], dict[str, str]]
 

@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.nn import _pieces  # noqa: E402
-from hoist.nn._pieces import (Piece, Source, concatenate, reshape,  # noqa: E402
+from hoist.checkpoint import _pieces  # noqa: E402
+from hoist.checkpoint._pieces import (Piece, Source, concatenate, reshape,  # noqa: E402
                               split, stack, whole)
-from hoist.nn._safetensors import FileTensor  # noqa: E402
+from hoist.checkpoint._safetensors import FileTensor  # noqa: E402
 
 
 class Files:

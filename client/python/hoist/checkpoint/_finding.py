@@ -1,0 +1,76 @@
+"""Where a weight comes from, by its names in the module."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterator, Mapping, Sequence, Union
+
+from torch import nn
+
+from .._errors import InvalidArgument
+from ._pieces import Source, concatenate, reshape, whole
+from ._safetensors import FileTensor
+from ._transformers import Computed, library_computations, library_sources
+
+Rename = Union[Mapping[str, str],
+               Callable[[str], Union[str, Sequence[str]]], None]
+
+
+class Finder:
+    """Asks `rename`; else the library that the module is of; else the weight's
+    own name.
+
+    refused: what the library makes of more than runs of the files' tensors, by
+    the module's names: why, and what would do. What it computes from the files'
+    tensors alone is found all the same.
+    """
+
+    def __init__(self, module: nn.Module, headers: Mapping[str, FileTensor],
+                 rename: Rename) -> None:
+        self.headers = headers
+        self._rename = rename
+        self._prefix = getattr(module, "base_model_prefix", "")
+        self._library, self.refused = (
+            library_sources(module, headers) if rename is None else ({}, {}))
+        self._computed = library_computations(
+            module, headers, self.refused) if self.refused else {}
+
+    def find(self, names: Sequence[str],
+             shape: tuple[int, ...]) -> Source | Computed | None:
+        """Of a weight that has these names, being tied. The shape is only
+        looked at where `rename` gives several tensors, which have none."""
+        if self._library or self.refused:
+            # A tensor of that name may be another's, if the library renames.
+            return next((among[name] for among in
+                         (self._library, self._computed) for name in names
+                         if name in among), None)
+        for name in names:
+            for one in self._candidates(name):
+                if not isinstance(one, str):
+                    return self._end_to_end(name, one, shape)
+                if one in self.headers:
+                    return whole(one, self.headers[one])
+        return None
+
+    def _candidates(self, name: str) -> Iterator[str | Sequence[str]]:
+        if callable(self._rename):
+            yield self._rename(name)
+            return
+        for ours, theirs in (self._rename or {}).items():
+            if name.startswith(ours):
+                yield theirs + name[len(ours):]
+        yield name
+        if self._prefix:
+            yield f"{self._prefix}.{name}"
+            yield name.removeprefix(f"{self._prefix}.")
+
+    def _end_to_end(self, name: str, tensors: Sequence[str],
+                    shape: tuple[int, ...]) -> Source | None:
+        if not tensors or any(one not in self.headers for one in tensors):
+            return None
+        flat = [reshape(source, (source.elements,)) for source in
+                (whole(one, self.headers[one]) for one in tensors)]
+        made = concatenate(flat, 0)
+        try:
+            return reshape(made, shape)
+        except InvalidArgument:
+            return made  # The caller says whose shape it is.
