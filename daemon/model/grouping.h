@@ -36,6 +36,9 @@ struct GroupingSpec {
 // names; those without one are grouped by their first component, or by the
 // prefix that they share with the numbered blocks plus one component more. A
 // name without a dot belongs to the group "model".
+// Python groups the modules that it attaches by the same rule, so that both
+// show the same names; tests/cases/block_groups.txt holds the two to it, and
+// says where modules tell more than names.
 //
 // InvalidArgument: kExplicit names an unknown tensor, one twice, or leaves one
 // out; a group is unnamed, empty or there twice.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import random
 
 import pytest
@@ -12,6 +13,10 @@ import hoist  # noqa: E402
 from torch import nn  # noqa: E402
 from hoist.nn._grouping import (ModuleGroup, group_modules,  # noqa: E402
                                 is_called)
+
+
+CASES = (pathlib.Path(__file__).resolve().parents[3] / "tests" / "cases"
+         / "block_groups.txt")
 
 
 class Own(nn.Module):
@@ -66,6 +71,73 @@ def assert_sound(root: nn.Module, groups: list[ModuleGroup],
             assert trigger not in excluded
 
 
+def cases() -> dict[str, list[list[str]]]:
+    """Lines' words, by case; the file says what they are."""
+    found: dict[str, list[list[str]]] = {}
+    for line in CASES.read_text().splitlines():
+        words = line.partition("#")[0].split()
+        if words[:1] == ["case"]:
+            lines = found[words[1]] = []
+        elif words:
+            lines.append(words)
+    return found
+
+
+def module_of(lines: list[list[str]]) -> nn.Module:
+    """A module with these tensors: lists where all names are numbers, or what
+    the lines say."""
+    kinds = {path: kind for kind, path in
+             (words[:2] for words in lines if words[0].endswith(":"))}
+    tree: dict[str, dict] = {}
+    for words in lines:
+        if not words[0].endswith(":"):
+            at = tree
+            for part in words[0].split("."):
+                at = at.setdefault(part, {})
+
+    def make(path: str, below: dict[str, dict]) -> nn.Module:
+        kind = kinds.get(path)
+        if kind is None:
+            kind = "list:" if path != "(root)" and any(below.values()) and all(
+                name.isdigit() for name in below) else "module:"
+        made: nn.Module = {
+            "list:": nn.ModuleList, "sequence:": nn.Sequential,
+            "dictionary:": nn.ModuleDict,
+            "module:": lambda: Own(weight=False)}[kind]()
+        for name, rest in below.items():
+            if rest:
+                made.add_module(name, make(
+                    name if path == "(root)" else f"{path}.{name}", rest))
+            else:
+                made.register_parameter(name, nn.Parameter(torch.zeros(1)))
+        return made
+
+    return make("(root)", tree)
+
+
+@pytest.mark.parametrize("case", cases())
+def test_modules_give_the_blocks_that_their_tensors_names_give(case):
+    """As hoistd's Grouping.BlocksAreThoseOfTheSharedCases."""
+    lines = cases()[case]
+    model = module_of(lines)
+    assert {name for name, _ in model.named_parameters()} == {
+        words[0] for words in lines if not words[0].endswith(":")}
+    names = dict((module, name) for name, module in model.named_modules())
+    groups = group_modules(model, "block", set())
+    assert_sound(model, groups, set())
+    assert {f"{names[owner]}.{key}".lstrip("."): group.name
+            for group in groups for owner in group.owners
+            for key in owner._parameters} == {
+        words[0]: words[-1] for words in lines if not words[0].endswith(":")}
+
+
+def test_the_cases_say_where_the_rules_differ():
+    """And are read as they are meant: some do, most do not."""
+    differ = {name for name, lines in cases().items()
+              if any(len(words) == 3 for words in lines)}
+    assert differ and len(cases()) > 2 * len(differ)
+
+
 def test_each_element_of_a_row_is_a_block_and_so_is_what_is_beside():
     model = Own(False, embed=nn.Embedding(3, 2),
                 layers=nn.ModuleList(Own(inner=nn.Linear(2, 2))
@@ -101,7 +173,7 @@ def test_elements_without_weights_are_in_no_group():
 def test_modules_above_rows_have_their_own_weights_to_themselves():
     model = Own(layers=nn.ModuleList(nn.Linear(2, 2) for _ in range(2)))
     assert grouped(model, "block") == {
-        "model.own": [""], "layers.0": ["layers.0"], "layers.1": ["layers.1"]}
+        "model": [""], "layers.0": ["layers.0"], "layers.1": ["layers.1"]}
 
 
 def test_a_lone_module_is_one_group_that_is_called_model():

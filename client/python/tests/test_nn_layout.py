@@ -111,13 +111,13 @@ def test_views_of_one_storage_in_several_groups_are_one_group():
 
 def test_what_is_needed_while_other_groups_come_and_go_is_pinned():
     specs = laid_out(Model(own=4, layers=row(2)))
-    assert pinned(specs) == {"model.own"}
+    assert pinned(specs) == {"model"}
 
 
 def test_outer_weights_are_pinned_at_each_level():
     specs = laid_out(Model(own=4, encoder=Model(own=2, layers=row(2)),
                            head=nn.Linear(4, 4)))
-    assert pinned(specs) == {"model.own", "encoder.own"}
+    assert pinned(specs) == {"model", "encoder"}
 
 
 def test_of_groups_that_one_module_needs_at_once_the_largest_streams():

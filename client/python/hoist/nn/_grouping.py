@@ -148,46 +148,82 @@ def _whole(tree: _Tree, name: str, module: nn.Module) -> ModuleGroup:
 
 
 def _is_row(tree: _Tree, module: nn.Module) -> bool:
-    """Of blocks: a list or a sequence of several modules with weights."""
-    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(
-        tree.has_any(child) for child in tree.children(module)) >= 2
+    """Of several modules with weights: a list, a sequence, or a dictionary
+    whose names are numbers."""
+    return _is_list(module) and sum(map(tree.has_any,
+                                        tree.children(module))) >= 2
+
+
+def _is_list(module: nn.Module) -> bool:
+    return isinstance(module, (nn.ModuleList, nn.Sequential)) or (
+        isinstance(module, nn.ModuleDict) and _is_numbered(module))
+
+
+def _is_numbered(module: nn.Module) -> bool:
+    return all(name.isascii() and name.isdigit() for name in module._modules)
+
+
+def _holds_blocks(tree: _Tree, module: nn.Module) -> bool:
+    """A row; or a list of one, if no row is below it."""
+    if _is_row(tree, module):
+        return True
+    return (_is_list(module) and _is_numbered(module)
+            and any(map(tree.has_any, tree.children(module)))
+            and not any(_is_row(tree, one) for one in tree.below(module)))
 
 
 def _blocks(tree: _Tree, together: int) -> list[ModuleGroup]:
     """Each element of the outermost rows, and each largest subtree beside
-    them; modules above rows have their own weights to themselves."""
+    them; modules above rows have their own weights to themselves.
+
+    The rule is hoistd's, which goes by names (daemon/model/grouping.h, kBlock,
+    says it); tests/cases/block_groups.txt holds the two to the same names, and
+    says where modules tell what names do not.
+    """
     groups: list[ModuleGroup] = []
     done: set[nn.Module] = set()
 
-    def row_below(module: nn.Module) -> bool:
-        return any(_is_row(tree, found) for found in tree.below(module))
+    def has_blocks(module: nn.Module) -> bool:
+        return any(_holds_blocks(tree, found) for found in tree.below(module))
+
+    def add_row(several: list[nn.Module]) -> None:
+        made = [_whole(tree, tree.names[one], one) for one in several]
+        first = made[0]
+        for more in made[1:]:
+            first.triggers += more.triggers
+            first.owners += more.owners
+        if len(made) > 1:
+            first.name += "+" + str(len(made))
+        groups.append(first)
+
+    def visit_row(row: nn.Module) -> None:
+        run: list[nn.Module] = []
+        for child in tree.children(row):
+            if child in done:
+                continue
+            if row is tree.root and has_blocks(child):
+                visit(child)  # What wraps a model in a sequence is no row.
+                continue
+            done.update([child])
+            run.append(child)
+        for at in range(0, len(run), together):
+            add_row(run[at:at + together])
 
     def visit(module: nn.Module) -> None:
         if module in done:
             return
         done.add(module)
         name = tree.names[module] or "model"
-        if _is_row(tree, module):
-            elements = [child for child in tree.children(module)
-                        if child not in done]
-            for at in range(0, len(elements), together):
-                several = elements[at:at + together]
-                done.update(several)
-                made = [_whole(tree, tree.names[one], one) for one in several]
-                first = made[0]
-                for more in made[1:]:
-                    first.triggers += more.triggers
-                    first.owners += more.owners
-                if together > 1 and len(made) > 1:
-                    first.name += "+" + str(len(made))
-                groups.append(first)
-        elif not row_below(module):
+        if not has_blocks(module):
             groups.append(_whole(tree, name, module))
-        else:
-            if tree.has_own(module):
-                groups.append(ModuleGroup(f"{name}.own", [module], [module]))
-            for child in tree.children(module):
-                visit(child)
+            return
+        if tree.has_own(module):
+            groups.append(ModuleGroup(name, [module], [module]))
+        if _holds_blocks(tree, module):
+            visit_row(module)
+            return
+        for child in tree.children(module):
+            visit(child)
 
     visit(tree.root)
     return _once(tree, groups)
@@ -210,7 +246,7 @@ def _leaves(tree: _Tree) -> list[ModuleGroup]:
                 groups.append(_whole(tree, name, module))
                 done.update(tree.below(module))
                 return
-            groups.append(ModuleGroup(f"{name}.own", [module], [module]))
+            groups.append(ModuleGroup(name, [module], [module]))
         for child in tree.children(module):
             visit(child)
 
