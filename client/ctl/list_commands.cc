@@ -45,8 +45,7 @@ void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
     table.Add({TierName(tier.tier(), tier.device()),
                HumanBytes(tier.capacity_bytes()), HumanBytes(tier.used_bytes()),
                HumanBytes(tier.leased_bytes()), HumanBytes(tier.pinned_bytes()),
-               HumanBytes(tier.largest_free_bytes()),
-               WhatOf(status, tier)});
+               HumanBytes(tier.largest_free_bytes()), WhatOf(status, tier)});
   }
   table.Print(out);
 }

@@ -37,7 +37,7 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
   sessions_.Open(id, args, now);
   slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
   NodeEvent event;
-  event.kind = "session-opened";
+  event.kind = EventKind::kSessionOpened;
   event.session = id;
   event.detail = args.client_name;
   effects.events.push_back(std::move(event));
@@ -71,7 +71,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   slabs_.RemoveSession(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
-  event.kind = "session-closed";
+  event.kind = EventKind::kSessionClosed;
   event.session = id;
   effects.events.push_back(std::move(event));
   Tick(now, effects);
@@ -157,12 +157,12 @@ std::string Node::NameOf(GroupKey key) const {
   return absl::StrCat(model->model->spec->name, "/", group->group->name);
 }
 
-void Node::Note(Effects& effects, std::string kind, const CopyRef& ref,
+void Node::Note(Effects& effects, EventKind kind, const CopyRef& ref,
                 std::string detail) const {
   const ModelEntry* model = copies_.FindModel(ref.key.model);
   const GroupEntry* group = copies_.FindGroup(ref.key);
   NodeEvent event;
-  event.kind = std::move(kind);
+  event.kind = kind;
   if (model != nullptr) event.model = model->model->spec->name;
   if (group != nullptr) {
     event.group = group->group->name;

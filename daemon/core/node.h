@@ -441,7 +441,7 @@ class Node {
   void Count(const Transfer& transfer);
   void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
 
-  void Note(Effects& effects, std::string kind, const CopyRef& ref,
+  void Note(Effects& effects, EventKind kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
   void SnapshotCopies(TierSnapshot& tier) const;

@@ -119,7 +119,7 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
       StartSpill(ref, *copy, effects);
       continue;
     }
-    Note(effects, "copy-dropped", ref, "by an admin");
+    Note(effects, EventKind::kCopyDropped, ref, "by an admin");
     Drop(ref, *copy, ResidencyEvent::kDrop);
   }
   Tick(now, effects);

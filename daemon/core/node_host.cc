@@ -119,14 +119,14 @@ void Node::HostPresent(const CopyRef& ref, Copy& copy, absl::Time now,
   copy.last_use = now;
   ++space_epoch_;  // It can be evicted now.
   needs_.Wake(ref.key);
-  Note(effects, "copy-present", ref);
+  Note(effects, EventKind::kCopyPresent, ref);
 }
 
 void Node::HostAbsent(const CopyRef& ref, Copy& copy,
                       const absl::Status& status, Effects& effects) {
   FreeSpace(ref, copy);
   copies_.Apply(copy, ResidencyEvent::kFillFailed);
-  Note(effects, "copy-failed", ref, std::string(status.message()));
+  Note(effects, EventKind::kCopyFailed, ref, std::string(status.message()));
 }
 
 // The end of a read. Its parts may be of use to several copies, and to none of

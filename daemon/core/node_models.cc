@@ -36,7 +36,7 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
       models_.Add(ModelId(++last_id_), std::move(spec), peer->uid,
                   readers.value_or(options_.default_readers));
   NodeEvent event;
-  event.kind = "model-added";
+  event.kind = EventKind::kModelAdded;
   event.model = entry.model->spec->name;
   event.session = session;
   event.bytes = entry.model->spec->image_bytes;
@@ -156,7 +156,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   effects.forgotten.push_back(id);
   models_.Remove(id);
   NodeEvent event;
-  event.kind = "model-forgotten";
+  event.kind = EventKind::kModelForgotten;
   event.model = name;
   event.detail = why;
   effects.events.push_back(std::move(event));

@@ -301,7 +301,7 @@ void Node::PlanStands(RequestId request, const StandingPlan& plan,
   for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
   orders_.Set(plan.session, grant.model, std::move(order));
   NodeEvent event;
-  event.kind = "plan-set";
+  event.kind = EventKind::kPlanSet;
   event.session = plan.session;
   event.at = OnDevice(grant.device);
   event.bytes = grant.budget_bytes;
@@ -348,7 +348,7 @@ absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
   });
   if (!others) orders_.Set(session, model, {});
   NodeEvent event;
-  event.kind = "plan-ended";
+  event.kind = EventKind::kPlanEnded;
   event.session = session;
   event.at = OnDevice(plan->grant.device);
   effects.events.push_back(std::move(event));

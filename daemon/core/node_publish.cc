@@ -153,7 +153,7 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
   ++space_epoch_;
-  Note(effects, "copy-present", ref, "published");
+  Note(effects, EventKind::kCopyPresent, ref, "published");
   return entry->model;
 }
 

@@ -71,7 +71,7 @@ void Node::LookAtAsks(absl::Time now, Effects& effects) {
   if (looked.changed) ++space_epoch_;
   for (const SlabBook::Silent& silent : looked.silent) {
     NodeEvent event;
-    event.kind = "slabs-held-open";
+    event.kind = EventKind::kSlabsHeldOpen;
     event.session = silent.session;
     event.at = OnDevice(silent.device);
     event.bytes = silent.bytes;

@@ -186,7 +186,7 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                   now, effects);
       continue;
     }
-    Note(effects, "copy-dropped", ref, "evicted");
+    Note(effects, EventKind::kCopyDropped, ref, "evicted");
     ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions
                                           : counters_.host_evictions);
     Drop(ref, copies_.At(ref), ResidencyEvent::kDrop);
@@ -363,11 +363,12 @@ void Node::Spilled(const Transfer& transfer, const absl::Status& status,
   const ModelPtr model = copies_.FindModel(transfer.key.model)->model;
   quota_.Remove(model->owner, Quota::kPublishedBytes, SpaceOf(*transfer.group));
   copies_.FindGroup(transfer.key)->spilled = result.spill;
-  Note(effects, "copy-present", {transfer.key, {OnDisk(), false}}, "spilled");
+  Note(effects, EventKind::kCopyPresent, {transfer.key, {OnDisk(), false}},
+       "spilled");
   if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {
     return;
   }
-  Note(effects, "copy-dropped", ref, "evicted");
+  Note(effects, EventKind::kCopyDropped, ref, "evicted");
   ++counters_.host_evictions;
   Drop(ref, copy, ResidencyEvent::kDrop);
 }

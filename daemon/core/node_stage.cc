@@ -234,7 +234,7 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
   if (waiter.lease) {
     ++counters_.stages_refused;
     sessions_.Refuse(waiter.session, ref);
-    Note(effects, "stage-refused", ref, std::string(why.message()));
+    Note(effects, EventKind::kStageRefused, ref, std::string(why.message()));
   }
   effects.answers.push_back({waiter.request, std::move(why)});
 }

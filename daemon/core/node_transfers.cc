@@ -89,12 +89,12 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
       Weigh(ref, copy);
       copy.last_use = now;
       needs_.Wake(ref);
-      Note(effects, "copy-present", ref);
+      Note(effects, EventKind::kCopyPresent, ref);
       return;
     }
     FreeSpace(ref, copy);
     copies_.Apply(copy, ResidencyEvent::kFillFailed);
-    Note(effects, "copy-failed", ref, std::string(status.message()));
+    Note(effects, EventKind::kCopyFailed, ref, std::string(status.message()));
     if (needs_.Find(ref) == nullptr) return;
     const Need need = *needs_.Find(ref);
     needs_.Erase(needs_.AgeOf(ref));
@@ -126,7 +126,7 @@ void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
       absl::StrCat(NameOf(key), " is lost: ", std::string(why.message()),
                    "; forget the model (`hoistctl evict --forget`) and publish "
                    "it again"));
-  Note(effects, "copy-lost", {key, {OnDisk(), false}},
+  Note(effects, EventKind::kCopyLost, {key, {OnDisk(), false}},
        std::string(why.message()));
 }
 

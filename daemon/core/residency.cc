@@ -13,20 +13,16 @@ std::optional<Residency> NextState(Residency from, ResidencyEvent event) {
     case S::kFilling:
       if (event == E::kFillDone) return S::kPresent;
       if (event == E::kFillFailed) return S::kAbsent;
-      if (event == E::kFoundBad) return S::kLost;
       return std::nullopt;
     case S::kPresent:
       if (event == E::kSpillStart) return S::kSpilling;
       if (event == E::kDrop) return S::kAbsent;
-      if (event == E::kFoundBad) return S::kLost;
       if (event == E::kForget) return S::kAbsent;
       return std::nullopt;
     case S::kSpilling:
       if (event == E::kSpillDone) return S::kPresent;
-      if (event == E::kFoundBad) return S::kLost;
       return std::nullopt;
     case S::kLost:
-      if (event == E::kForget) return S::kAbsent;
       return std::nullopt;
   }
   return std::nullopt;
@@ -62,8 +58,6 @@ const char* ToString(ResidencyEvent event) {
       return "spill-done";
     case ResidencyEvent::kDrop:
       return "drop";
-    case ResidencyEvent::kFoundBad:
-      return "found-bad";
     case ResidencyEvent::kForget:
       return "forget";
   }

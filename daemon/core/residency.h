@@ -15,7 +15,7 @@ enum class Residency {
   kFilling,   // Space is held; bytes are on their way or awaited.
   kPresent,   // The bytes are there and right.
   kSpilling,  // Present, and being written to the tier below.
-  kLost,      // Were there, are known bad; nothing else has them.
+  kLost,      // Of a group, not of a copy: no tier has its bytes any more.
 };
 inline constexpr int kResidencyCount = 5;
 
@@ -26,10 +26,9 @@ enum class ResidencyEvent {
   kSpillStart,  // The tier below is being filled from this copy.
   kSpillDone,   // It was, or it failed: either way this copy stays.
   kDrop,        // The space is given back; another tier has the bytes.
-  kFoundBad,    // A checksum or identity check failed.
   kForget,      // Its model is removed.
 };
-inline constexpr int kResidencyEventCount = 8;
+inline constexpr int kResidencyEventCount = 7;
 
 // Returns nullopt where `event` is illegal in `from`. Pure.
 std::optional<Residency> NextState(Residency from, ResidencyEvent event);

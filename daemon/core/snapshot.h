@@ -130,11 +130,28 @@ struct NodeSnapshot {
   Counters counters;
 };
 
+enum class EventKind {
+  kSessionOpened,
+  kSessionClosed,
+  kModelAdded,
+  kModelForgotten,
+  kCopyPresent,
+  kCopyFailed,
+  kCopyDropped,
+  kCopyLost,
+  kStageRefused,
+  kPlanSet,
+  kPlanEnded,
+  kSlabsHeldOpen,
+  kMissed,  // Events that a watcher read too slowly for.
+};
+
+// "session-opened", ...
+const char* ToString(EventKind kind);
+
 // What happened, for Watch.
 struct NodeEvent {
-  std::string kind;  // "model-added", "copy-present", "copy-dropped",
-                     // "copy-lost", "session-opened", "session-closed",
-                     // "stage-refused".
+  EventKind kind = EventKind::kMissed;
   std::string model;
   std::string group;
   std::optional<TierAt> at;

@@ -74,15 +74,6 @@ absl::Status CudaStream::CopyOut(std::span<std::byte> to,
   return absl::OkStatus();
 }
 
-absl::Status CudaStream::Scrub(uint64_t offset, uint64_t bytes) {
-  HOIST_ASSIGN_OR_RETURN(const hoist::cuda::Address to,
-                         device_.Range(offset, bytes));
-  if (bytes == 0) return absl::OkStatus();
-  const ScopedContext current(driver_, device_.context_);
-  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
-  return device_.Check(driver_.set_bytes_async(to, 0, bytes, stream_), "scrub");
-}
-
 absl::Status CudaStream::WriteWords(std::span<const WordWrite> words) {
   if (words.empty()) return absl::OkStatus();
   if (!device_.stream_words_) {

@@ -33,7 +33,6 @@ class CudaStream final : public CopyStream {
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
-  absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
   // Where streams cannot write words, the stream's thread does, a thread's
   // wake-up later.
   absl::Status WriteWords(std::span<const WordWrite> words) override

@@ -47,13 +47,6 @@ absl::Status EmulatedStream::CopyOut(std::span<std::byte> to,
   return absl::OkStatus();
 }
 
-absl::Status EmulatedStream::Scrub(uint64_t offset, uint64_t bytes) {
-  auto to = device_.Range(offset, bytes);
-  if (!to.ok()) return to.status();
-  Push({.to = *to, .bytes = bytes, .queued = device_.clock_.Now()});
-  return absl::OkStatus();
-}
-
 absl::Status EmulatedStream::WriteWords(std::span<const WordWrite> words) {
   if (words.empty()) return absl::OkStatus();
   Push({.queued = device_.clock_.Now(),
@@ -97,10 +90,6 @@ void EmulatedStream::Do(Job& job) {
       // it fails: whoever looks at the word sees it.
       syscall(SYS_futex, write.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     }
-    return;
-  }
-  if (job.from == nullptr) {
-    std::memset(job.to, 0, job.bytes);
     return;
   }
   // A job that was queued behind another is ready when that one is done in the

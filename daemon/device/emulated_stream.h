@@ -28,16 +28,15 @@ class EmulatedStream final : public CopyStream {
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
-  absl::Status Scrub(uint64_t offset, uint64_t bytes) override;
   absl::Status WriteWords(std::span<const WordWrite> words) override;
   absl::Status Health() override { return absl::OkStatus(); }
   void Then(Done done) override;
 
  private:
   struct Job {
-    EmulatedLink* link = nullptr;  // nullptr: takes no link's time.
+    EmulatedLink* link = nullptr;
     std::byte* to = nullptr;
-    const std::byte* from = nullptr;  // nullptr: zeros.
+    const std::byte* from = nullptr;
     uint64_t bytes = 0;
     absl::Time queued;
     Done done;  // Set: the job is to call it, and nothing else.

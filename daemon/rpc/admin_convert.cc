@@ -249,7 +249,7 @@ void ProgressToProto(const LoadProgress& progress, pb::LoadProgress* out) {
 
 void EventToProto(const NodeEvent& event, absl::Time at, pb::Event* out) {
   out->set_at_unix_ms(static_cast<uint64_t>(absl::ToUnixMillis(at)));
-  out->set_kind(event.kind);
+  out->set_kind(ToString(event.kind));
   out->set_model(event.model);
   out->set_group(event.group);
   if (event.at.has_value()) {

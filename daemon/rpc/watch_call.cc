@@ -66,7 +66,7 @@ bool WatchCall::Next(pb::Event* message) {
   }
   if (missed_ == 0) return false;
   NodeEvent event;
-  event.kind = "missed";
+  event.kind = EventKind::kMissed;
   event.detail = absl::StrCat(
       missed_, " events were not sent: this watcher reads too slowly");
   EventToProto(event, absl::Now(), message);

@@ -77,8 +77,6 @@ class CopyStream {
   // Device to host.
   virtual absl::Status CopyOut(std::span<std::byte> to,
                                uint64_t from_offset) = 0;
-  // Writes zeros; used before memory changes readers.
-  virtual absl::Status Scrub(uint64_t offset, uint64_t bytes) = 0;
   // Writes words behind everything queued before: who sees a word, on a CPU or
   // on a GPU, sees the bytes. Emulated: also wakes those who wait for them with
   // FUTEX_WAIT. After an error of the stream they may stay as they are.

@@ -174,7 +174,7 @@ class Life {
   }
   bool AnythingLost() const {
     for (const NodeEvent& event : rig_.events()) {
-      if (event.kind == "copy-lost") return true;
+      if (event.kind == EventKind::kCopyLost) return true;
     }
     return false;
   }

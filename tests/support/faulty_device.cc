@@ -22,10 +22,6 @@ class FaultyStream final : public CopyStream {
     HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kCopyOut));
     return stream_->CopyOut(to, from_offset);
   }
-  absl::Status Scrub(uint64_t offset, uint64_t bytes) override {
-    HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kScrub));
-    return stream_->Scrub(offset, bytes);
-  }
   absl::Status WriteWords(std::span<const WordWrite> words) override {
     HOIST_RETURN_IF_ERROR(device_.Count(DeviceCall::kWriteWords));
     return stream_->WriteWords(words);

@@ -25,7 +25,6 @@ enum class DeviceCall {
   kCreateStream,
   kCopyIn,
   kCopyOut,
-  kScrub,
   kThen,  // Its callback gets the error; everything else goes on.
   kWriteWords,
   kHealth,

@@ -89,7 +89,6 @@ TEST_P(DeviceConformance, AStreamWorksInOrder) {
     to[i].resize(kBytes);
     ASSERT_OK(stream->CopyIn(slab.offset, from[i]));
     ASSERT_OK(stream->CopyOut(to[i], slab.offset));
-    ASSERT_OK(stream->Scrub(slab.offset, kBytes));
   }
   ASSERT_OK(WaitFor(*stream));
   for (int i = 0; i < kRounds; ++i) ASSERT_TRUE(to[i] == from[i]) << i;
@@ -167,17 +166,6 @@ TEST_P(DeviceConformance, StreamsWorkBesideEachOther) {
   for (int i = 0; i < kStreams; ++i) EXPECT_TRUE(to[i] == from[i]) << i;
 }
 
-TEST_P(DeviceConformance, ScrubLeavesZerosAndNothingElse) {
-  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
-  std::vector<std::byte> expected = Pattern(slab.bytes, 5);
-  ASSERT_OK(CopyIn(slab.offset, expected));
-  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
-  ASSERT_OK(stream->Scrub(slab.offset + 4097, kMiB + 3));
-  ASSERT_OK(WaitFor(*stream));
-  std::fill_n(expected.begin() + 4097, kMiB + 3, std::byte{0});
-  EXPECT_TRUE(CopyOut(slab.offset, slab.bytes).value() == expected);
-}
-
 TEST_P(DeviceConformance, HostMemoryMayBeRegisteredInPieces) {
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
   auto memfd = hoist::CreateMemfd("test-host", 4 * kMiB);
@@ -214,9 +202,7 @@ TEST_P(DeviceConformance, CopiesOutsideSlabsAreRefused) {
                                 span - 1, span, UINT64_MAX - 4096}) {
     EXPECT_THAT(stream->CopyIn(offset, host), StatusIs(kRefused)) << offset;
     EXPECT_THAT(stream->CopyOut(host, offset), StatusIs(kRefused)) << offset;
-    EXPECT_THAT(stream->Scrub(offset, 8192), StatusIs(kRefused)) << offset;
   }
-  EXPECT_THAT(stream->Scrub(slab.offset, UINT64_MAX), StatusIs(kRefused));
   EXPECT_OK(WaitFor(*stream));
 }
 

@@ -534,14 +534,6 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {
     return CopyOut(state, to, from, bytes);
   });
 }
-int cuMemsetD8Async(Address to, unsigned char value, size_t bytes,
-                    void* stream) {
-  ENTER(true);
-  const int error = CheckAccess(state, to, bytes, 3);
-  return Queue(
-      state, stream, error != 0 ? kInvalidValue : 0,
-      [&state, to, value, bytes] { return SetBytes(state, to, value, bytes); });
-}
 int cuStreamCreate(void** stream, unsigned) {
   ENTER(true);
   return NewObject(state, stream);

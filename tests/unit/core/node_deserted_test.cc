@@ -53,7 +53,7 @@ TEST_F(NodeDeserted, AModelMakesWayForAnotherUsersPublication) {
   EXPECT_EQ(rig_.node().quota().Of(User(kAda)), Holdings());
   int told = 0;
   for (const NodeEvent& event : rig_.events()) {
-    told += event.kind == "model-forgotten" && event.model == "p";
+    told += event.kind == EventKind::kModelForgotten && event.model == "p";
   }
   EXPECT_EQ(told, 1);
 }

@@ -137,7 +137,7 @@ TEST(NodeSlabs, WhoDoesNotAnswerKeepsItAndAnotherIsToldSo) {
               StatusIs(kExhausted, HasSubstr("idle workers of uid 1 that")));
   EXPECT_EQ(std::count_if(t.rig.events().begin(), t.rig.events().end(),
                           [&](const NodeEvent& event) {
-                            return event.kind == "slabs-held-open" &&
+                            return event.kind == EventKind::kSlabsHeldOpen &&
                                    event.session == t.ada && event.bytes > 0;
                           }),
             1);

@@ -61,7 +61,6 @@ absl::Status UseEverything() {
     HOIST_ASSIGN_OR_RETURN(const auto stream, device.CreateStream());
     for (const uint64_t offset : {uint64_t{0}, 4 * kMiB}) {
       status.Update(stream->CopyIn(offset, host));
-      status.Update(stream->Scrub(offset, 4096));
       status.Update(stream->CopyOut(host, offset));
       status.Update(Wait(*stream));
     }

@@ -273,7 +273,7 @@ TEST_F(EngineTest, WatchersAreToldUntilTheyUnsubscribe) {
   std::vector<std::string> kinds;  // The engine's thread's until unsubscribed.
   Answer<absl::StatusOr<uint64_t>> subscribed;
   rig_.engine().Subscribe(
-      [&](const NodeEvent& event) { kinds.push_back(event.kind); },
+      [&](const NodeEvent& event) { kinds.push_back(ToString(event.kind)); },
       subscribed.done());
   ASSERT_OK_AND_ASSIGN(const uint64_t id, subscribed.Wait());
   const SessionId session = rig_.Open();

@@ -482,18 +482,18 @@ TEST_F(AdminTest, WatchGivesEventsInOrderAndEndsItsSubscription) {
   const auto stream = admin_->Watch(&context, v1::WatchRequest());
   // The subscription is there once an event comes through.
   NodeEvent event;
-  event.kind = "first";
+  event.kind = EventKind::kPlanSet;
   v1::Event got;
   while (engine_.subscribers() == 0) std::this_thread::yield();
   engine_.Emit(event);
-  event.kind = "second";
+  event.kind = EventKind::kCopyPresent;
   event.at = OnDevice(DeviceIndex(1));
   engine_.Emit(event);
   ASSERT_TRUE(stream->Read(&got));
-  EXPECT_EQ(got.kind(), "first");
+  EXPECT_EQ(got.kind(), "plan-set");
   EXPECT_GT(got.at_unix_ms(), 0u);
   ASSERT_TRUE(stream->Read(&got));
-  EXPECT_EQ(got.kind(), "second");
+  EXPECT_EQ(got.kind(), "copy-present");
   EXPECT_EQ(got.device(), 1u);
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -507,9 +507,10 @@ TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
   // Far more than HTTP/2's windows and the queue take while nobody reads.
   constexpr int kEvents = 6000;
   NodeEvent event;
+  event.kind = EventKind::kPlanSet;
   event.detail = std::string(16 * 1024, 'x');
   for (int i = 0; i < kEvents; ++i) {
-    event.kind = std::to_string(i);
+    event.group = std::to_string(i);
     engine_.Emit(event);
   }
   absl::Mutex mu;
@@ -525,16 +526,16 @@ TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
   v1::Event got;
   int read = 0;
   while (stream->Read(&got) && got.kind() != "missed") {
-    EXPECT_EQ(got.kind(), std::to_string(read));
+    EXPECT_EQ(got.group(), std::to_string(read));
     ++read;
   }
   ASSERT_EQ(got.kind(), "missed");
   EXPECT_THAT(got.detail(),
               HasSubstr(std::to_string(kEvents - read) + " events"));
-  event.kind = "later";
+  event.kind = EventKind::kPlanEnded;
   engine_.Emit(event);
   ASSERT_TRUE(stream->Read(&got));
-  EXPECT_EQ(got.kind(), "later");
+  EXPECT_EQ(got.kind(), "plan-ended");
   context.TryCancel();
 }
 

@@ -102,7 +102,9 @@ void StreamRig::Open(TestLane& lane, bool ready) {
 }
 
 void StreamRig::HostReady(const TestLane& lane, LaneGroup group, bool once) {
-  streamer_->HostReady(lane.plan, group, {{lane.host[group], 0, lane.spec.groups[group].bytes}}, once);
+  streamer_->HostReady(lane.plan, group,
+                       {{lane.host[group], 0, lane.spec.groups[group].bytes}},
+                       once);
 }
 
 void StreamRig::Close(PlanId plan) {

@@ -136,7 +136,6 @@ struct Driver {
   Error (*set_bytes)(Address, unsigned char, size_t);
   Error (*copy_in_async)(Address, const void*, size_t, Stream);
   Error (*copy_out_async)(void*, Address, size_t, Stream);
-  Error (*set_bytes_async)(Address, unsigned char, size_t, Stream);
   Error (*stream_create)(Stream*, unsigned flags);
   Error (*stream_destroy)(Stream);
   Error (*stream_sync)(Stream);
