@@ -16,22 +16,13 @@ namespace {
 constexpr uint32_t kMaxWeight = 1000;
 constexpr int32_t kMaxPriority = 10;
 
-Status CheckOptions(const Session& session, const ModelTable& model,
-                    const hoist_plan_options& given) {
+Status CheckOptions(const Session& session, const hoist_plan_options& given) {
   if (session.FindDevice(given.device) == nullptr) {
     return Status(Code::kNotFound,
                   "hoistd has no device " + std::to_string(given.device) +
                       "; it has " + std::to_string(session.devices().size()));
   }
   if (given.order == nullptr && given.order_length > 0) return Missing("order");
-  for (size_t i = 0; i < given.order_length; ++i) {
-    if (given.order[i] < model.groups().size()) continue;
-    return Status(Code::kOutOfRange, "model \"" + model.facts().name +
-                                         "\" has " +
-                                         std::to_string(model.groups().size()) +
-                                         " groups, none is number " +
-                                         std::to_string(given.order[i]));
-  }
   if (given.weight > kMaxWeight) {
     return Status(Code::kInvalidArgument, "weight " +
                                               std::to_string(given.weight) +
@@ -45,16 +36,21 @@ Status CheckOptions(const Session& session, const ModelTable& model,
   return Status();
 }
 
+uint64_t AtMostADay(uint64_t milliseconds) {
+  return static_cast<uint64_t>(Milliseconds(milliseconds).count());
+}
+
 PlanOptions OptionsOf(const hoist_plan_options& given) {
   PlanOptions options;
-  options.device = given.device;
-  options.budget_bytes = given.budget_bytes;
-  options.order.assign(given.order, given.order + given.order_length);
-  options.deadline = Milliseconds(given.deadline_ms);
-  options.stage_deadline = Milliseconds(given.stage_deadline_ms);
-  options.weight = given.weight;
-  options.priority = given.priority;
-  options.max_bytes_per_second = given.max_bytes_per_second;
+  SetPlanRequest& request = options.request;
+  request.device = given.device;
+  request.budget_bytes = given.budget_bytes;
+  request.order.assign(given.order, given.order + given.order_length);
+  request.deadline_ms = AtMostADay(given.deadline_ms);
+  request.stage_deadline_ms = AtMostADay(given.stage_deadline_ms);
+  request.weight = given.weight;
+  request.priority = given.priority;
+  request.max_bytes_per_second = given.max_bytes_per_second;
   options.learn = given.learn != 0;
   return options;
 }
@@ -86,9 +82,7 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
     }
     const hoist::Session& on = *session->session;
     if (Status s = on.Check(); !s.ok()) return s;
-    if (Status s = hoist::CheckOptions(on, *model->table, given); !s.ok()) {
-      return s;
-    }
+    if (Status s = hoist::CheckOptions(on, given); !s.ok()) return s;
     auto handle = std::make_unique<hoist_plan>();
     auto made =
         Plan::Create(session->session, model->table, hoist::OptionsOf(given));
@@ -137,6 +131,15 @@ int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
   return Guarded(error, [&]() -> Status {
     if (plan == nullptr) return Missing("plan");
     return plan->plan->SetBudget(budget_bytes);
+  });
+}
+
+int hoist_plan_set_order(hoist_plan* plan, const uint32_t* order,
+                         size_t order_length, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (plan == nullptr) return Missing("plan");
+    if (order == nullptr && order_length > 0) return Missing("order");
+    return plan->plan->SetOrder({order, order + order_length});
   });
 }
 

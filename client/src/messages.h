@@ -77,6 +77,7 @@ struct ReadImageRequest {
   uint64_t deadline_ms = 0;
 };
 
+// Of which a plan's caller fills all but `model_id` and `replaces`.
 struct SetPlanRequest {
   uint64_t model_id = 0;
   uint32_t device = 0;
@@ -84,7 +85,7 @@ struct SetPlanRequest {
   std::vector<uint32_t> order;
   uint64_t deadline_ms = 0;
   uint64_t replaces = 0;
-  uint64_t stage_deadline_ms = 0;
+  uint64_t stage_deadline_ms = 0;  // 0: as hoistd has it.
   uint32_t weight = 0;
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;

@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSlack{10'000};
 
 milliseconds StageDeadline(const PlanOptions& options) {
-  return options.stage_deadline.count() > 0 ? options.stage_deadline
-                                            : Plan::kStageDeadline;
+  const uint64_t given = options.request.stage_deadline_ms;
+  return given > 0 ? milliseconds(given) : Plan::kStageDeadline;
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Plan::Plan(std::shared_ptr<Session> session, ModelPtr model,
     : session_(std::move(session)),
       model_(std::move(model)),
       options_(std::move(options)),
-      wanted_budget_(options_.budget_bytes) {}
+      wanted_budget_(options_.request.budget_bytes) {}
 
 Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
                                            ModelPtr model,
@@ -36,13 +36,12 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
   if (Status s = plan->MakeOrder(); !s.ok()) return s;
   if (Status s = plan->session_->AddListener(&plan->life_); !s.ok()) return s;
   const MutexLock lock(plan->mu_);
-  plan->info_.learning = plan->options_.order.empty() || plan->options_.learn;
-  const std::vector<uint32_t> order = plan->OwnOrder();
-  if (order.empty()) {
-    return Status(Code::kInvalidArgument,
-                  "no group of the order has any bytes; nothing to plan");
-  }
-  if (Status s = plan->Set(order, plan->wanted_budget_, 0); !s.ok()) return s;
+  plan->info_.learning =
+      plan->options_.request.order.empty() || plan->options_.learn;
+  Result<std::vector<uint32_t>> order =
+      plan->Plannable(plan->options_.request.order);
+  if (!order.ok()) return order.status();
+  if (Status s = plan->Set(*order, plan->wanted_budget_, 0); !s.ok()) return s;
   return plan;
 }
 
@@ -62,7 +61,7 @@ Plan::~Plan() {
 }
 
 Status Plan::MakeOrder() {
-  const DeviceFacts* device = session_->FindDevice(options_.device);
+  const DeviceFacts* device = session_->FindDevice(options_.request.device);
   if (device->kind == DeviceKind::kEmulated) {
     order_ = CreateEmulatedOrder(StageDeadline(options_) + kSlack);
     return Status();
@@ -74,30 +73,30 @@ Status Plan::MakeOrder() {
 }
 
 // Empty groups need no staging, and hoistd plans none.
-std::vector<uint32_t> Plan::OwnOrder() const {
-  std::vector<uint32_t> order = options_.order;
+Result<std::vector<uint32_t>> Plan::Plannable(
+    std::vector<uint32_t> order) const {
   const std::vector<GroupEntry>& groups = model_->groups();
+  for (const uint32_t group : order) {
+    if (Status s = CheckGroup(group); !s.ok()) return s;
+  }
   if (order.empty()) {
     for (uint32_t g = 0; g < groups.size(); ++g) order.push_back(g);
   }
   std::erase_if(order, [&](uint32_t g) { return groups[g].image_bytes == 0; });
+  if (order.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "no group of the order has any bytes; nothing to plan");
+  }
   return order;
 }
 
 Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
                  uint64_t replaces) {
-  SetPlanRequest request;
+  SetPlanRequest request = options_.request;
   request.model_id = model_->facts().id;
-  request.device = options_.device;
   request.budget_bytes = budget_bytes;
   request.order = order;
-  request.deadline_ms = static_cast<uint64_t>(options_.deadline.count());
   request.replaces = replaces;
-  request.stage_deadline_ms =
-      static_cast<uint64_t>(options_.stage_deadline.count());
-  request.weight = options_.weight;
-  request.priority = options_.priority;
-  request.max_bytes_per_second = options_.max_bytes_per_second;
   Result<PlanGrant> grant = session_->SetPlan(request);
   if (!grant.ok()) {
     const Code code = grant.status().code();
@@ -150,7 +149,7 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
   PlanResidents::Leases held;
   if (residents_ != nullptr) held = residents_->Take();
   residents_ = std::make_shared<PlanResidents>(
-      PlanResidents::Options{session_, model_, options_.device,
+      PlanResidents::Options{session_, model_, options_.request.device,
                              StageDeadline(options_)},
       layout_.residents, std::move(held));
   groups_.assign(model_->groups().size(), Group());
@@ -170,7 +169,7 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
     group.lane = i;
     group.address = layout_.streamed[i].address;
   }
-  info_.device = options_.device;
+  info_.device = options_.request.device;
   info_.budget_bytes = grant.budget_bytes;
   info_.resident_bytes = grant.resident_bytes;
   info_.ring_bytes = grant.ring_bytes;
@@ -242,6 +241,23 @@ Status Plan::SetBudget(uint64_t budget_bytes) {
     return s;
   }
   wanted_budget_ = budget_bytes;
+  return Status();
+}
+
+Status Plan::SetOrder(std::vector<uint32_t> order) {
+  if (forked()) return ForkedStatus();
+  if (order.empty()) {
+    return Status(Code::kInvalidArgument, "the order is empty");
+  }
+  Result<std::vector<uint32_t>> known = Plannable(std::move(order));
+  if (!known.ok()) return known.status();
+  const MutexLock lock(mu_);
+  if (Status s = CheckAlive(); !s.ok()) return s;
+  if (*known != in_force_) {
+    if (Status s = Replace(*known, wanted_budget_); !s.ok()) return s;
+  }
+  info_.learning = false;
+  recorded_.clear();
   return Status();
 }
 

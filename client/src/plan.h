@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "client/src/messages.h"
 #include "client/src/plan_lane.h"
 #include "client/src/plan_layout.h"
 #include "client/src/plan_life.h"
@@ -24,14 +25,9 @@
 namespace hoist {
 
 struct PlanOptions {
-  uint32_t device = 0;
-  uint64_t budget_bytes = 0;
-  std::vector<uint32_t> order;  // Of the model's groups; empty: learned.
-  std::chrono::milliseconds deadline{0};
-  std::chrono::milliseconds stage_deadline{0};  // 0: kStageDeadline.
-  uint32_t weight = 0;
-  int32_t priority = 0;
-  uint64_t max_bytes_per_second = 0;
+  // What hoistd is asked for, each time that the plan is made: an empty order
+  // is learned, and 0 for a stage's deadline is kStageDeadline.
+  SetPlanRequest request;
   bool learn = false;  // Though an order is given; EndPass alone ends a pass.
 };
 
@@ -86,6 +82,7 @@ class Plan {
   Status Check();
   Status EndPass(bool* changed);
   Status SetBudget(uint64_t budget_bytes);
+  Status SetOrder(std::vector<uint32_t> order);
 
   bool forked() const { return session_->forked(); }
   const ModelTable& model() const { return *model_; }
@@ -115,7 +112,8 @@ class Plan {
       HOIST_REQUIRES(mu_);
   Status Replace(const std::vector<uint32_t>& order, uint64_t budget_bytes)
       HOIST_REQUIRES(mu_);
-  std::vector<uint32_t> OwnOrder() const;
+  // The order without empty groups; of none, all of the model's.
+  Result<std::vector<uint32_t>> Plannable(std::vector<uint32_t> order) const;
 
   Status CheckGroup(uint32_t group) const;
   // Ok while nothing says that the plan has ended.

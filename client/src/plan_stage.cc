@@ -161,8 +161,9 @@ Status Plan::StageUnplanned(uint32_t number, const void** data,
   }
   auto it = unplanned_.find(number);
   if (it == unplanned_.end()) {
-    Result<LeaseGrant> lease =
-        session_->Stage(*model_, number, options_.device, options_.deadline);
+    Result<LeaseGrant> lease = session_->Stage(
+        *model_, number, options_.request.device,
+        std::chrono::milliseconds(options_.request.deadline_ms));
     const MutexLock lock(mu_);
     if (!lease.ok()) {
       if (--groups_[number].count == 0) --staged_;

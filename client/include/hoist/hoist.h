@@ -241,6 +241,13 @@ class Plan {
       return hoist_plan_set_budget(handle_.get(), budget_bytes, error);
     });
   }
+  // The same with another order, of one pass; nothing is learned any more.
+  Status SetOrder(const std::vector<uint32_t>& order) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_plan_set_order(handle_.get(), order.data(), order.size(),
+                                  error);
+    });
+  }
 
   hoist_plan_info info() const {
     auto info = internal::Sized<hoist_plan_info>();

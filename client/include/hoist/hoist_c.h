@@ -490,6 +490,12 @@ HOIST_API int hoist_plan_end_pass(hoist_plan* plan, int* changed,
  * it. */
 HOIST_API int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
                                     hoist_error** error);
+/* The same with another order, of one pass; its groups may come several times,
+ * and what is not in it is staged by message. Nothing is learned any more. If
+ * the order is the plan's already, nothing changes. OUT_OF_RANGE: the model has
+ * no such group. */
+HOIST_API int hoist_plan_set_order(hoist_plan* plan, const uint32_t* order,
+                                   size_t order_length, hoist_error** error);
 /* Waits for the GPU, gives everything back, and waits until hoistd has it. NULL
  * is allowed. */
 HOIST_API void hoist_plan_free(hoist_plan* plan);

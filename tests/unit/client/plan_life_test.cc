@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <future>
 #include <string>
@@ -139,6 +140,60 @@ TEST(PlanLearning, ARefusedOrderLeavesThePlanAsItWas) {
   EXPECT_EQ(worker.plan.info().learning, 0);
   EXPECT_TRUE(worker.Use(5).ok());
   EXPECT_TRUE(worker.plan.Check().ok());
+}
+
+TEST(PlanOrder, AnotherOrderTakesThePlansPlaceWithTheSameTerms) {
+  FakeDaemon daemon;
+  PlanWorker worker(
+      daemon,
+      hoist::PlanOptions{.budget_bytes = 12288,
+                         .order = {0, 1},
+                         .stage_deadline = std::chrono::milliseconds(2500),
+                         .weight = 3,
+                         .max_bytes_per_second = 7,
+                         .learn = true});
+  daemon.lane().ReadyForAll();
+  ASSERT_TRUE(worker.Use(0).ok());
+  ASSERT_TRUE(worker.plan.SetOrder({2, 0, 2}).ok());
+  ASSERT_EQ(daemon.plans().size(), 2u);
+  const auto made = daemon.plans().at(1);
+  EXPECT_EQ(made.replaces(), 501u);
+  EXPECT_THAT(made.order(), ElementsAre(2, 0, 2));
+  EXPECT_EQ(made.budget_bytes(), 12288u);
+  EXPECT_EQ(made.stage_deadline_ms(), 2500u);
+  EXPECT_EQ(made.share().weight(), 3u);
+  EXPECT_EQ(made.share().max_bytes_per_second(), 7u);
+  // What was recorded so far is no order to learn.
+  EXPECT_EQ(worker.plan.info().learning, 0);
+  EXPECT_FALSE(*worker.plan.EndPass());
+  daemon.lane(1).ReadyForAll();
+  for (uint32_t group : {2u, 0u, 2u}) ASSERT_TRUE(worker.Use(group).ok());
+  EXPECT_EQ(worker.plan.stats().unplanned, 0u);
+  // A budget that is set later keeps the order.
+  ASSERT_TRUE(worker.plan.SetBudget(16384).ok());
+  EXPECT_THAT(daemon.plans().at(2).order(), ElementsAre(2, 0, 2));
+}
+
+TEST(PlanOrder, TheOrderInForceIsNotSentAgain) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1});
+  ASSERT_TRUE(worker.plan.SetOrder({0, 1}).ok());
+  EXPECT_EQ(daemon.plans().size(), 1u);
+}
+
+TEST(PlanOrder, ABadOrRefusedOrderLeavesThePlanAsItWas) {
+  std::atomic<int> code{8};
+  FakeDaemon daemon(RefuseReplacements(code));
+  PlanWorker worker(daemon, {0, 1});
+  daemon.lane().ReadyForAll();
+  EXPECT_EQ(worker.plan.SetOrder({}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(worker.plan.SetOrder({0, 99}).code(), Code::kOutOfRange);
+  ASSERT_TRUE(worker.plan.Stage(0).ok());
+  EXPECT_EQ(worker.plan.SetOrder({1, 0}).code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(worker.plan.Done(0).ok());
+  EXPECT_EQ(worker.plan.SetOrder({1, 0}).code(), Code::kResourceExhausted);
+  EXPECT_TRUE(worker.plan.Check().ok());
+  EXPECT_TRUE(worker.Use(1).ok());
 }
 
 TEST(PlanBudget, AnotherBudgetKeepsLeasesOfWhatStaysResident) {
