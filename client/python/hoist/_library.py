@@ -139,6 +139,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_check": (None, [_P]),
     "plan_end_pass": (None, [_P, c.POINTER(c.c_int)]),
     "plan_set_budget": (None, [_P, c.c_uint64]),
+    "plan_set_order": (None, [_P, _U32P, c.c_size_t]),
     "plan_describe": (None, [_P, c.POINTER(PlanInfoRecord)]),
     "plan_group_kind": (None, [_P, c.c_uint32, c.POINTER(c.c_int)]),
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
@@ -288,6 +289,10 @@ def sized(kind: type[c.Structure]) -> Any:
     value = kind()
     value.struct_size = c.sizeof(kind)
     return value
+
+
+def milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
 
 
 def choice(table: Mapping[Any, int], what: str, value: Any) -> int:

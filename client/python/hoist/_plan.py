@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes as c
 import dataclasses
-from typing import Any, Callable, Iterator, Mapping, Protocol, Union
+import operator
+from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
+                    TypedDict, Union)
 
 from . import _library as lib
 from ._errors import FailedPrecondition, InvalidArgument, NotFound
-from ._library import call, sized
+from ._library import call, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
@@ -27,6 +29,49 @@ class HasCudaStream(Protocol):
 Stream = Union[int, HasCudaStream, None]
 
 _KINDS = {1: "resident", 2: "streamed", 3: "unplanned"}
+
+
+class PlanTerms(TypedDict, total=False):
+    """What a plan is asked for besides its groups and their budget, in
+    Session.set_plan, hoist.attach and hoist.load."""
+
+    stage_deadline: float  # Seconds for a group's bytes to come; 0: 60.
+    # How the device's link is shared with other plans.
+    weight: int  # 1 to 1,000.
+    priority: int  # -10 to 10; higher goes first.
+    max_bytes_per_second: int  # 0: no cap.
+
+
+# Of each term that is a number of something: from, to.
+_BOUNDS = {"weight": (1, 1000), "priority": (-10, 10),
+           "max_bytes_per_second": (0, 2**64 - 1)}
+
+
+def check_terms(terms: Mapping[str, Any]) -> None:
+    """InvalidArgument: one of them is out of bounds. TypeError: there is no
+    such term, or it is no number."""
+    for name, value in terms.items():
+        if name not in PlanTerms.__annotations__:
+            raise TypeError(f"got an unexpected keyword argument {name!r}")
+        if name not in _BOUNDS:
+            if not 0 <= float(value) < float("inf"):
+                raise InvalidArgument(f"{name}={value!r} is no time; give "
+                                      "seconds, or 0")
+            continue
+        least, most = _BOUNDS[name]
+        if not least <= operator.index(value) <= most:
+            raise InvalidArgument(f"{name}={value!r} is not between {least} "
+                                  f"and {most}")
+
+
+def write_terms(options: lib.PlanOptions, terms: Mapping[str, Any]) -> None:
+    """See check_terms."""
+    check_terms(terms)
+    for name, value in terms.items():
+        if hasattr(options, name + "_ms"):
+            setattr(options, name + "_ms", milliseconds(value))
+        else:
+            setattr(options, name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +260,16 @@ class Plan:
         """Makes the plan anew with another budget, between passes; addresses
         change. On ResourceExhausted it stands as before."""
         call("plan_set_budget", self._handle, budget)
+
+    def set_order(self, groups: Iterable[Group]) -> None:
+        """Makes the plan anew with another order, between passes; addresses
+        change, and nothing is learned any more. What is not in it is staged by
+        message. On ResourceExhausted it stands as before."""
+        indices = [self._index(group) for group in groups]
+        if not indices:
+            raise InvalidArgument("the order is empty")
+        call("plan_set_order", self._handle,
+             (c.c_uint32 * len(indices))(*indices), len(indices))
 
     def kind(self, group: Group) -> str:
         """"resident", "streamed" or "unplanned"."""

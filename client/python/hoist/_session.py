@@ -5,17 +5,22 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import (TYPE_CHECKING, Any, Iterable, Iterator, Mapping,
+                    Sequence)
 
 from . import _library as lib
 from ._errors import InvalidArgument, NotFound
 from ._host_image import HostImage
-from ._library import READERS, ask, call, choice, sized, text
+from ._library import (READERS, ask, call, choice, milliseconds, sized,
+                       text)
 from ._model import Group, Model, TensorInfo
-from ._plan import Plan
+from ._plan import Plan, PlanTerms, write_terms
 from ._publish import Publication
 from ._registration import Groups, Joined, Registration
 from ._tensor import Tensor
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _TIERS = {"device": 1, "host": 2}
 _KINDS = {1: "emulated", 2: "cuda"}
@@ -48,10 +53,6 @@ def forget(model: Model | str, *, session: Session | None = None) -> None:
     session.forget(session.model(model) if isinstance(model, str) else model)
 
 
-def _milliseconds(seconds: float) -> int:
-    return max(0, round(seconds * 1000))
-
-
 def connect(socket: str | os.PathLike[str] | None = None, *,
             name: str | None = None, device_budget: int = 0,
             connect_deadline: float = 0.0,
@@ -69,8 +70,8 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
     options.socket_path = None if socket is None else text(socket)
     options.client_name = None if name is None else text(name)
     options.device_budget_bytes = device_budget
-    options.connect_deadline_ms = _milliseconds(connect_deadline)
-    options.call_deadline_ms = max(1, _milliseconds(call_deadline))
+    options.connect_deadline_ms = milliseconds(connect_deadline)
+    options.call_deadline_ms = max(1, milliseconds(call_deadline))
     handle = c.c_void_p()
     call("connect", c.byref(options), c.byref(handle))
     return Session(handle)
@@ -147,7 +148,7 @@ class Session:
         options.tensors = publication.records
         options.tensor_count = len(publication.records)
         options.readers = choice(READERS, "readers", readers)
-        options.deadline_ms = max(1, _milliseconds(deadline))
+        options.deadline_ms = max(1, milliseconds(deadline))
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
@@ -191,7 +192,7 @@ class Session:
         """
         handle = c.c_void_p()
         call("stage", self._handle, group.model._handle, group.index, device,
-             _milliseconds(deadline), c.byref(handle))
+             milliseconds(deadline), c.byref(handle))
         return Lease(self, group, handle)
 
     def host_image(self, group: Group) -> HostImage:
@@ -220,20 +221,16 @@ class Session:
 
     def set_plan(self, model: Model, *, budget: int = 0,
                  order: Iterable[Group] | None = None, device: int = 0,
-                 deadline: float = 30.0, stage_deadline: float = 0.0,
-                 weight: int = 1, priority: int = 0,
-                 max_bytes_per_second: int = 0,
-                 learn: bool = False) -> Plan:
+                 deadline: float = 30.0, learn: bool = False,
+                 **terms: Unpack[PlanTerms]) -> Plan:
         """Stages the model's groups in order, over and over, in a budget.
 
         budget: bytes of device memory; 0: as much as can be promised.
         order: of one pass, may repeat groups; None: learned from the first.
         deadline: seconds to wait for space; 0: refuse at once.
-        stage_deadline: seconds for a group's bytes to come; 0: 60.
-        weight, priority, max_bytes_per_second: how the link is shared with
-        other plans: 1 to 1,000; -10 to 10, higher goes first; 0: no cap.
         learn: `order` serves only until the first Plan.end_pass, which ends
         the pass that the order is learned from.
+        terms: see PlanTerms.
         """
         options = sized(lib.PlanOptions)
         options.device = device
@@ -245,12 +242,9 @@ class Session:
             if any(group.model.id != model.id for group in wanted):
                 raise InvalidArgument("the order has another model's groups")
             _, options.order, options.order_length = _indices(wanted)
-        options.deadline_ms = _milliseconds(deadline)
-        options.stage_deadline_ms = _milliseconds(stage_deadline)
-        options.weight = weight
-        options.priority = priority
-        options.max_bytes_per_second = max_bytes_per_second
+        options.deadline_ms = milliseconds(deadline)
         options.learn = learn
+        write_terms(options, terms)
         handle = c.c_void_p()
         call("set_plan", self._handle, model._handle, c.byref(options),
              c.byref(handle))

@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 api = pytest.importorskip("mypy.api")
 
 import hoist  # noqa: E402
+import typing_extensions  # noqa: E402
+from hoist._plan import PlanTerms  # noqa: E402
 from hoist.nn import _options  # noqa: E402
 from hoist.nn._assemble import Wanted  # noqa: E402
 
@@ -137,12 +139,15 @@ def test_type_checkers_see_the_names_that_are_imported_late():
     (hoist.load, _options.LoadOptions)], ids=["attach", "load"])
 def test_options_that_are_passed_on_are_those_that_are_taken(function,
                                                              options):
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, localns={
+        "Unpack": typing_extensions.Unpack})
     taken = {name for name, one in
              inspect.signature(function).parameters.items()
              if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert hints["terms"] == typing_extensions.Unpack[PlanTerms]
     assert typing.get_type_hints(options) == {
-        name: hints[name] for name in taken}
+        **{name: hints[name] for name in taken},
+        **typing.get_type_hints(PlanTerms)}
 
 
 def test_what_is_wanted_of_attach_is_what_it_takes():

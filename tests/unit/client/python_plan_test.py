@@ -95,6 +95,29 @@ class PlanTest(unittest.TestCase):
         with self.assertRaises(AttributeError):
             plan.stage(self.model["l1"], stream="seven")
 
+    def test_an_order_can_be_set(self):
+        plan = self.plan()
+        for order in (["l3", "l1", "l3"], ["l2"]):
+            plan.set_order([self.model[name] for name in order])
+            self.assertEqual(
+                {group.name for group in self.model if group.image_bytes
+                 and plan.kind(group) != "unplanned"}, set(order))
+        with self.assertRaises(hoist.InvalidArgument):
+            plan.set_order([])
+
+    def test_terms_are_checked_before_anything_is_asked(self):
+        for name, value in (("weight", 0), ("weight", 1001), ("priority", 11),
+                            ("priority", -11), ("max_bytes_per_second", -1),
+                            ("max_bytes_per_second", 1 << 64),
+                            ("stage_deadline", -1.0),
+                            ("stage_deadline", float("nan"))):
+            with self.assertRaisesRegex(hoist.InvalidArgument, name):
+                self.session.set_plan(self.model, **{name: value})
+        for name, value in (("weight", 1.5), ("max_bytes_per_second", "1"),
+                            ("stage_deadline", None), ("cap", 1)):
+            with self.assertRaises(TypeError):
+                self.session.set_plan(self.model, **{name: value})
+
     def test_an_order_is_learned(self):
         plan = self.session.set_plan(self.model)
         self.assertTrue(plan.info.learning)

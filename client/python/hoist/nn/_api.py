@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any, Iterator, Mapping, get_args, overload
+from typing import (TYPE_CHECKING, Any, Iterator, Mapping, get_args,
+                    overload)
 
 import torch
 from torch import nn
 
 from .. import _session
 from .._errors import FailedPrecondition, InvalidArgument, NotFound
+from .._plan import PlanTerms, check_terms
 from ._assemble import assemble
 from ._attachment import (Attachment, attachment_of, attachments_in,
                           find_attached)
@@ -25,6 +27,9 @@ from ._options import Idle, M, Names, Wanted, Where, as_names
 from ._progress import progress_bar
 from ._stats import AttachStats
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
            order: Names = "learn", storage_dtype: torch.dtype | None = None,
@@ -32,7 +37,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
            idle: Idle = "cpu", name: str | None = None, device: Where = None,
            session: _session.Session | None = None, exclude_kwargs: Names = (),
            progress: bool | None = None, deadline: float = 60.0,
-           weight: int = 1, priority: int = 0) -> M:
+           **terms: Unpack[PlanTerms]) -> M:
     """Puts a module's weights under hoist; returns the module.
 
     Its weights are handed to hoistd group by group, and the module's own are
@@ -64,7 +69,10 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     exclude_kwargs: arguments of the module that are not moved to the device.
     progress: True, False, or None for a bar if stderr is a terminal; with tqdm.
     deadline: seconds to wait for space, whenever something is staged.
-    weight, priority: of this module's share of the link; see Session.set_plan.
+    terms: of the plan: `weight` and `priority` of this module's share of the
+        link, and its cap, `max_bytes_per_second`, of each device;
+        `stage_deadline`, seconds for a group's bytes to come, after which
+        results are void (see check). See PlanTerms.
 
     If it fails, the module is as it was. Raises FailedPrecondition (attached
     already, or under accelerate's or diffusers' hooks), ResourceExhausted (the
@@ -74,11 +82,12 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     """
     root = unwrap(module)
     refuse_managed(root)
-    wanted = check_wanted(Wanted(
+    wanted = Wanted(
         budget, groups, order, storage_dtype, as_patterns("skip", skip),
         as_patterns("exclude", exclude), idle, name, device,
         session or default_session(), as_names(exclude_kwargs), progress,
-        deadline, weight, priority))
+        deadline, **terms)
+    check_wanted(wanted)
     excluded = modules_that_match(root, wanted.exclude)
     specs = lay_out(root, groups, excluded)
     if not specs:
@@ -181,7 +190,9 @@ def check(module: nn.Module) -> None:
     _attachment(module).planning.check()
 
 
-def check_wanted(wanted: Wanted) -> Wanted:
+def check_wanted(wanted: Wanted) -> None:
+    """Before anything is handed over."""
+    check_terms(wanted.terms)
     if wanted.idle not in get_args(Idle):
         raise InvalidArgument(
             f"idle={wanted.idle!r} is none of {get_args(Idle)}")
@@ -194,7 +205,6 @@ def check_wanted(wanted: Wanted) -> Wanted:
     if isinstance(wanted.order, str) and wanted.order != "learn":
         raise InvalidArgument(f'order={wanted.order!r} is neither "learn" nor '
                               "a list of groups' names")
-    return wanted
 
 
 def unwrap(module: nn.Module) -> nn.Module:

@@ -196,5 +196,4 @@ def _plan(attachment: Attachment, wanted: Wanted) -> None:
     # Groups' handles are of the model as it was when each was handed over.
     attachment.planning.plan(
         attachment.model, [by_name[name] for name in order], wanted.budget,
-        learn, deadline=wanted.deadline, weight=wanted.weight,
-        priority=wanted.priority)
+        learn, deadline=wanted.deadline, **wanted.terms)

@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import _session
 from .._errors import InvalidArgument
+from .._plan import PlanTerms
 from ..checkpoint import (Paths, Rename, find_files, identity, one_path,
                           read_headers)
 from ._api import check_wanted, default_session, refuse_managed, unwrap
@@ -62,7 +63,7 @@ def load(  # type: ignore[misc]
          idle: Idle = "cpu", name: str | None = None, device: Where = None,
          session: _session.Session | None = None, exclude_kwargs: Names = (),
          progress: bool | None = None, deadline: float = 60.0,
-         weight: int = 1, priority: int = 0) -> M:
+         **terms: Unpack[PlanTerms]) -> M:
     """Makes a module and attaches it to the weights in safetensors files.
 
     hoistd reads the files, once for all workers; this process opens them, so
@@ -94,11 +95,12 @@ def load(  # type: ignore[misc]
                 else build_on_meta(factory))
     module = unwrap(made)
     refuse_managed(module)
-    wanted = check_wanted(Wanted(
+    wanted = Wanted(
         budget, groups, order, storage_dtype, as_patterns("skip", skip),
         as_patterns("exclude", exclude), idle, name, device,
         session or default_session(), as_names(exclude_kwargs), progress,
-        deadline, weight, priority))
+        deadline, **terms)
+    check_wanted(wanted)
     excluded = modules_that_match(module, wanted.exclude)
     specs = lay_out(module, groups, excluded)
     with one_path(path) as found:

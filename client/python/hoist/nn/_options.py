@@ -7,12 +7,13 @@ Each function takes them by name; a test holds the two equal.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Sequence, TypedDict, TypeVar, Union
+from typing import Literal, Sequence, TypedDict, TypeVar, Union, cast
 
 import torch
 from torch import nn
 
 from .. import _session
+from .._plan import PlanTerms
 from ..checkpoint import Rename
 from ._budget import Budget
 from ._casting import Pattern, Patterns
@@ -29,7 +30,7 @@ def as_names(given: Names) -> frozenset[str]:
     return frozenset([given] if isinstance(given, str) else given)
 
 
-class CommonOptions(TypedDict, total=False):
+class CommonOptions(PlanTerms, total=False):
     order: Names
     exclude: Patterns
     idle: Idle
@@ -37,8 +38,6 @@ class CommonOptions(TypedDict, total=False):
     session: _session.Session | None
     progress: bool | None
     deadline: float
-    weight: int
-    priority: int
 
 
 class CastingOptions(TypedDict, total=False):
@@ -74,5 +73,13 @@ class Wanted:
     exclude_kwargs: frozenset[str]
     progress: bool | None
     deadline: float
-    weight: int
-    priority: int
+    # PlanTerms.
+    stage_deadline: float = 0.0
+    weight: int = 1
+    priority: int = 0
+    max_bytes_per_second: int = 0
+
+    @property
+    def terms(self) -> PlanTerms:
+        return cast(PlanTerms, {name: getattr(self, name)
+                                for name in PlanTerms.__annotations__})

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any, Iterable, Mapping, NoReturn
+from typing import TYPE_CHECKING, Iterable, Mapping, NoReturn
 
 from .. import _session
 from .._errors import ResourceExhausted
 from .._model import Model
-from .._plan import PlanStats
+from .._plan import PlanTerms
 from ._budget import Budget, find_device, to_bytes
 from ._device_part import DevicePart
 from ._live import LiveGroup
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger("hoist.nn")
 
@@ -27,9 +30,9 @@ class _Planned:
 
     budget: int  # 0: what hoistd gives.
     order: list[LiveGroup]
-    terms: Mapping[str, Any]  # Of Session.set_plan.
+    model: Model
     missed: int = 0  # Stages that the plan had nothing for, when planned.
-    past: list[PlanStats] = dataclasses.field(default_factory=list)
+    refused: list[LiveGroup] | None = None  # An order that was asked for.
 
 
 class Planning:
@@ -49,11 +52,11 @@ class Planning:
     # Made.
 
     def plan(self, model: Model, order: Iterable[LiveGroup], budget: Budget,
-             learn: bool, **terms: Any) -> None:
+             learn: bool, deadline: float, **terms: Unpack[PlanTerms]) -> None:
         """Plans for each device what of `order` is there, for the first time.
 
         learn: `order` is a guess; the first pass shows it.
-        terms: Session.set_plan's, other than order and budget.
+        deadline, terms: Session.set_plan's.
         """
         order = list(order)
         for part in self._parts:
@@ -61,12 +64,13 @@ class Planning:
                       and not group.pinned and group.staged.image_bytes]
             if not groups:
                 continue
-            planned = _Planned(self.budget_for(part, budget), groups,
-                               {"model": model, "device": part.device.index,
-                                **terms})
+            planned = _Planned(self.budget_for(part, budget), groups, model)
             self._planned[part] = planned
             try:
-                part.plan = self._make(planned, learn)
+                part.plan = self._session.set_plan(
+                    model, budget=planned.budget, device=part.device.index,
+                    order=[group.staged for group in groups], learn=learn,
+                    deadline=deadline, **terms)
             except ResourceExhausted as error:
                 self._explain(error, part)
             info = part.plan.info
@@ -77,11 +81,6 @@ class Planning:
                     "what stays", model.name, info.ring_bytes,
                     info.budget_bytes)
         self._learns = learn
-
-    def _make(self, planned: _Planned, learn: bool = False) -> Any:
-        return self._session.set_plan(
-            order=[group.staged for group in planned.order],
-            budget=planned.budget, learn=learn, **planned.terms)
 
     # Made anew.
 
@@ -112,9 +111,9 @@ class Planning:
     def _plan_what_came(self, sequence: list[LiveGroup]) -> None:
         """Plans anew with this pass's order if it staged what the plan does not
         have; what else the plan has comes last. So each group is planned for
-        after the first pass that it comes in. Where hoistd refuses, groups are
-        staged without a plan. A plan that a CUDA graph was captured with stays:
-        the graph's addresses are its."""
+        after the first pass that it comes in. Where hoistd refuses, the plan
+        stands, and the others are staged beside it. A plan that a CUDA graph
+        was captured with stays: the graph's addresses are its."""
         for part, planned in self._planned.items():
             if part.plan is None or part.captured:
                 continue
@@ -126,25 +125,16 @@ class Planning:
                     and group.staged.image_bytes]
             order = came + [group for group in planned.order
                             if group not in came]
-            if not came or order == planned.order:
+            if not came or order in (planned.order, planned.refused):
                 continue
             self.forget_addresses(part)
             try:
-                self._plan_again(part, planned, order)
+                part.plan.set_order([group.staged for group in order])
+                planned.order = order
             except ResourceExhausted as error:
-                log.warning("%s goes on without a plan: %s",
-                            planned.terms["model"].name, error)
-
-    def _plan_again(self, part: DevicePart, planned: _Planned,
-                    order: list[LiveGroup]) -> None:
-        """With another order. ResourceExhausted: there is no plan now."""
-        assert part.plan is not None
-        planned.past.append(part.plan.stats)
-        part.plan.close()
-        part.plan = None
-        planned.order = order
-        part.plan = self._make(planned)
-        planned.missed = 0
+                planned.refused = order
+                log.warning("%s keeps its plan, which lacks groups: %s",
+                            planned.model.name, error)
 
     def forget_addresses(self, part: DevicePart) -> None:
         """The part's plan was made anew."""
@@ -225,8 +215,6 @@ class Planning:
                 part.plan.check()
 
     def count(self, what: str) -> int:
-        """A field of PlanStats, over all plans there were."""
-        plans = [part.plan.stats for part in self._parts if part.plan]
-        plans += [one for planned in self._planned.values()
-                  for one in planned.past]
-        return sum(getattr(one, what) for one in plans)
+        """A field of PlanStats, over all plans."""
+        return sum(getattr(part.plan.stats, what) for part in self._parts
+                   if part.plan is not None)

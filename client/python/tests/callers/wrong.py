@@ -28,6 +28,8 @@ def mistakes(model: nn.Sequential, session: hoist.Session) -> None:
     hoist.attach(model, exclude_kwargs=1)  # arg-type
     hoist.attach(model, name=1)  # arg-type
     hoist.attach(model, deadline="60")  # arg-type
+    hoist.attach(model, weight="1")  # arg-type
+    hoist.attach(model, wieght=1)  # call-arg
     hoist.attach(model, session="hoistd.sock")  # arg-type
     hoist.attach("model")  # type-var, torch
     hoist.attach(model, device=1.5)  # arg-type, torch
@@ -54,4 +56,6 @@ def mistakes(model: nn.Sequential, session: hoist.Session) -> None:
     session.register("a", groups="blocks")  # arg-type
     session.stage("layers.0")  # arg-type
     session.set_plan(session.model("a"), budget="8GiB")  # arg-type
+    session.set_plan(session.model("a"), stage_deadline="1")  # arg-type
+    session.set_plan(session.model("a"), cap=1)  # call-arg
     hoist.Joined(2, ["a"])  # arg-type
