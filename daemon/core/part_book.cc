@@ -204,6 +204,23 @@ const std::vector<GroupKey>* PartBook::UsersOf(OwnerId owner) const {
   return found == parts_.end() ? nullptr : &found->second.users;
 }
 
+uint64_t PartBook::OwnBytes(GroupKey copy) const {
+  uint64_t bytes = 0;
+  for (const OwnerId owner : users_.at(copy).parts) {
+    const Part& part = At(owner);
+    if (part.users.front() == copy) bytes += part.bytes;
+  }
+  return bytes;
+}
+
+uint64_t PartBook::UnusedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [owner, part] : parts_) {
+    if (part.users.empty()) bytes += part.bytes;
+  }
+  return bytes;
+}
+
 std::optional<uint64_t> PartBook::EndBefore(const SheetKey& key,
                                             uint64_t from) const {
   const auto sheet = sheets_.find(key);

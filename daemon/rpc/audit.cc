@@ -10,7 +10,7 @@ namespace {
 // Of what a client says: a line stays a line.
 constexpr size_t kMostBytes = 512;
 
-std::string Quoted(absl::string_view text) {
+std::string Escaped(absl::string_view text) {
   std::string cut(text.substr(0, kMostBytes));
   if (cut.size() < text.size()) cut += "...";
   return absl::StrCat("\"", absl::Utf8SafeCEscape(cut), "\"");
@@ -45,11 +45,11 @@ void AdminAct::Ended(const absl::Status& result,
   std::string line = absl::StrCat(
       "audit: act=", act_,
       who_.uid.is_tenant() ? " tenant=" : " uid=", ShortName(who_.uid),
-      " pid=", who_.pid, " on=", Quoted(on_),
+      " pid=", who_.pid, " on=", Escaped(on_),
       " result=", absl::StatusCodeToString(result.code()));
   if (!changed.empty()) absl::StrAppend(&line, " ", changed);
   if (!result.ok()) {
-    absl::StrAppend(&line, " why=", Quoted(result.message()));
+    absl::StrAppend(&line, " why=", Escaped(result.message()));
   }
   spdlog::info("{}", line);
 }
