@@ -59,10 +59,11 @@ absl::Status Copy(std::shared_ptr<hoist::UniqueFd> fd,
                   std::span<const std::byte> image) {
   int reports = 0;
   absl::Status reported;
-  ImageCopy copy(std::move(fd), image, [&](absl::Status status) {
-    ++reports;
-    reported = std::move(status);
-  });
+  ImageCopy copy(std::move(fd), image.size(), {{0, image}},
+                 [&](absl::Status status) {
+                   ++reports;
+                   reported = std::move(status);
+                 });
   copy.Help();
   copy.Help();  // Who comes late finds nothing.
   EXPECT_EQ(reports, 1);
@@ -82,7 +83,7 @@ TEST(ImageCopy, SeveralThreadsShareTheWorkAndOneReports) {
   const std::vector<std::byte> image = Noise(kBytes);
   const auto fd = Memfd(kBytes);
   std::atomic<int> reports = 0;
-  ImageCopy copy(fd, image, [&](absl::Status status) {
+  ImageCopy copy(fd, kBytes, {{0, image}}, [&](absl::Status status) {
     EXPECT_OK(status);
     ++reports;
   });
@@ -91,6 +92,29 @@ TEST(ImageCopy, SeveralThreadsShareTheWorkAndOneReports) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(reports, 1);
   EXPECT_TRUE(BytesOf(*fd, kBytes) == image);
+}
+
+// As images of files lie: in several places, with padding between.
+TEST(ImageCopy, PartsGoToTheirPlacesAndNothingElseIsTouched) {
+  const std::vector<std::byte> image = Noise(kBytes);
+  const std::span<const std::byte> all(image);
+  const auto fd = Memfd(kBytes);
+  int reports = 0;
+  ImageCopy copy(fd, kBytes,
+                 {{0, all.subspan(0, 100)},
+                  {256, all.subspan(256, 5000)},
+                  {8192, all.subspan(8192, kBytes - 8192)}},
+                 [&](absl::Status status) {
+                   EXPECT_OK(status);
+                   ++reports;
+                 });
+  EXPECT_GE(copy.pieces(), 3u);
+  copy.Help();
+  EXPECT_EQ(reports, 1);
+  std::vector<std::byte> want = image;
+  std::fill(want.begin() + 100, want.begin() + 256, std::byte{0});
+  std::fill(want.begin() + 5256, want.begin() + 8192, std::byte{0});
+  EXPECT_TRUE(BytesOf(*fd, kBytes) == want);
 }
 
 TEST(ImageCopy, AnEmptyImageIsOnlyLookedAt) {
