@@ -40,6 +40,11 @@ class LiveGroup:
         self._stream: int | None = None
         self._warned = False  # That it is staged beside the plan.
 
+    @property
+    def is_in_plans_place(self) -> bool:
+        """Staged by the plan, which cannot be made anew meanwhile."""
+        return self.is_staged and self._lease is None
+
     def stage(self, beside_plan: bool = False) -> None:
         """The weights are there for what is put on the current stream.
 
