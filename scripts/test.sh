@@ -6,8 +6,8 @@
 #
 #   --preset NAME  build and test this preset of CMakePresets.json (default dev)
 #   --label REGEX  only tests whose label matches: unit, conformance, fault,
-#                  component, tidy, stress, bench, python
-#   --all          the slow labels stress and bench too
+#                  component, sim, tidy, stress, bench, python
+#   --all          the slow labels stress and bench too; not soak (tests/sim)
 #   --ci           what CI runs: dev, then the asan and the clang leg
 #   --no-torch     do not install torch; without it its tests are skipped
 #
@@ -15,12 +15,12 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-preset=dev label='' slow='stress|bench' ci=0 torch=--with-torch
+preset=dev label='' slow='stress|bench|soak' ci=0 torch=--with-torch
 while [[ $# -gt 0 ]]; do
   case $1 in
     --preset) preset=${2:?--preset needs a name}; shift ;;
     --label) label=${2:?--label needs a regular expression}; shift ;;
-    --all) slow='^$' ;;
+    --all) slow='soak' ;;
     --ci) ci=1 ;;
     --no-torch) torch='' ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;

@@ -1,0 +1,17 @@
+#include "tests/sim/system/mutant.h"
+
+#include <array>
+#include <cstddef>
+
+namespace hoistd::sim {
+
+const char* NameOf(Mutant mutant) {
+  constexpr std::array<const char*, kMutants> kNames = {
+      "none",        "dropped-copy", "late-copy",     "torn-copy",
+      "other-range", "short-read",   "no-answer",     "early-done",
+      "kept-lease",  "ignored-done", "invented-done", "freed-twice",
+      "never-freed", "kept-quota",   "lost-wake"};
+  return kNames[static_cast<size_t>(mutant)];
+}
+
+}  // namespace hoistd::sim

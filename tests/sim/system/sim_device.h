@@ -1,0 +1,89 @@
+// A device in memory of this process, whose streams go on when the world says
+// so.
+#ifndef HOIST_TESTS_SIM_SYSTEM_SIM_DEVICE_H_
+#define HOIST_TESTS_SIM_SYSTEM_SIM_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/terms/device.h"
+#include "tests/sim/system/mutant.h"
+#include "tests/sim/system/sim_threads.h"
+
+namespace hoistd::sim {
+
+struct SimDeviceOptions {
+  DeviceIndex index;
+  DeviceKind kind = DeviceKind::kEmulated;
+  uint64_t total_bytes = 0;
+  uint64_t granularity = 0;
+  uint64_t span_bytes = 0;
+};
+
+// What the world is told, before it happens.
+struct SimDeviceEvents {
+  // Memory of the device that is written.
+  std::function<void(DeviceIndex, uint64_t offset, uint64_t bytes)> on_write;
+  std::function<void(DeviceIndex, const SlabSpec&)> on_destroy;
+};
+
+class SimStream;
+
+// Copies take time and end in the order of their stream. While one is under
+// way, half of its bytes are there and the others are of nobody; its source is
+// read when it begins and when it ends.
+//
+// Threads:  one.
+class SimDevice final : public Device {
+ public:
+  SimDevice(const SimDeviceOptions& options, SimClock& clock,
+            SimDeviceEvents events);
+  ~SimDevice() override;
+
+  const DeviceInfo& info() const override { return info_; }
+  absl::Status CreateSlab(const SlabSpec& spec) override;
+  absl::Status DestroySlab(SlabId id) override;
+  absl::StatusOr<SlabShare> Share(SlabId id) const override;
+  absl::Status RegisterHost(std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::Status UnregisterHost(std::span<std::byte>) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
+
+  // --- For the world ------------------------------------------------------
+
+  const std::byte* At(uint64_t offset) const { return &memory_[offset]; }
+  // Whether any stream has something to do.
+  bool busy() const;
+  // The first that has begins or ends the next of it.
+  void Step();
+  // Whether a copy that is queued reads some of it.
+  bool Reads(std::span<const std::byte> host) const;
+  const std::map<SlabId, SlabSpec>& slabs() const { return slabs_; }
+
+ private:
+  friend class SimStream;
+
+  // All of it lies in slabs.
+  bool Covered(uint64_t offset, uint64_t bytes) const;
+
+  DeviceInfo info_;
+  SimClock& clock_;
+  const SimDeviceEvents events_;
+  std::vector<std::byte> memory_;
+  std::map<SlabId, SlabSpec> slabs_;
+  std::vector<SimStream*> streams_;
+};
+
+}  // namespace hoistd::sim
+
+#endif  // HOIST_TESTS_SIM_SYSTEM_SIM_DEVICE_H_

@@ -1,0 +1,28 @@
+// How a simulated case ends that shows something wrong.
+#ifndef HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
+#define HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
+
+#include <string>
+
+namespace hoistd::sim {
+
+// What is looked at.
+enum class Check {
+  kBytes,      // What a worker computes with is what the file, or the
+               // publication, holds; when it begins and when it is done.
+  kOverwrite,  // Nobody writes to what a worker uses, or a copy reads.
+  kBooks,      // The ledger agrees with itself, and with what was counted.
+  kAnswer,     // Each request is answered, once.
+  kSlabs,      // What is leased lies in slabs that the worker was given.
+  kProgress,   // What can go on goes on.
+  kGivenBack,  // Who gave all back holds nothing.
+  kProtocol,   // Answers say what can be.
+};
+const char* NameOf(Check check);
+
+// Cases run in processes of their own: says what is wrong, and ends this one.
+[[noreturn]] void Violation(Check check, const std::string& what);
+
+}  // namespace hoistd::sim
+
+#endif  // HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_

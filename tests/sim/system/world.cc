@@ -1,0 +1,206 @@
+#include "tests/sim/system/world.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/base/check.h"
+#include "daemon/core/device_space.h"
+
+namespace hoistd::sim {
+namespace {
+
+// More than any case needs that goes on.
+constexpr uint64_t kMostPumps = 400'000;
+
+}  // namespace
+
+WorldOptions::WorldOptions(const Step& first) {
+  const auto [a, b, c] = first.with;
+  host_pages = 12 + a % 40;
+  device_pages = {8 + b % 24};
+  if (b % 3 == 0) device_pages.push_back(6 + a % 17);
+  slab_pages = 1 + c % 6;
+  kind = c % 2 == 0 ? DeviceKind::kEmulated : DeviceKind::kCuda;
+  readers = a % 2 == 0 ? Readers::kOwner : Readers::kEveryone;
+  users_share = b % 5 != 0;
+  quotas = c % 3 == 0;
+}
+
+World::World(const Step& first, const SimModels& models)
+    : options_(first),
+      models_(models),
+      threads_(clock_, [this] { return Pump(); }),
+      host_memory_((options_.host_pages + 1) * kPage),
+      io_([this](std::span<const std::byte> host) { HostWritten(host); }) {
+  const auto address = reinterpret_cast<uintptr_t>(host_memory_.data());
+  host_ = std::span(host_memory_)
+              .subspan((kPage - address % kPage) % kPage,
+                       options_.host_pages * kPage);
+  EngineParts parts;
+  NodeOptions& node = parts.node;
+  node.host_capacity_bytes = host_.size();
+  node.slab_bytes = options_.slab_pages * kPage;
+  node.default_readers = options_.readers;
+  node.users_share_devices = options_.users_share;
+  node.quota.each.published_bytes = host_.size() / 4;
+  if (options_.quotas) {
+    QuotaLimits& each = node.quota.each;
+    each.sessions = 2;
+    each.plans = 2;
+    each.models = 3;
+    each.held_bytes = host_.size() / 3;
+    each.device_bytes = {options_.device_pages[0] * kPage / 2};
+  }
+  MakeDevices();
+  for (const auto& device : devices_) {
+    node.device_capacity_bytes.push_back(device->info().total_bytes);
+    parts.device_views.push_back(
+        {device->info(), device->info().total_bytes, node.slab_bytes});
+    auto link = Link::Create(*device, clock_, {.threads = &threads_});
+    links_.push_back(std::move(link).value());
+    parts.mover.links.push_back(links_.back().get());
+  }
+  parts.mover.host = host_;
+  parts.mover.io = &io_;
+  parts.mover.copy_threads = 2;
+  parts.clock = &clock_;
+  parts.files.mode = ReadMode::kBuffered;
+  parts.version = "simulation";
+  parts.threads = &threads_;
+  engine_ = Engine::Create(std::move(parts)).value();
+  engine_->GrowHost(host_.size());
+}
+
+World::~World() {
+  engine_.reset();
+  links_.clear();
+}
+
+void World::MakeDevices() {
+  for (size_t i = 0; i < options_.device_pages.size(); ++i) {
+    SimDeviceOptions device;
+    device.index = DeviceIndex(static_cast<uint32_t>(i));
+    device.kind = options_.kind;
+    device.granularity = kPage;
+    device.total_bytes = options_.device_pages[i] * kPage;
+    device.span_bytes =
+        DeviceSpace::SpanFor(device.total_bytes, device.granularity);
+    SimDeviceEvents events;
+    events.on_write = [this](DeviceIndex at, uint64_t offset, uint64_t bytes) {
+      Written(at, offset, bytes);
+    };
+    events.on_destroy = [this](DeviceIndex at, const SlabSpec& slab) {
+      Destroyed(at, slab);
+    };
+    devices_.push_back(
+        std::make_unique<SimDevice>(device, clock_, std::move(events)));
+  }
+}
+
+void World::Do(const Step& step) {
+  clock_.Advance(absl::Microseconds(1));
+  if (step.op < Op::kOpen) {
+    Progress(step.op, step.with);
+  } else if (step.op < Op::kLoad) {
+    Work(step.op, step.with);
+  } else {
+    Admin(step.op, step.with);
+  }
+  CheckBooks();
+}
+
+bool World::Round() {
+  bool any = false;
+  turned_ = false;
+  for (size_t i = 0; i < threads_.loops(); ++i) {
+    if (!threads_.Due(i)) continue;
+    threads_.Turn(i);
+    turned_ = true;
+    if (i >= links_.size()) any = true;  // The engine's.
+  }
+  for (size_t i = 0; i < threads_.executors(); ++i) {
+    if (!threads_.HasTask(i)) continue;
+    threads_.RunTask(i);
+    any = true;
+  }
+  for (const auto& device : devices_) {
+    if (!device->busy()) continue;
+    device->Step();
+    any = true;
+  }
+  if (io_.under_way() > 0) {
+    io_.End(0, absl::OkStatus());
+    any = true;
+  }
+  RoundOfStreams(any);
+  return any;
+}
+
+void World::RoundOfStreams(bool& any) {
+  for (auto& [number, worker] : workers_) {
+    for (auto& [id, entry] : worker->plans) {
+      for (uint64_t s = 0; s < SimStreams::kStreams; ++s) {
+        if (!entry.plan->CanStep(s)) continue;
+        entry.plan->Step(s);
+        any = true;
+      }
+    }
+  }
+}
+
+bool World::Pump() {
+  if (++pumped_ > kMostPumps) {
+    Violation(Check::kProgress, "it goes on and on, and comes to no rest");
+  }
+  clock_.Advance(absl::Microseconds(1));
+  if (Round() || turned_) return true;
+  const absl::Time next = threads_.NextDue();
+  if (next == absl::InfiniteFuture()) return false;
+  clock_.AdvanceTo(next);
+  return true;
+}
+
+// Links nap, so that something is always due. What nobody brings on in minutes
+// will not come.
+void World::Rest() {
+  absl::Time last = clock_.Now();
+  for (int idle = 0;; ++idle) {
+    if (++pumped_ > kMostPumps) {
+      Violation(Check::kProgress, "it goes on and on, and comes to no rest");
+    }
+    clock_.Advance(absl::Microseconds(1));
+    if (Round()) {
+      last = clock_.Now();
+      idle = 0;
+      continue;
+    }
+    const bool waits = engine_->node().NextDeadline() < absl::InfiniteFuture();
+    if (idle > 16 && open_.empty() && !waits) return;
+    if (clock_.Now() - last > absl::Seconds(600)) break;
+    // At first all that is due has its turn when it is; then much later.
+    const absl::Time next = threads_.NextDue();
+    const absl::Duration most =
+        idle < 40 ? absl::Milliseconds(5) : absl::Seconds(1);
+    clock_.AdvanceTo(std::min(next, clock_.Now() + most));
+    if (idle >= 40) clock_.Advance(absl::Milliseconds(500));
+  }
+  if (open_.empty()) return;
+  Violation(Check::kAnswer, absl::StrCat("not answered in ten minutes: ",
+                                         absl::StrJoin(open_, ", ")));
+}
+
+void World::Finish() {
+  Rest();
+  CheckBooks();
+  PlansGoOn();
+  GiveAllBack();
+  engine_.reset();
+  links_.clear();
+  if (!open_.empty()) {
+    Violation(Check::kAnswer,
+              "a request outlived the engine: " + absl::StrJoin(open_, ", "));
+  }
+}
+
+}  // namespace hoistd::sim

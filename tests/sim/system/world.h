@@ -1,0 +1,224 @@
+// A hoistd with its workers, in one thread under one clock.
+#ifndef HOIST_TESTS_SIM_SYSTEM_WORLD_H_
+#define HOIST_TESTS_SIM_SYSTEM_WORLD_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "daemon/link/link.h"
+#include "tests/sim/system/script.h"
+#include "tests/sim/system/sim_device.h"
+#include "tests/sim/system/sim_io.h"
+#include "tests/sim/system/sim_models.h"
+#include "tests/sim/system/sim_plan.h"
+#include "tests/sim/system/sim_threads.h"
+
+namespace hoistd::sim {
+
+// What of a case's sizes its first step chooses.
+struct WorldOptions {
+  explicit WorldOptions(const Step& first);
+
+  uint64_t host_pages = 0;
+  std::vector<uint64_t> device_pages;
+  uint64_t slab_pages = 0;
+  DeviceKind kind = DeviceKind::kEmulated;
+  Readers readers = Readers::kOwner;
+  bool users_share = true;
+  bool quotas = false;
+};
+
+// A plan as its worker has it.
+struct WorkersPlan {
+  std::unique_ptr<SimPlan> plan;
+  std::map<uint32_t, LeaseId> residents;  // By group; those that came.
+  std::map<uint32_t, int> running;        // Kernels by streamed group.
+  size_t at = 0;                          // In the order.
+  bool asking = false;  // It is being replaced, and nothing is staged.
+};
+
+struct Worker {
+  uint64_t number = 0;
+  User uid;
+  std::optional<SessionId> session;  // Once it is open.
+  std::map<LeaseId, LeaseGrant> leases;
+  std::set<LeaseId> computing;
+  std::map<std::pair<DeviceIndex, SlabId>, SlabSpec> slabs;  // Open.
+  // Asks that are not answered, with what it closed for them.
+  std::vector<std::pair<SlabAsk, std::vector<SlabId>>> asks;
+  std::map<ModelId, ModelPtr> models;
+  std::map<PlanId, WorkersPlan> plans;
+  int setting = 0;  // SetPlans that are not answered.
+};
+
+// Any step may be done at any time; what has nothing to do does nothing. After
+// each, the books are checked; bytes are when a kernel begins and ends, and
+// what workers use is watched whenever somebody writes.
+//
+// Threads:  one.
+// Owns:     all of it.
+class World {
+ public:
+  World(const Step& first, const SimModels& models);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World();
+
+  // Whether it would do something.
+  bool Useful(Op op);
+  void Do(const Step& step);
+  // Lets everything come to rest; what can go on must, and when all is given
+  // back nothing is held.
+  void Finish();
+  // Of what was answered, and when.
+  uint64_t trace() const { return trace_; }
+
+ private:
+  using Numbers = std::array<uint32_t, 3>;
+
+  void MakeDevices();
+  // Whatever can be done next, in fairness; false: nothing ever can.
+  bool Pump();
+  // One of each that is due; whether any was, but for links, which nap.
+  bool Round();
+  void RoundOfStreams(bool& any);
+  // Until nothing is open or on its way.
+  void Rest();
+
+  // world_daemon.cc
+  bool Progress(Op op, const Numbers& n);
+  void Admin(Op op, const Numbers& n);
+  std::vector<size_t> DueLoops(bool engine);
+  std::vector<size_t> Tasks() const;
+
+  // world_worker.cc
+  void Work(Op op, const Numbers& n);
+  void Open(const Numbers& n);
+  void Die(uint64_t number);
+  void Register(Worker& worker, const Numbers& n);
+  void Publish(Worker& worker, const Numbers& n);
+  void Stage(Worker& worker, GroupKey key, DeviceIndex device,
+             absl::Duration deadline, std::optional<PlanId> resident_of);
+  void Compute(Worker& worker, uint32_t which);
+  void Release(Worker& worker, LeaseId lease);
+  void AnswerAsk(Worker& worker);
+  void Asked(Worker& worker, const SlabAsk& ask);
+  bool Uses(const Worker& worker, DeviceIndex device,
+            const SlabSpec& slab) const;
+
+  // world_plan.cc
+  void SetPlan(Worker& worker, const Numbers& n, std::optional<PlanId> old);
+  void PlanStands(Worker& worker, OpenedPlan opened, const ModelPtr& model,
+                  std::vector<uint32_t> order, std::optional<PlanId> old);
+  void AskResidents(Worker& worker, PlanId plan);
+  void EndPlan(Worker& worker, PlanId plan, std::set<LeaseId> keep = {});
+  void Use(Worker& worker, WorkersPlan& entry, const Numbers& n, Op op);
+  void UseNext(Worker& worker, WorkersPlan& entry, const Numbers& n);
+  void KernelBegins(uint64_t worker, PlanId plan, uint32_t group);
+  void KernelEnds(uint64_t worker, PlanId plan, uint32_t group);
+  void FinishPass(WorkersPlan& entry, bool must);
+  void PlansGoOn();
+
+  // world_check.cc
+  void CheckBooks();
+  void CheckBytes(DeviceIndex device, uint64_t offset, GroupKey key,
+                  const std::string& who);
+  void CheckOpen(const Worker& worker, DeviceIndex device, uint64_t offset,
+                 uint64_t bytes);
+  void Opened(Worker& worker, DeviceIndex device,
+              const std::vector<SlabUse>& slabs);
+  void Written(DeviceIndex device, uint64_t offset, uint64_t bytes);
+  void Destroyed(DeviceIndex device, const SlabSpec& slab);
+  void HostWritten(std::span<const std::byte> host);
+  void Known(Worker* worker, const ModelPtr& model,
+             std::optional<FileModel> of);
+  void GiveAllBack();
+  NodeSnapshot Snapshot();
+
+  // An answer to this worker; it is told nothing if it is gone by then.
+  template <typename T>
+  absl::AnyInvocable<void(T)> Reply(const char* what, const Worker* worker,
+                                    std::function<void(Worker&, T)> then);
+
+  Worker* Pick(uint32_t n, bool open = true);
+  std::pair<Worker*, WorkersPlan*> PickPlan(uint32_t n);
+  ModelPtr PickModel(const Worker& worker, uint32_t n) const;
+  static CopySelector Selector(const Model& model, std::optional<TierAt> at);
+  DeviceIndex DeviceAt(uint32_t n) const {
+    return DeviceIndex(static_cast<uint32_t>(n % devices_.size()));
+  }
+
+  const WorldOptions options_;
+  const SimModels& models_;
+  SimClock clock_;
+  SimThreads threads_;
+  std::vector<std::byte> host_memory_;
+  std::span<std::byte> host_;  // In it, aligned.
+  SimIo io_;
+  std::vector<std::unique_ptr<SimDevice>> devices_;
+  uint64_t last_worker_ = 0;
+  std::map<uint64_t, std::unique_ptr<Worker>> workers_;
+  std::map<GroupKey, std::string> images_;  // What each group's bytes are.
+  std::map<ModelId, FileModel> file_models_;
+  std::map<ModelId, ModelPtr> all_models_;  // As last seen.
+  std::multiset<std::string> open_;         // Requests without an answer.
+  uint64_t pumped_ = 0;
+  bool turned_ = false;  // A loop, in the last round.
+  uint64_t trace_ = 0;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::unique_ptr<Engine> engine_;
+};
+
+inline const absl::Status& ErrorOf(const absl::Status& status) {
+  return status;
+}
+template <typename T>
+const absl::Status& ErrorOf(const absl::StatusOr<T>& value) {
+  return value.status();
+}
+
+// Inline, since each caller has its own T.
+template <typename T>
+absl::AnyInvocable<void(T)> World::Reply(const char* what, const Worker* worker,
+                                         std::function<void(Worker&, T)> then) {
+  // Told of its own end, whether or not it was called.
+  struct Ticket {
+    explicit Ticket(const char* of) : what(of) {}
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+    const std::string what;
+    bool answered = false;
+    ~Ticket() {
+      if (!answered) Violation(Check::kAnswer, what + ": dropped unanswered");
+    }
+  };
+  auto ticket = std::make_unique<Ticket>(what);
+  open_.insert(what);
+  const uint64_t number = worker == nullptr ? 0 : worker->number;
+  return [this, ticket = std::move(ticket), number,
+          then = std::move(then)](T value) mutable {
+    if (std::exchange(ticket->answered, true)) {
+      Violation(Check::kAnswer, ticket->what + ": answered twice");
+    }
+    open_.erase(open_.find(ticket->what));
+    trace_ = (trace_ + ticket->what.size()) * 0x9e3779b97f4a7c15 +
+             static_cast<uint64_t>(absl::ToUnixMicros(clock_.Now())) +
+             (ErrorOf(value).ok() ? 1 : 0);
+    const auto found = workers_.find(number);
+    if (found != workers_.end() && then != nullptr) {
+      then(*found->second, std::move(value));
+    }
+  };
+}
+
+}  // namespace hoistd::sim
+
+#endif  // HOIST_TESTS_SIM_SYSTEM_WORLD_H_

@@ -1,0 +1,210 @@
+// What is looked at.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/system/world.h"
+
+namespace hoistd::sim {
+namespace {
+
+bool Meet(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
+
+std::string Shown(const Holdings& holdings) {
+  std::string text;
+  for (const auto& [what, amount] : holdings.amounts) {
+    absl::StrAppend(&text, " ", static_cast<int>(what), ":", amount);
+  }
+  for (const auto& [device, bytes] : holdings.device_bytes) {
+    absl::StrAppend(&text, " device ", device.number(), ":", bytes);
+  }
+  return absl::StrCat(text, " in ", holdings.uses.size(), " copies");
+}
+
+}  // namespace
+
+void World::CheckBooks() {
+  const Node& node = engine_->node();
+  node.CheckBooks();
+  const std::map<User, Holdings> counted = node.CountHoldings();
+  if (node.quota().users() != counted) {
+    std::string text = "the quotas' book says otherwise than what is there:";
+    for (const auto& [user, holdings] : node.quota().users()) {
+      absl::StrAppend(&text, "\nbook: ", ToString(user), Shown(holdings));
+    }
+    for (const auto& [user, holdings] : counted) {
+      absl::StrAppend(&text, "\ncounted: ", ToString(user), Shown(holdings));
+    }
+    Violation(Check::kBooks, text);
+  }
+  // What plans hold may be more, by what is urgent.
+  for (const auto& [user, holdings] : counted) {
+    for (const Quota what : {Quota::kSessions, Quota::kPlans, Quota::kModels,
+                             Quota::kPublishedBytes}) {
+      if (holdings.Of(what) <= node.quota().LimitOf(user, what)) continue;
+      Violation(Check::kBooks, "a user holds more than one may");
+    }
+    for (const auto& [device, bytes] : holdings.device_bytes) {
+      if (bytes <= node.quota().DeviceLimitOf(user, device)) continue;
+      Violation(Check::kBooks, "a user holds more of a device than one may");
+    }
+  }
+}
+
+void World::CheckBytes(DeviceIndex device, uint64_t offset, GroupKey key,
+                       const std::string& who) {
+  const std::string& image = images_.at(key);
+  const std::byte* const there = devices_[device.number()]->At(offset);
+  if (std::memcmp(there, image.data(), image.size()) == 0) return;
+  uint64_t at = 0;
+  while (there[at] == static_cast<std::byte>(image[at])) ++at;
+  Violation(Check::kBytes,
+            absl::StrCat(who, ": group ", key.group.number(), " of model ",
+                         key.model.number(), " differs from byte ", at, " of ",
+                         image.size(), " on"));
+}
+
+void World::Opened(Worker& worker, DeviceIndex device,
+                   const std::vector<SlabUse>& slabs) {
+  for (const SlabUse& use : slabs) {
+    worker.slabs[{device, use.slab.id}] = use.slab;
+  }
+}
+
+void World::CheckOpen(const Worker& worker, DeviceIndex device, uint64_t offset,
+                      uint64_t bytes) {
+  uint64_t covered = 0;
+  for (const auto& [place, slab] : worker.slabs) {
+    if (place.first != device) continue;
+    const uint64_t begin = std::max(slab.offset, offset);
+    const uint64_t end = std::min(slab.offset + slab.bytes, offset + bytes);
+    if (begin < end) covered += end - begin;
+  }
+  if (covered == bytes) return;
+  Violation(Check::kSlabs, absl::StrCat("worker ", worker.number,
+                                        " was given no slab for what it uses"));
+}
+
+// Leases stay as they are for as long as they are held, slots while a kernel
+// reads them.
+void World::Written(DeviceIndex device, uint64_t offset, uint64_t bytes) {
+  for (const auto& [number, worker] : workers_) {
+    for (const auto& [id, lease] : worker->leases) {
+      if (lease.device != device ||
+          !Meet(lease.offset, lease.bytes, offset, bytes)) {
+        continue;
+      }
+      Violation(Check::kOverwrite,
+                absl::StrCat("worker ", number, "'s lease of group ",
+                             lease.key.group.number(), " is written to"));
+    }
+    for (const auto& [id, entry] : worker->plans) {
+      if (entry.plan->grant().device != device || entry.plan->faulted()) {
+        continue;
+      }
+      for (const auto& [group, kernels] : entry.running) {
+        const uint64_t image =
+            images_.at({entry.plan->grant().model, GroupIndex(group)}).size();
+        if (!Meet(entry.plan->OffsetOf(group), image, offset, bytes)) continue;
+        Violation(Check::kOverwrite,
+                  absl::StrCat("the slot of group ", group,
+                               " is written to, which worker ", number,
+                               " computes with"));
+      }
+    }
+  }
+}
+
+void World::Destroyed(DeviceIndex device, const SlabSpec& slab) {
+  for (const auto& [number, worker] : workers_) {
+    if (!worker->slabs.contains({device, slab.id})) continue;
+    Violation(Check::kSlabs,
+              absl::StrCat("a slab goes that worker ", number, " has open"));
+  }
+}
+
+void World::HostWritten(std::span<const std::byte> host) {
+  for (const auto& device : devices_) {
+    if (!device->Reads(host)) continue;
+    Violation(Check::kOverwrite, "host memory that a copy reads is written to");
+  }
+}
+
+// `of`: which files it was registered from.
+void World::Known(Worker* worker, const ModelPtr& model,
+                  std::optional<FileModel> of) {
+  if (of.has_value()) {
+    const auto [known, added] = file_models_.emplace(model->id, *of);
+    if (known->second != *of) {
+      Violation(Check::kProtocol, "a model is attached to other weights");
+    }
+    for (uint32_t g = 0; added && g < model->spec->groups.size(); ++g) {
+      images_[{model->id, GroupIndex(g)}] =
+          SimModels::ImageOf(*of, *model->spec->groups[g]);
+    }
+  }
+  for (uint32_t g = 0; g < model->spec->groups.size(); ++g) {
+    // Published by another worker, whose answer came first.
+    if (!images_.contains({model->id, GroupIndex(g)})) return;
+  }
+  if (worker != nullptr) worker->models[model->id] = model;
+  all_models_[model->id] = model;
+}
+
+NodeSnapshot World::Snapshot() {
+  std::optional<NodeSnapshot> taken;
+  engine_->Snapshot([&](absl::StatusOr<NodeSnapshot> snapshot) {
+    taken = *std::move(snapshot);
+  });
+  while (!taken.has_value()) Pump();
+  return *std::move(taken);
+}
+
+void World::GiveAllBack() {
+  for (const auto& [number, worker] : workers_) {
+    std::vector<PlanId> plans;
+    for (const auto& [id, entry] : worker->plans) plans.push_back(id);
+    for (const PlanId plan : plans) EndPlan(*worker, plan);
+    while (!worker->leases.empty()) {
+      Release(*worker, worker->leases.begin()->first);
+    }
+    while (!worker->asks.empty()) AnswerAsk(*worker);
+  }
+  Rest();
+  for (const SessionSnapshot& session : Snapshot().sessions) {
+    if (session.leases == 0 && session.plans == 0) continue;
+    Violation(Check::kGivenBack,
+              absl::StrCat("a worker gave all back and has ", session.leases,
+                           " leases, ", session.plans, " plans"));
+  }
+  while (!workers_.empty()) Die(workers_.begin()->first);
+  Rest();
+  for (const ModelSnapshot& model : Snapshot().models) {
+    CopySelector which;
+    which.model = hoistd::ToString(OwnedName{model.owner, model.name});
+    which.asker = {.uid = User(0), .admin = true};
+    using Totals = absl::StatusOr<CopyTotals>;
+    engine_->Unpin(which, Reply<Totals>("unpin", nullptr, nullptr));
+    engine_->Evict(which, /*forget=*/true,
+                   Reply<Totals>("evict --forget", nullptr, nullptr));
+  }
+  Rest();
+  const NodeSnapshot snapshot = Snapshot();
+  if (!snapshot.models.empty() || !snapshot.sessions.empty() ||
+      !snapshot.plans.empty()) {
+    Violation(Check::kGivenBack, "something is left that was forgotten");
+  }
+  for (const TierSnapshot& tier : snapshot.tiers) {
+    if (tier.used_bytes + tier.leased_bytes + tier.pinned_bytes == 0) continue;
+    Violation(Check::kGivenBack,
+              absl::StrCat(tier.used_bytes, " bytes of ",
+                           hoistd::ToString(tier.at), " are used, by nobody"));
+  }
+  if (!engine_->node().quota().users().empty()) {
+    Violation(Check::kGivenBack, "somebody still holds something");
+  }
+}
+
+}  // namespace hoistd::sim

@@ -1,0 +1,304 @@
+// What workers do by message.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/system/mutant.h"
+#include "tests/sim/system/world.h"
+
+namespace hoistd::sim {
+namespace {
+
+constexpr uint32_t kPublishedNames = 2;
+constexpr uint32_t kPublishedGroups = 4;
+
+std::string PublishedName(uint32_t n) {
+  return absl::StrCat("p", n % kPublishedNames);
+}
+
+}  // namespace
+
+Worker* World::Pick(uint32_t n, bool open) {
+  std::vector<Worker*> all;
+  for (const auto& [number, worker] : workers_) {
+    if (!open || worker->session.has_value()) all.push_back(worker.get());
+  }
+  return all.empty() ? nullptr : all[n % all.size()];
+}
+
+std::pair<Worker*, WorkersPlan*> World::PickPlan(uint32_t n) {
+  std::vector<std::pair<Worker*, WorkersPlan*>> all;
+  for (const auto& [number, worker] : workers_) {
+    for (auto& [id, entry] : worker->plans) {
+      all.push_back({worker.get(), &entry});
+    }
+  }
+  if (all.empty()) return {nullptr, nullptr};
+  return all[n % all.size()];
+}
+
+ModelPtr World::PickModel(const Worker& worker, uint32_t n) const {
+  if (worker.models.empty()) return nullptr;
+  return std::next(worker.models.begin(),
+                   static_cast<std::ptrdiff_t>(n % worker.models.size()))
+      ->second;
+}
+
+void World::Work(Op op, const Numbers& n) {
+  if (op == Op::kOpen) return Open(n);
+  if (op == Op::kDie) {
+    if (Worker* const any = Pick(n[0], /*open=*/false)) Die(any->number);
+    return;
+  }
+  if (op >= Op::kReplacePlan && op <= Op::kReplay) {
+    const auto [worker, entry] = PickPlan(n[0]);
+    if (entry == nullptr) return;
+    const PlanId plan = entry->plan->grant().id;
+    if (op == Op::kReplacePlan) return SetPlan(*worker, n, plan);
+    if (op != Op::kClearPlan) return Use(*worker, *entry, n, op);
+    // What is under way on the GPU is waited for first.
+    if (entry->plan->idle() && !entry->asking) EndPlan(*worker, plan);
+    return;
+  }
+  Worker* const worker = Pick(n[0]);
+  if (worker == nullptr) return;
+  const ModelPtr model = PickModel(*worker, n[1]);
+  switch (op) {
+    case Op::kRegister:
+      return Register(*worker, n);
+    case Op::kDescribe: {
+      const std::string name = n[1] % 2 == 0
+                                   ? SimModels::NameOf(n[2] % SimModels::kNames)
+                                   : PublishedName(n[2]);
+      return engine_->DescribeModel(
+          *worker->session, name,
+          Reply<absl::StatusOr<ModelPtr>>(
+              "describe", worker,
+              [this](Worker& to, absl::StatusOr<ModelPtr> found) {
+                if (found.ok()) Known(&to, *found, std::nullopt);
+              }));
+    }
+    case Op::kPublish:
+      return Publish(*worker, n);
+    case Op::kStage:
+      if (model == nullptr || model->spec->groups.empty()) return;
+      return Stage(*worker,
+                   {model->id, GroupIndex(static_cast<uint32_t>(
+                                   n[2] % model->spec->groups.size()))},
+                   DeviceAt(n[1]), absl::Seconds(n[2] % 4) * 5, std::nullopt);
+    case Op::kCompute:
+      return Compute(*worker, n[1]);
+    case Op::kRelease: {
+      if (worker->leases.empty()) return;
+      const LeaseId lease =
+          std::next(worker->leases.begin(),
+                    static_cast<std::ptrdiff_t>(n[1] % worker->leases.size()))
+              ->first;
+      return Release(*worker, lease);
+    }
+    case Op::kPrefetch:
+      if (model == nullptr || model->spec->groups.empty()) return;
+      return engine_->Prefetch(
+          *worker->session,
+          {model->id,
+           {GroupIndex(
+                static_cast<uint32_t>(n[2] % model->spec->groups.size())),
+            GroupIndex(0)},
+           n[2] % 3 == 0 ? OnHost() : OnDevice(DeviceAt(n[1]))},
+          Reply<absl::Status>("prefetch", worker, nullptr));
+    case Op::kForget:
+      if (model == nullptr) return;
+      return engine_->ForgetModel(
+          *worker->session, model->id,
+          Reply<absl::Status>("forget", worker, nullptr));
+    case Op::kAnswerAsk:
+      return AnswerAsk(*worker);
+    case Op::kSetPlan:
+      return SetPlan(*worker, n, std::nullopt);
+    default:
+      return;
+  }
+}
+
+void World::Open(const Numbers& n) {
+  if (workers_.size() >= 4) return;
+  auto made = std::make_unique<Worker>();
+  Worker& worker = *made;
+  worker.number = ++last_worker_;
+  worker.uid = User(1 + n[0] % 3);
+  workers_[worker.number] = std::move(made);
+  OpenSessionArgs args;
+  args.client_name = absl::StrCat("worker ", worker.number);
+  args.peer.uid = worker.uid;
+  args.device_budget_bytes = n[1] % 4 == 0 ? (4 + n[1] % 7) * kPage : 0;
+  OnSlabAsk on_ask = nullptr;
+  if (n[2] % 5 != 0) {
+    on_ask = [this, number = worker.number](const SlabAsk& ask) {
+      const auto found = workers_.find(number);
+      if (found != workers_.end()) Asked(*found->second, ask);
+    };
+  }
+  auto opened = Reply<absl::StatusOr<SessionId>>(
+      "open", &worker, [this](Worker& to, absl::StatusOr<SessionId> session) {
+        if (!session.ok()) {
+          workers_.erase(to.number);
+          return;
+        }
+        to.session = *session;
+      });
+  // Who is gone by then is closed by the session server.
+  engine_->OpenSession(
+      std::move(args), std::move(on_ask),
+      [this, number = worker.number,
+       opened = std::move(opened)](absl::StatusOr<SessionId> session) mutable {
+        if (session.ok() && !workers_.contains(number)) {
+          engine_->CloseSession(*session);
+        }
+        opened(std::move(session));
+      });
+}
+
+// The kernel closes its socket and ends its streams, wherever they are.
+void World::Die(uint64_t number) {
+  const auto found = workers_.find(number);
+  const std::unique_ptr<Worker> worker = std::move(found->second);
+  workers_.erase(found);
+  if (worker->session.has_value()) engine_->CloseSession(*worker->session);
+}
+
+void World::Register(Worker& worker, const Numbers& n) {
+  const FileModel which = {n[1] % SimModels::kNames, n[2] % 5 == 0 ? 1u : 0u};
+  RegisterModelArgs args = models_.Files(which);
+  if (n[2] % 7 == 0) args.readers = Readers::kEveryone;
+  engine_->RegisterModel(
+      *worker.session, std::move(args),
+      Reply<absl::StatusOr<ModelPtr>>(
+          "register", &worker,
+          [this, which](Worker& to, absl::StatusOr<ModelPtr> model) {
+            if (model.ok()) Known(&to, *model, which);
+          }));
+}
+
+void World::Publish(Worker& worker, const Numbers& n) {
+  const uint32_t content = n[2] % SimModels::kContents;
+  const std::string group =
+      absl::StrCat("g", (n[1] / kPublishedNames) % kPublishedGroups);
+  PublishArgs args = models_.Publication(PublishedName(n[1]), group, content);
+  args.deadline = absl::Seconds(n[2] % 4) * 5;
+  engine_->Publish(
+      *worker.session, std::move(args),
+      Reply<absl::StatusOr<ModelPtr>>(
+          "publish", &worker,
+          [this, group, content](Worker& to, absl::StatusOr<ModelPtr> model) {
+            if (!model.ok()) return;
+            const auto index = FindGroup(*(*model)->spec, group);
+            if (!index.has_value()) {
+              Violation(Check::kProtocol, "a published group is not there");
+            }
+            const auto [image, added] = images_.emplace(
+                GroupKey{(*model)->id, *index}, models_.Published(content));
+            if (image->second != models_.Published(content)) {
+              Violation(Check::kProtocol,
+                        "what was published is taken for something else");
+            }
+            Known(&to, *model, std::nullopt);
+          }));
+}
+
+void World::Stage(Worker& worker, GroupKey key, DeviceIndex device,
+                  absl::Duration deadline, std::optional<PlanId> resident_of) {
+  engine_->Stage(*worker.session, {key, device, deadline},
+                 Reply<absl::StatusOr<LeaseGrant>>(
+                     "stage", &worker,
+                     [this, key, device, resident_of](
+                         Worker& to, absl::StatusOr<LeaseGrant> lease) {
+                       if (!lease.ok()) return;
+                       if (lease->key != key || lease->device != device) {
+                         Violation(Check::kProtocol,
+                                   "another group was staged");
+                       }
+                       Opened(to, device, lease->new_slabs);
+                       CheckOpen(to, device, lease->offset, lease->bytes);
+                       to.leases[lease->id] = *lease;
+                       if (!resident_of.has_value()) return;
+                       const auto plan = to.plans.find(*resident_of);
+                       // It was cleared meanwhile.
+                       if (plan == to.plans.end())
+                         return Release(to, lease->id);
+                       plan->second.residents[key.group.number()] = lease->id;
+                     }));
+}
+
+void World::Compute(Worker& worker, uint32_t which) {
+  if (worker.leases.empty()) return;
+  const auto& [id, lease] =
+      *std::next(worker.leases.begin(),
+                 static_cast<std::ptrdiff_t>(which % worker.leases.size()));
+  const std::string who = absl::StrCat("worker ", worker.number);
+  CheckBytes(lease.device, lease.offset, lease.key, who);
+  if (!worker.computing.erase(id)) worker.computing.insert(id);
+}
+
+// What it computed with the lease ends first.
+void World::Release(Worker& worker, LeaseId id) {
+  const auto found = worker.leases.find(id);
+  if (worker.computing.erase(id) > 0) {
+    CheckBytes(found->second.device, found->second.offset, found->second.key,
+               absl::StrCat("worker ", worker.number));
+  }
+  worker.leases.erase(found);
+  for (auto& [plan, entry] : worker.plans) {
+    std::erase_if(entry.residents,
+                  [id](const auto& of) { return of.second == id; });
+  }
+  if (TheMutation().Shows(Mutant::kKeptLease)) return;  // It gets lost.
+  engine_->Release(
+      *worker.session, {id},
+      Reply<absl::Status>("release", &worker, [](Worker&, absl::Status status) {
+        if (!status.ok()) {
+          Violation(Check::kProtocol,
+                    absl::StrCat("release: ", std::string(status.message())));
+        }
+      }));
+}
+
+bool World::Uses(const Worker& worker, DeviceIndex device,
+                 const SlabSpec& slab) const {
+  const auto meets = [&](DeviceIndex at, uint64_t offset, uint64_t bytes) {
+    return at == device && offset < slab.offset + slab.bytes &&
+           slab.offset < offset + bytes;
+  };
+  for (const auto& [id, lease] : worker.leases) {
+    if (meets(lease.device, lease.offset, lease.bytes)) return true;
+  }
+  for (const auto& [id, entry] : worker.plans) {
+    const PlanGrant& grant = entry.plan->grant();
+    if (meets(grant.device, grant.ring_offset, grant.ring_bytes)) return true;
+  }
+  return false;
+}
+
+void World::Asked(Worker& worker, const SlabAsk& ask) {
+  std::vector<SlabId> closed;
+  for (const SlabId slab : ask.slabs) {
+    const auto open = worker.slabs.find({ask.device, slab});
+    if (open == worker.slabs.end()) {
+      Violation(Check::kSlabs, "asked to close what the worker has not");
+    }
+    if (Uses(worker, ask.device, open->second)) {
+      Violation(Check::kSlabs, "asked to close what the worker uses");
+    }
+    worker.slabs.erase(open);
+    closed.push_back(slab);
+  }
+  worker.asks.push_back({ask, std::move(closed)});
+}
+
+void World::AnswerAsk(Worker& worker) {
+  if (worker.asks.empty()) return;
+  const auto [ask, closed] = std::move(worker.asks.front());
+  worker.asks.erase(worker.asks.begin());
+  engine_->SlabsClosed(*worker.session, {ask.device, ask.number, closed},
+                       Reply<absl::Status>("slabs closed", &worker, nullptr));
+}
+
+}  // namespace hoistd::sim
