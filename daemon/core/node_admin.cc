@@ -156,7 +156,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
                                            incoming.group->name),
                               SpaceOf(*incoming.group)});
     }
-    if (const uint64_t unused = parts_.UnusedBytes(); unused > 0) {
+    if (const uint64_t unused = parts_.UnusedSpace(); unused > 0) {
       tier.holders.push_back({"being read for nobody any more", unused});
     }
   }
@@ -177,7 +177,7 @@ void Node::SnapshotCopies(TierSnapshot& tier) const {
         uint64_t space = SpaceOf(*group.group);
         const bool in_parts = place == kHost && parts_.Has(key);
         if (in_parts) {
-          space = parts_.OwnBytes(key);
+          space = parts_.OwnSpace(key);
           for (const OwnerId part : parts_.PartsOf(key)) {
             if (copy.leases > 0) leased.insert(part);
             if (copy.pinned) pinned.insert(part);
@@ -201,8 +201,8 @@ void Node::SnapshotCopies(TierSnapshot& tier) const {
       }
     }
   }
-  for (const OwnerId part : leased) tier.leased_bytes += parts_.BytesOf(part);
-  for (const OwnerId part : pinned) tier.pinned_bytes += parts_.BytesOf(part);
+  for (const OwnerId part : leased) tier.leased_bytes += parts_.SpaceOf(part);
+  for (const OwnerId part : pinned) tier.pinned_bytes += parts_.SpaceOf(part);
   tier.doubled_bytes = DoubledBytes(std::move(on_device));
 }
 

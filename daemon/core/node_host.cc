@@ -88,11 +88,11 @@ absl::StatusOr<uint64_t> Node::AllocatePart(const SheetKey& sheet,
                                             OwnerId owner, const Need& need,
                                             absl::Time now, Effects& effects) {
   const std::optional<uint64_t> beside = parts_.EndBefore(sheet, span.from);
-  if (beside.has_value() && host_.IsFree(*beside, span.bytes())) {
-    host_.AllocateAt(*beside, span.bytes(), owner);
+  if (beside.has_value() && host_.IsFree(*beside, span.space())) {
+    host_.AllocateAt(*beside, span.space(), owner);
     return *beside;
   }
-  return AllocateHost(owner, span.bytes(), need, now, effects);
+  return AllocateHost(owner, span.space(), need, now, effects);
 }
 
 uint64_t Node::BytesOf(const std::vector<SheetSpan>& spans) {

@@ -92,7 +92,7 @@ uint64_t Node::held_bytes() const {
       continue;
     }
     for (const OwnerId part : parts_.PartsOf(key)) {
-      if (parts.insert(part).second) bytes += parts_.BytesOf(part);
+      if (parts.insert(part).second) bytes += parts_.SpaceOf(part);
     }
   }
   return bytes;

@@ -257,7 +257,7 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
   double most = 0;
   for (const GroupKey user : *users) {
     const std::optional<double> value =
-        ValueOf({user, kHost}, parts_.BytesOf(owner), need, now);
+        ValueOf({user, kHost}, parts_.SpaceOf(owner), need, now);
     if (!value.has_value()) return std::nullopt;
     most = std::max(most, *value);
   }

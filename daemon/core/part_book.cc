@@ -4,8 +4,14 @@
 #include <iterator>
 
 #include "daemon/base/check.h"
+#include "hoist/shared/image_layout.h"
 
 namespace hoistd {
+
+uint64_t SheetSpan::space() const {
+  constexpr uint64_t kPage = hoist::kImageAlignment;
+  return (bytes() + kPage - 1) / kPage * kPage;
+}
 
 std::vector<SheetSpan> PartBook::SpansOf(const Group& group) {
   std::vector<SheetSpan> spans;
@@ -204,19 +210,19 @@ const std::vector<GroupKey>* PartBook::UsersOf(OwnerId owner) const {
   return found == parts_.end() ? nullptr : &found->second.users;
 }
 
-uint64_t PartBook::OwnBytes(GroupKey copy) const {
+uint64_t PartBook::OwnSpace(GroupKey copy) const {
   uint64_t bytes = 0;
   for (const OwnerId owner : users_.at(copy).parts) {
     const Part& part = At(owner);
-    if (part.users.front() == copy) bytes += part.bytes;
+    if (part.users.front() == copy) bytes += part.space();
   }
   return bytes;
 }
 
-uint64_t PartBook::UnusedBytes() const {
+uint64_t PartBook::UnusedSpace() const {
   uint64_t bytes = 0;
   for (const auto& [owner, part] : parts_) {
-    if (part.users.empty()) bytes += part.bytes;
+    if (part.users.empty()) bytes += part.space();
   }
   return bytes;
 }
@@ -228,11 +234,13 @@ std::optional<uint64_t> PartBook::EndBefore(const SheetKey& key,
   const auto next = sheet->second.lower_bound(from);
   if (next == sheet->second.begin()) return std::nullopt;
   const Part& before = At(std::prev(next)->second);
-  if (before.end() != from) return std::nullopt;
+  if (before.end() != from || before.space() != before.bytes) {
+    return std::nullopt;
+  }
   return before.host_offset + before.bytes;
 }
 
-uint64_t PartBook::BytesOf(OwnerId owner) const { return At(owner).bytes; }
+uint64_t PartBook::SpaceOf(OwnerId owner) const { return At(owner).space(); }
 
 void PartBook::Check() const {
   size_t in_sheets = 0;

@@ -45,6 +45,9 @@ struct SheetSpan {
   uint64_t to = 0;
 
   uint64_t bytes() const { return to - from; }
+  // Of the host: in pages, so that whatever lies there can be read and written
+  // with O_DIRECT.
+  uint64_t space() const;
   auto operator<=>(const SheetSpan&) const = default;
 };
 
@@ -92,16 +95,16 @@ class PartBook {
   ImageRanges RangesOf(GroupKey copy, const Group& group) const;
 
   // Of its parts, those that it was the first to use of all that do.
-  uint64_t OwnBytes(GroupKey copy) const;
+  uint64_t OwnSpace(GroupKey copy) const;
   // Of parts that are being filled though nobody uses them any more.
-  uint64_t UnusedBytes() const;
+  uint64_t UnusedSpace() const;
   // nullptr: the owner's extent is no part's. Empty: nobody uses it any more.
   // Valid until the book changes.
   const std::vector<GroupKey>* UsersOf(OwnerId owner) const;
-  // Where the part that ends right before this span lies ends: what lies there
-  // can be copied together with it. nullopt: there is no such part.
+  // Where on the host the part ends that ends right before this span: what lies
+  // there can be copied together with it. nullopt: there is none, or not so.
   std::optional<uint64_t> EndBefore(const SheetKey& sheet, uint64_t from) const;
-  uint64_t BytesOf(OwnerId owner) const;
+  uint64_t SpaceOf(OwnerId owner) const;
 
   // That parts of a sheet are apart, users and parts know each other, and what
   // a copy uses is what it needs; what is not so is our bug. For tests.
@@ -118,6 +121,7 @@ class PartBook {
     std::vector<GroupKey> users;
 
     uint64_t end() const { return from + bytes; }
+    uint64_t space() const { return SheetSpan{0, from, end()}.space(); }
   };
   // Of which part the copy takes this span.
   struct Taken {

@@ -42,9 +42,6 @@ class SimStream final : public CopyStream {
   absl::Status CopyOut(std::span<std::byte>, uint64_t) override {
     return absl::UnimplementedError("nothing is copied out of the simulation");
   }
-  absl::Status Scrub(uint64_t, uint64_t) override {
-    return absl::UnimplementedError("nothing is scrubbed in the simulation");
-  }
   absl::Status WriteWords(std::span<const WordWrite> words) override {
     Push({.words = {words.begin(), words.end()}});
     return absl::OkStatus();

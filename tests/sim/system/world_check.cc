@@ -57,9 +57,23 @@ void World::CheckBytes(DeviceIndex device, uint64_t offset, GroupKey key,
                        const std::string& who) {
   const std::string& image = images_.at(key);
   const std::byte* const there = devices_[device.number()]->At(offset);
-  if (std::memcmp(there, image.data(), image.size()) == 0) return;
-  uint64_t at = 0;
-  while (there[at] == static_cast<std::byte>(image[at])) ++at;
+  // What lies between a file's tensors is anybody's (Group::runs).
+  std::vector<std::pair<uint64_t, uint64_t>> runs = {{0, image.size()}};
+  const ModelSpec& spec = *all_models_.at(key.model)->spec;
+  if (!spec.published) {
+    runs.clear();
+    for (const Tensor& tensor : spec.groups[key.group.number()]->tensors) {
+      runs.emplace_back(tensor.offset, tensor.offset + tensor.bytes);
+    }
+  }
+  std::optional<uint64_t> wrong;
+  for (const auto& [from, to] : runs) {
+    for (uint64_t b = from; b < to && !wrong.has_value(); ++b) {
+      if (there[b] != static_cast<std::byte>(image[b])) wrong = b;
+    }
+  }
+  if (!wrong.has_value()) return;
+  const uint64_t at = *wrong;
   Violation(Check::kBytes,
             absl::StrCat(who, ": group ", key.group.number(), " of model ",
                          key.model.number(), " differs from byte ", at, " of ",

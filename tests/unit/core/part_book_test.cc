@@ -17,6 +17,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr uint64_t kG = PartBook::kGranule;
+constexpr uint64_t kPage = 4096;
 
 GroupKey Key(uint32_t model, uint32_t group) {
   return {ModelId(model), GroupIndex(group)};
@@ -134,8 +135,8 @@ TEST(PartBook, WhatIsBetweenPartsIsBroughtAndTheGroupHasSeveralRanges) {
   rig.Filled(3);
   EXPECT_THAT(rig.book.FillersOf(Key(2, 0)), IsEmpty());
   EXPECT_THAT(rig.Ranges(Key(2, 0)), SizeIs(5));
-  EXPECT_EQ(rig.book.OwnBytes(Key(2, 0)), 6 * kG);
-  EXPECT_EQ(rig.book.OwnBytes(Key(1, 0)), 2 * kG);
+  EXPECT_EQ(rig.book.OwnSpace(Key(2, 0)), 3 * kPage);
+  EXPECT_EQ(rig.book.OwnSpace(Key(1, 0)), kPage);
 }
 
 TEST(PartBook, ACopyWaitsForAllThatFillItsParts) {
@@ -149,6 +150,18 @@ TEST(PartBook, ACopyWaitsForAllThatFillItsParts) {
   EXPECT_THAT(rig.Filled(2), ElementsAre(Key(2, 0)));
 }
 
+// With O_DIRECT memory is read and written by pages, whoever it belongs to.
+TEST(PartBook, PartsTakeWholePages) {
+  EXPECT_EQ((SheetSpan{0, 256, 512}).space(), kPage);
+  EXPECT_EQ((SheetSpan{0, 0, kPage}).space(), kPage);
+  EXPECT_EQ((SheetSpan{0, 256, kPage + 512}).space(), 2 * kPage);
+  Rig rig;
+  rig.Bring(Key(1, 0), {{0, 16}}, 1);
+  EXPECT_EQ(rig.book.EndBefore(File(1), 16 * kG), 16 * kG);
+  rig.Bring(Key(1, 1), {{16, 3}}, 2);
+  EXPECT_EQ(rig.book.EndBefore(File(1), 19 * kG), std::nullopt);
+}
+
 TEST(PartBook, WhatFailedIsNotJoinedAnyMore) {
   Rig rig;
   rig.Bring(Key(1, 0), {{0, 4}}, 1);
@@ -158,10 +171,10 @@ TEST(PartBook, WhatFailedIsNotJoinedAnyMore) {
   rig.book.Leave(Key(1, 0), freed);
   rig.Free(freed);
   EXPECT_EQ(rig.Leave(Key(2, 0)), 1u) << "its own part is still being filled";
-  EXPECT_EQ(rig.book.UnusedBytes(), 4 * kG);
+  EXPECT_EQ(rig.book.UnusedSpace(), kPage);
   // A new user takes over what is under way.
   EXPECT_EQ(rig.Bring(Key(3, 0), {{0, 8}}, 3), 4u);
-  EXPECT_EQ(rig.book.UnusedBytes(), 0u);
+  EXPECT_EQ(rig.book.UnusedSpace(), 0u);
   EXPECT_THAT(rig.Filled(2), ElementsAre(Key(3, 0)));
   EXPECT_THAT(rig.Filled(3), ElementsAre(Key(3, 0)));
 }

@@ -75,8 +75,12 @@ TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent) {
     id = TransferId(ends_.size());
     ends_.emplace_back();
   }
+  std::vector<LinkPiece::Run> runs;
+  if (bytes > 0) {
+    runs.push_back({offset, std::span(host_).subspan(offset, bytes)});
+  }
   link_->Copy({.id = id,
-               .runs = {{offset, std::span(host_).subspan(offset, bytes)}},
+               .runs = std::move(runs),
                .urgent = urgent,
                .done = [this, id](absl::Status status) {
                  const absl::MutexLock lock(&mu_);
