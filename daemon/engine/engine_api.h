@@ -81,7 +81,9 @@ class EngineApi {
                            DoneStatus done) = 0;
 
   // Sets a plan and opens its lane. What it replaces ends first, unless the
-  // request itself is refused.
+  // request itself is refused: then it stands, and the code is
+  // ResourceExhausted or InvalidArgument, which no later refusal has. Aborted:
+  // it ended, and there was no space for the new one.
   virtual void SetPlan(SessionId session, SetPlanArgs args,
                        Done<OpenedPlan> done) = 0;
   virtual void ClearPlan(SessionId session, PlanId plan, DoneStatus done) = 0;

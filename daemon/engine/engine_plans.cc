@@ -26,6 +26,19 @@ LaneSpec SpecOf(const PlanGrant& grant, const SetPlanArgs& args) {
   return spec;
 }
 
+// These codes say that the plan that was to be replaced stands. It does not,
+// and its worker must not go on with memory that is others' by now.
+absl::Status OldIsGone(const absl::Status& refused) {
+  if (!absl::IsResourceExhausted(refused) &&
+      !absl::IsInvalidArgument(refused)) {
+    return refused;
+  }
+  return absl::AbortedError(
+      absl::StrCat("the plan that was to be replaced has ended, and the new "
+                   "one was refused: ",
+                   std::string(refused.message())));
+}
+
 }  // namespace
 
 void Engine::SetPlan(SessionId session, SetPlanArgs args,
@@ -42,9 +55,14 @@ void Engine::SetPlan(SessionId session, SetPlanArgs args,
     const PlanId old = *args.replaces;
     HOIST_CHECK(node_.EndPlan(session, old, Now(), effects).ok());
     args.replaces.reset();
+    Done<OpenedPlan> told =
+        [done = std::move(done)](absl::StatusOr<OpenedPlan> opened) mutable {
+          if (!opened.ok()) return done(OldIsGone(opened.status()));
+          done(std::move(opened));
+        };
     after_plan_[old] = [this, session, args = std::move(args),
-                        done = std::move(done)](Effects& then) mutable {
-      StartPlan(session, std::move(args), std::move(done), then);
+                        told = std::move(told)](Effects& then) mutable {
+      StartPlan(session, std::move(args), std::move(told), then);
     };
   });
 }

@@ -316,6 +316,43 @@ TEST_F(EngineTest, NotesAreBoundedAndNoPartOfTheFacts) {
   EXPECT_EQ(notes.dropped, 300 - NoteRing::kMost);
 }
 
+// RESOURCE_EXHAUSTED tells a worker that its old plan stands: it would go on to
+// compute with a ring that others have by now.
+TEST(Engine, ARefusalAfterTheOldPlanEndedSaysThatItEnded) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  EngineRig rig;
+  ASSERT_OK(rig.Start());
+  const SessionId ada = rig.Open();
+  ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig.Register(ada, "m"));
+  SetPlanArgs args;
+  args.model = model->id;
+  for (uint32_t g = 0; g < model->spec->groups.size(); ++g) {
+    args.order.push_back(GroupIndex(g));
+  }
+  args.budget_bytes = 5 * kMiB / 8;
+  const auto set = [&] {
+    testing::Answer<absl::StatusOr<OpenedPlan>> answer;
+    rig.engine().SetPlan(ada, args, answer.done());
+    return answer.Wait();
+  };
+  ASSERT_OK_AND_ASSIGN(const OpenedPlan old, set());
+  // Another session takes what is left of the slab, and the device has no
+  // memory for more, which is known only when it is asked.
+  const SessionId bob = rig.Open();
+  ASSERT_OK_AND_ASSIGN(const ModelPtr other, rig.Register(bob, "n"));
+  for (uint32_t g = 0; g < other->spec->groups.size(); ++g) {
+    ASSERT_OK(rig.Stage(bob, {other->id, GroupIndex(g)}));
+  }
+  rig.faulty_device->FailAll(DeviceCall::kCreateSlab,
+                             absl::ResourceExhaustedError("no memory"));
+  args.replaces = old.grant.id;
+  args.budget_bytes = 9 * kMiB / 8;
+  EXPECT_THAT(set(), StatusIs(absl::StatusCode::kAborted));
+  testing::Answer<absl::Status> cleared;
+  rig.engine().ClearPlan(ada, old.grant.id, cleared.done());
+  EXPECT_THAT(cleared.Wait(), StatusIs(absl::StatusCode::kNotFound));
+}
+
 // Whatever is under way, each caller is told once, and nothing hangs.
 TEST_F(EngineTest, StoppingAnswersEverybodyOnce) {
   const SessionId session = rig_.Open();
