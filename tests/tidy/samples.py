@@ -76,7 +76,7 @@ CASES = {
           "  a++;\n" * 70 + "}\n"}, 1),
     ],
     "IncludeGuards": [
-        ({"daemon/terms/tier.h": guarded("DAEMON_CORE_TIER"),
+        ({"daemon/terms/tier.h": guarded("DAEMON_TERMS_TIER"),
           "daemon/core/a.h": guarded("CORE_A"),
           "daemon/core/b.h": "#pragma once\n",
           "client/src/d.h": guarded("CLIENT_D"),
