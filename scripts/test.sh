@@ -89,20 +89,7 @@ run_pytest() {  # PRESET
   [[ -f $results/pytest.xml ]] || step "pytest wrote no result" false
 }
 
-# What --ci builds under asan: all that parses, counts or holds memory. What
-# includes gRPC's headers compiles slowest by far there, and is left to
-# `--preset asan`.
-asan_targets=(
-  base_unit_test client_host_image_test client_hostile_daemon_test
-  client_hostile_plan_test client_plan_life_test errand_unit_test link_unit_test
-  client_model_files_test client_model_table_test client_plan_lane_test
-  client_plan_test client_session_test config_test convert_test core_lane_test core_model_test
-  core_node_test core_parts_test core_planner_test device_conformance
-  engine_fault_test engine_unit_test io_conformance_test io_fault_test
-  io_unit_test mover_unit_test session_server_test session_unit_test shared_test
-  sim_lane_schedule_test sim_node_test store_fault_test store_unit_test
-  stream_unit_test unit_device unit_device_cuda unit_host)
-# Tests of programs that are not among them.
+# Tests of programs that are not among hoist_asan_tests.
 asan_left_out='component\.(Bench|Client|GrpcWorker|NeverHang|StreamExample)'
 asan_left_out+='|unit\.Libhoist|NOT_BUILT'
 
@@ -121,7 +108,7 @@ if step "setup" scripts/setup.sh --for-tests; then
   fi
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
-    leg asan 'unit|conformance|fault|component|sim' "${asan_targets[@]}"
+    leg asan 'unit|conformance|fault|component|sim' hoist_asan_tests
     step "clang thread safety" build clang hoistd hoist_client
   fi
 fi
