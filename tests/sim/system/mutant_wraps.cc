@@ -4,6 +4,7 @@
 // nothing; the test of that mutant then says that nobody noticed it.
 #include <sys/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -19,9 +20,10 @@ namespace {
 
 // From its first chance on, and for good.
 bool Broken(Mutant mutant) {
-  static bool broken = false;
-  broken = broken || TheMutation().Shows(mutant);
-  return broken;
+  static std::array<bool, kMutants> broken = {};
+  bool& of = broken[static_cast<size_t>(mutant)];
+  of = of || TheMutation().Shows(mutant);
+  return of;
 }
 
 }  // namespace

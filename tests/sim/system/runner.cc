@@ -99,6 +99,7 @@ Mutation& TheMutation() {
 struct Runner::Shared {
   uint32_t steps = 0;
   uint64_t trace = 0;
+  Sights sights = {};
   std::array<Step, kMostSteps> script;
   Check check = Check::kBytes;
   std::array<char, kReport> report = {};
@@ -135,6 +136,7 @@ Outcome Runner::InChild(Mutation mutation, Case&& run_case) {
   Outcome outcome;
   outcome.steps = shared_->steps;
   outcome.trace = shared_->trace;
+  outcome.sights = shared_->sights;
   outcome.script.assign(shared_->script.begin(),
                         shared_->script.begin() + shared_->steps);
   outcome.failed = !WIFEXITED(ended) || WEXITSTATUS(ended) != 0;
@@ -171,6 +173,7 @@ Outcome Runner::Random(uint64_t seed, uint32_t steps, Mutation mutation) {
     }
     world.Finish();
     shared_->trace = world.trace();
+    shared_->sights = world.sights();
   });
 }
 
@@ -185,6 +188,7 @@ Outcome Runner::Replay(const Script& script, Mutation mutation) {
     }
     world.Finish();
     shared_->trace = world.trace();
+    shared_->sights = world.sights();
   });
 }
 

@@ -9,6 +9,7 @@
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/script.h"
 #include "tests/sim/system/sim_models.h"
+#include "tests/sim/system/violation.h"
 
 namespace hoistd::sim {
 
@@ -18,6 +19,7 @@ struct Outcome {
   std::string what;
   Script script;       // What was done, to the step that failed.
   uint32_t steps = 0;  // Of it.
+  Sights sights = {};
   uint64_t trace = 0;  // Of what was answered when; the same if all was.
 };
 

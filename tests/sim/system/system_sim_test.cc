@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -33,16 +34,24 @@ TEST(SystemSim, NothingGoesWrongInAMillionSteps) {
       minutes > 0 ? UINT64_MAX : FromEnvironment("HOIST_SIM_STEPS", 1'000'000);
   const auto end = Clock::now() + std::chrono::minutes(minutes);
   Runner runner;
+  Sights sights = {};
   uint64_t done = 0;
   for (; done < steps && (minutes == 0 || Clock::now() < end); ++seed) {
     const Outcome outcome = runner.Random(seed, kStepsACase);
     done += outcome.steps;
+    for (size_t i = 0; i < kSeen; ++i) sights[i] += outcome.sights[i];
     if (!outcome.failed) continue;
+    std::cout << Report(outcome, seed, {}) << "\nis being cut down"
+              << std::endl;
     const Script shrunk =
         runner.Shrink(outcome.script, outcome.check, kShrinkRuns);
     FAIL() << Report(outcome, seed, shrunk);
   }
-  RecordProperty("steps", static_cast<int>(done / 1000));
+  for (size_t i = 0; i < kSeen; ++i) {
+    std::cout << "seen " << i << ": " << sights[i] << "\n";
+    if (done < 1'000'000) continue;
+    EXPECT_GT(sights[i], 0u) << "no case did what Seen number " << i << " is";
+  }
 }
 
 TEST(SystemSim, ACaseIsTheSameEachTime) {
@@ -96,7 +105,7 @@ TEST_P(SystemSimMutant, IsReportedByTheCheckThatIsMeantForIt) {
     // Nor does it show without the fault.
     ASSERT_FALSE(runner.Replay(outcome.script).failed);
     const Script shrunk =
-        runner.Shrink(outcome.script, outcome.check, 150, mutation);
+        runner.Shrink(outcome.script, outcome.check, 60, mutation);
     EXPECT_LT(shrunk.size(), outcome.script.size());
     const auto text = FromText(ToText(shrunk));
     ASSERT_OK(text);
@@ -120,7 +129,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Meant{Mutant::kKeptLease, {"given back"}},
                       Meant{Mutant::kIgnoredDone, {"progress"}},
                       Meant{Mutant::kInventedDone, {"overwrite", "bytes"}},
-                      Meant{Mutant::kFreedTwice, {"books"}},
+                      Meant{Mutant::kFreedTwice,
+                            {"books", "bytes", "overwrite"}},
                       Meant{Mutant::kNeverFreed, {"given back", "books"}},
                       Meant{Mutant::kKeptQuota, {"books"}},
                       Meant{Mutant::kLostWake, {"answer", "progress"}}),

@@ -2,6 +2,9 @@
 #ifndef HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
 #define HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace hoistd::sim {
@@ -19,6 +22,22 @@ enum class Check {
   kProtocol,   // Answers say what can be.
 };
 const char* NameOf(Check check);
+
+// What cases did, so that a test can say that they did it.
+enum class Seen {
+  kKernels,   // On slots of plans.
+  kCaptured,  // Of them, in graphs' form.
+  kResidents,
+  kLeases,
+  kPlans,
+  kReplaced,   // Plans.
+  kFaults,     // Plans that ended by one.
+  kPublished,  // Groups.
+  kDeaths,     // With requests under way.
+  kAsked,      // For slabs.
+};
+inline constexpr size_t kSeen = static_cast<size_t>(Seen::kAsked) + 1;
+using Sights = std::array<uint64_t, kSeen>;
 
 // Cases run in processes of their own: says what is wrong, and ends this one.
 [[noreturn]] void Violation(Check check, const std::string& what);

@@ -1,6 +1,7 @@
 #include "tests/sim/system/world.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,8 +11,10 @@
 namespace hoistd::sim {
 namespace {
 
-// More than any case needs that goes on.
-constexpr uint64_t kMostPumps = 400'000;
+// More than links nap, and than what goes on needs to come to rest.
+constexpr uint64_t kMostNaps = 20'000;
+constexpr uint64_t kManyTurns = 20'000;
+constexpr uint64_t kMostTurns = 100'000;
 
 }  // namespace
 
@@ -117,21 +120,26 @@ bool World::Round() {
     if (!threads_.Due(i)) continue;
     threads_.Turn(i);
     turned_ = true;
-    if (i >= links_.size()) any = true;  // The engine's.
+    if (i < links_.size()) continue;
+    any = true;
+    ++turns_[0];
   }
   for (size_t i = 0; i < threads_.executors(); ++i) {
     if (!threads_.HasTask(i)) continue;
     threads_.RunTask(i);
     any = true;
+    ++turns_[1];
   }
   for (const auto& device : devices_) {
     if (!device->busy()) continue;
     device->Step();
     any = true;
+    ++turns_[2];
   }
   if (io_.under_way() > 0) {
     io_.End(0, absl::OkStatus());
     any = true;
+    ++turns_[3];
   }
   RoundOfStreams(any);
   return any;
@@ -144,17 +152,35 @@ void World::RoundOfStreams(bool& any) {
         if (!entry.plan->CanStep(s)) continue;
         entry.plan->Step(s);
         any = true;
+        ++turns_[4];
       }
     }
   }
 }
 
+void World::GoesOn() {
+  const absl::Time deadline = engine_ == nullptr
+                                  ? absl::InfiniteFuture()
+                                  : engine_->node().NextDeadline();
+  Violation(
+      Check::kProgress,
+      absl::StrCat("it goes on and on, and comes to no rest; open: ",
+                   absl::StrJoin(open_, ", "), "; the node's deadline in ",
+                   absl::FormatDuration(deadline - clock_.Now()),
+                   "; had turns: engine ", turns_[0], ", tasks ", turns_[1],
+                   ", devices ", turns_[2], ", reads ", turns_[3], ", streams ",
+                   turns_[4]));
+}
+
 bool World::Pump() {
-  if (++pumped_ > kMostPumps) {
-    Violation(Check::kProgress, "it goes on and on, and comes to no rest");
-  }
+  if (++pumped_ > 10 * kMostTurns) GoesOn();
   clock_.Advance(absl::Microseconds(1));
-  if (Round() || turned_) return true;
+  if (Round()) {
+    naps_ = 0;
+    return true;
+  }
+  if (++naps_ > kMostNaps) return false;
+  if (turned_) return true;
   const absl::Time next = threads_.NextDue();
   if (next == absl::InfiniteFuture()) return false;
   clock_.AdvanceTo(next);
@@ -165,11 +191,14 @@ bool World::Pump() {
 // will not come.
 void World::Rest() {
   absl::Time last = clock_.Now();
-  for (int idle = 0;; ++idle) {
-    if (++pumped_ > kMostPumps) {
-      Violation(Check::kProgress, "it goes on and on, and comes to no rest");
-    }
+  for (uint64_t idle = 0, turns = 0;; ++idle) {
     clock_.Advance(absl::Microseconds(1));
+    // Some who wait may take each other's places until one of them gives up.
+    if (++turns > kManyTurns) {
+      if (getenv("HOIST_SIM_STRICT") != nullptr) GoesOn();
+      clock_.Advance(absl::Milliseconds(10));
+    }
+    if (turns > kMostTurns) GoesOn();
     if (Round()) {
       last = clock_.Now();
       idle = 0;

@@ -79,9 +79,12 @@ class World {
   void Finish();
   // Of what was answered, and when.
   uint64_t trace() const { return trace_; }
+  const Sights& sights() const { return sights_; }
 
  private:
   using Numbers = std::array<uint32_t, 3>;
+
+  void Saw(Seen what) { ++sights_[static_cast<size_t>(what)]; }
 
   void MakeDevices();
   // Whatever can be done next, in fairness; false: nothing ever can.
@@ -89,6 +92,7 @@ class World {
   // One of each that is due; whether any was, but for links, which nap.
   bool Round();
   void RoundOfStreams(bool& any);
+  [[noreturn]] void GoesOn();
   // Until nothing is open or on its way.
   void Rest();
 
@@ -170,8 +174,12 @@ class World {
   std::map<ModelId, ModelPtr> all_models_;  // As last seen.
   std::multiset<std::string> open_;         // Requests without an answer.
   uint64_t pumped_ = 0;
+  std::array<uint64_t, 5> turns_ =
+      {};                // Engine, tasks, devices, reads, streams.
+  uint64_t naps_ = 0;    // Since anything but links had a turn.
   bool turned_ = false;  // A loop, in the last round.
   uint64_t trace_ = 0;
+  Sights sights_ = {};
   std::vector<std::unique_ptr<Link>> links_;
   std::unique_ptr<Engine> engine_;
 };

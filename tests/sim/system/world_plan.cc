@@ -87,6 +87,7 @@ void World::PlanStands(Worker& worker, OpenedPlan opened, const ModelPtr& model,
     }
     EndPlan(worker, *old, keep);
   }
+  Saw(old.has_value() ? Seen::kReplaced : Seen::kPlans);
   worker.plans[id] = std::move(entry);
   AskResidents(worker, id);
 }
@@ -151,6 +152,7 @@ void World::UseNext(Worker& worker, WorkersPlan& entry, const Numbers& n) {
     ++entry.at;
     if (lease == entry.residents.end()) return;
     const LeaseGrant& grant = worker.leases.at(lease->second);
+    Saw(Seen::kResidents);
     return CheckBytes(grant.device, grant.offset, grant.key,
                       absl::StrCat("worker ", worker.number, "'s resident"));
   }
@@ -168,7 +170,8 @@ void World::KernelBegins(uint64_t number, PlanId id, uint32_t group) {
   Worker& worker = *workers_.at(number);
   WorkersPlan& entry = worker.plans.at(id);
   ++entry.running[group];
-  if (entry.plan->faulted()) return;
+  if (entry.plan->faulted()) return Saw(Seen::kFaults);
+  Saw(entry.plan->captured() ? Seen::kCaptured : Seen::kKernels);
   CheckBytes(entry.plan->grant().device, entry.plan->OffsetOf(group),
              {entry.plan->grant().model, GroupIndex(group)},
              absl::StrCat("worker ", number, "'s kernel, as it begins"));

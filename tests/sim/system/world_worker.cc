@@ -162,6 +162,7 @@ void World::Die(uint64_t number) {
   const auto found = workers_.find(number);
   const std::unique_ptr<Worker> worker = std::move(found->second);
   workers_.erase(found);
+  if (!open_.empty()) Saw(Seen::kDeaths);
   if (worker->session.has_value()) engine_->CloseSession(*worker->session);
 }
 
@@ -196,6 +197,7 @@ void World::Publish(Worker& worker, const Numbers& n) {
             }
             const auto [image, added] = images_.emplace(
                 GroupKey{(*model)->id, *index}, models_.Published(content));
+            if (added) Saw(Seen::kPublished);
             if (image->second != models_.Published(content)) {
               Violation(Check::kProtocol,
                         "what was published is taken for something else");
@@ -235,6 +237,7 @@ void World::Compute(Worker& worker, uint32_t which) {
                  static_cast<std::ptrdiff_t>(which % worker.leases.size()));
   const std::string who = absl::StrCat("worker ", worker.number);
   CheckBytes(lease.device, lease.offset, lease.key, who);
+  Saw(Seen::kLeases);
   if (!worker.computing.erase(id)) worker.computing.insert(id);
 }
 
@@ -290,6 +293,7 @@ void World::Asked(Worker& worker, const SlabAsk& ask) {
     worker.slabs.erase(open);
     closed.push_back(slab);
   }
+  Saw(Seen::kAsked);
   worker.asks.push_back({ask, std::move(closed)});
 }
 
