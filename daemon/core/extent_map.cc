@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "daemon/base/check.h"
 
@@ -151,6 +152,34 @@ std::optional<Hole> ExtentMap::CheapestHole(uint64_t bytes, uint64_t tail_bytes,
   }
   if (tail_bytes > 0) add({bytes_, tail_bytes, 0, std::nullopt});
   return best;
+}
+
+std::optional<std::vector<OwnerId>> ExtentMap::CheapestRoom(
+    uint64_t bytes, KeepValueFn value) const {
+  struct Entry {
+    double value_a_byte;
+    uint64_t offset;
+  };
+  std::vector<Entry> entries;
+  for (const auto& [offset, block] : blocks_) {
+    if (!block.owner.has_value()) continue;
+    const std::optional<double> worth = value(*block.owner);
+    if (!worth.has_value()) continue;
+    entries.push_back({*worth / static_cast<double>(block.bytes), offset});
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.value_a_byte, a.offset) <
+           std::tie(b.value_a_byte, b.offset);
+  });
+  std::vector<OwnerId> victims;
+  uint64_t room = bytes_ - used_;
+  for (auto entry = entries.begin(); room < bytes; ++entry) {
+    if (entry == entries.end()) return std::nullopt;
+    const Block& block = blocks_.at(entry->offset);
+    victims.push_back(*block.owner);
+    room += block.bytes;
+  }
+  return victims;
 }
 
 uint64_t ExtentMap::largest_free() const {

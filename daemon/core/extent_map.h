@@ -29,7 +29,7 @@ struct Hole {
 
 // Threads: one at a time.
 // Bounds:  blocks are as many as owners and the gaps between them. Allocate and
-//          Free take logarithmic time in them, CheapestHole looks at each.
+//          Free take logarithmic time in them, the Cheapest look at each.
 class ExtentMap {
  public:
   explicit ExtentMap(uint64_t bytes = 0);
@@ -53,6 +53,11 @@ class ExtentMap {
   // that far beyond bytes(). nullopt: nothing would help.
   std::optional<Hole> CheapestHole(uint64_t bytes, uint64_t tail_bytes,
                                    KeepValueFn value) const;
+
+  // Who is to leave so that `bytes` are free in sum, wherever they lie: what is
+  // worth least a byte. nullopt: that could not be.
+  std::optional<std::vector<OwnerId>> CheapestRoom(uint64_t bytes,
+                                                   KeepValueFn value) const;
 
   uint64_t bytes() const { return bytes_; }
   uint64_t used() const { return used_; }

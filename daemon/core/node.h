@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -362,10 +363,19 @@ class Node {
                    Effects& effects);
   bool BringParts(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
                   Effects& effects);
-  absl::StatusOr<uint64_t> AllocatePart(const SheetKey& sheet,
-                                        const SheetSpan& span, OwnerId owner,
-                                        const Need& need, absl::Time now,
-                                        Effects& effects);
+  struct PlacedSpan {
+    SheetSpan span;
+    uint64_t host_offset = 0;
+    OwnerId owner;
+  };
+  absl::StatusOr<std::vector<PlacedSpan>> PlaceSpans(
+      const std::vector<SheetKey>& sheets,
+      const std::vector<SheetSpan>& missing, const Need& need, absl::Time now,
+      Effects& effects);
+  bool PlaceWhole(const SheetKey& sheet, const SheetSpan& span,
+                  std::vector<PlacedSpan>& placed);
+  void PlaceInPieces(const SheetKey& sheet, SheetSpan span,
+                     std::vector<PlacedSpan>& placed);
   static uint64_t BytesOf(const std::vector<SheetSpan>& spans);
   void PartsMayBeThere(const CopyRef& ref, Copy& copy, absl::Time now,
                        Effects& effects);
@@ -391,8 +401,13 @@ class Node {
   std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
   bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                 Effects& effects);
-  std::optional<Hole> HostHole(uint64_t bytes, const Need& need,
-                               absl::Time now) const;
+  using ChooseVictimsFn =
+      absl::FunctionRef<std::optional<std::vector<OwnerId>>(KeepValueFn)>;
+  std::optional<std::vector<OwnerId>> HostVictims(const Need& need,
+                                                  absl::Time now,
+                                                  ChooseVictimsFn choose) const;
+  std::optional<std::vector<OwnerId>> HostHole(uint64_t bytes, const Need& need,
+                                               absl::Time now) const;
   void StartSpill(const CopyRef& ref, Copy& copy, Effects& effects);
   bool CanSpill() const { return options_.spill_capacity_bytes > 0; }
   bool MaySpill(absl::Time now) const;  // And none has failed just now.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/core/node.h"
 
@@ -43,18 +42,11 @@ bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   // What is there stays from now on: eviction spares what an absent copy uses.
   const std::vector<SheetSpan> missing =
       parts_.Join(ref.key, *group.group, sheets);
-  std::vector<std::pair<uint64_t, OwnerId>> spaces;
-  for (const SheetSpan& span : missing) {
-    const OwnerId owner = copies_.NewOwner();
-    const absl::StatusOr<uint64_t> offset =
-        AllocatePart(sheets[span.file], span, owner, need, now, effects);
-    if (offset.ok()) {
-      spaces.emplace_back(*offset, owner);
-      continue;
-    }
-    for (const auto& [taken, taker] : spaces) host_.Free(taken);
+  const absl::StatusOr<std::vector<PlacedSpan>> placed =
+      PlaceSpans(sheets, missing, need, now, effects);
+  if (!placed.ok()) {
     LeaveParts(ref.key);
-    need.blocked = {offset.status(), OnHost(), BytesOf(missing)};
+    need.blocked = {placed.status(), OnHost(), BytesOf(missing)};
     need.tried_at = epoch;
     return false;
   }
@@ -64,9 +56,7 @@ bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   if (!missing.empty()) {
     Transfer& transfer =
         NewTransfer(TransferKind::kReadFile, ref, need.urgent, effects);
-    for (size_t i = 0; i < missing.size(); ++i) {
-      const SheetSpan& span = missing[i];
-      const auto& [offset, owner] = spaces[i];
+    for (const auto& [span, offset, owner] : *placed) {
       parts_.Add(ref.key, span, offset, owner, transfer.id);
       transfer.reads.push_back({span.file, span.from, span.bytes(), offset});
     }
@@ -81,18 +71,68 @@ bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   return true;
 }
 
+// Gives all of the spans space, or none. One that is missing alone gets one
+// place, if need be by eviction; otherwise it is enough that there is room in
+// sum. Nobody leaves before it is known that all of them will fit: else two
+// needs could push out each other's parts for ever.
+absl::StatusOr<std::vector<Node::PlacedSpan>> Node::PlaceSpans(
+    const std::vector<SheetKey>& sheets, const std::vector<SheetSpan>& missing,
+    const Need& need, absl::Time now, Effects& effects) {
+  std::vector<PlacedSpan> placed;
+  const bool whole =
+      std::all_of(missing.begin(), missing.end(), [&](const SheetSpan& span) {
+        return PlaceWhole(sheets[span.file], span, placed);
+      });
+  if (whole) return placed;
+  for (const PlacedSpan& taken : placed) host_.Free(taken.host_offset);
+  placed.clear();
+
+  std::optional<std::vector<OwnerId>> victims;
+  if (missing.size() == 1) victims = HostHole(missing[0].space(), need, now);
+  if (!victims.has_value()) {
+    uint64_t space = 0;
+    for (const SheetSpan& span : missing) space += span.space();
+    victims = HostVictims(need, now, [&](KeepValueFn worth) {
+      return host_.CheapestRoom(space, worth);
+    });
+  }
+  if (!victims.has_value()) return absl::ResourceExhaustedError("");
+  if (!EvictAll(*victims, now, effects)) {
+    return absl::UnavailableError("waiting for spills to disk");
+  }
+  for (const SheetSpan& span : missing) {
+    if (!PlaceWhole(sheets[span.file], span, placed)) {
+      PlaceInPieces(sheets[span.file], span, placed);
+    }
+  }
+  return placed;
+}
+
 // Beside what lies before it in the sheet if it can be, so that both are copied
 // as one.
-absl::StatusOr<uint64_t> Node::AllocatePart(const SheetKey& sheet,
-                                            const SheetSpan& span,
-                                            OwnerId owner, const Need& need,
-                                            absl::Time now, Effects& effects) {
-  const std::optional<uint64_t> beside = parts_.EndBefore(sheet, span.from);
-  if (beside.has_value() && host_.IsFree(*beside, span.space())) {
-    host_.AllocateAt(*beside, span.space(), owner);
-    return *beside;
+bool Node::PlaceWhole(const SheetKey& sheet, const SheetSpan& span,
+                      std::vector<PlacedSpan>& placed) {
+  const OwnerId owner = copies_.NewOwner();
+  std::optional<uint64_t> offset = parts_.EndBefore(sheet, span.from);
+  if (offset.has_value() && host_.IsFree(*offset, span.space())) {
+    host_.AllocateAt(*offset, span.space(), owner);
+  } else {
+    offset = host_.Allocate(span.space(), owner);
   }
-  return AllocateHost(owner, span.space(), need, now, effects);
+  if (offset.has_value()) placed.push_back({span, *offset, owner});
+  return offset.has_value();
+}
+
+// There is room in sum. Extents are whole pages, and so is what is cut off.
+void Node::PlaceInPieces(const SheetKey& sheet, SheetSpan span,
+                         std::vector<PlacedSpan>& placed) {
+  while (!PlaceWhole(sheet, span, placed)) {
+    const uint64_t bytes = host_.largest_free();
+    HOIST_CHECK(bytes > 0 && bytes < span.bytes());
+    const SheetSpan piece = {span.file, span.from, span.from + bytes};
+    HOIST_CHECK(PlaceWhole(sheet, piece, placed));
+    span.from = piece.to;
+  }
 }
 
 uint64_t Node::BytesOf(const std::vector<SheetSpan>& spans) {

@@ -52,9 +52,9 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
                                             const Need& need, absl::Time now,
                                             Effects& effects) {
   if (const auto offset = host_.Allocate(bytes, owner)) return *offset;
-  const std::optional<Hole> hole = HostHole(bytes, need, now);
-  if (!hole.has_value()) return absl::ResourceExhaustedError("");
-  if (!EvictAll(hole->victims, now, effects)) {
+  const auto victims = HostHole(bytes, need, now);
+  if (!victims.has_value()) return absl::ResourceExhaustedError("");
+  if (!EvictAll(*victims, now, effects)) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   const auto offset = host_.Allocate(bytes, owner);
@@ -62,27 +62,39 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
   return *offset;
 }
 
-// What is to leave. Published groups that cannot be spilled stay, unless
-// otherwise somebody were refused for models whose owner is gone.
-std::optional<Hole> Node::HostHole(uint64_t bytes, const Need& need,
-                                   absl::Time now) const {
+// Who is to leave, as `choose` picks them by what each is worth. Published
+// groups that cannot be spilled stay, unless otherwise somebody were refused
+// for models whose owner is gone.
+std::optional<std::vector<OwnerId>> Node::HostVictims(
+    const Need& need, absl::Time now, ChooseVictimsFn choose) const {
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
-  std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
+  std::optional<std::vector<OwnerId>> victims = choose(worth);
   // A disk that fails may work again; one that is full stays so.
   const bool cannot_spill =
       !CanSpill() ||
       (!MaySpill(now) && absl::IsResourceExhausted(spill_failed_));
-  if (hole.has_value() || !need.urgent || !cannot_spill) return hole;
+  if (victims.has_value() || !need.urgent || !cannot_spill) return victims;
   const std::set<ModelId> expendable = Expendable();
-  if (expendable.empty()) return hole;
-  return host_.CheapestHole(
-      bytes, 0, [&](OwnerId other) -> std::optional<double> {
-        const CopyRef* ref = copies_.RefOf(other);
-        if (ref == nullptr || !expendable.contains(ref->key.model)) {
-          return worth(other);
-        }
-        return KeepValue(FactsOf(*ref, now));
-      });
+  if (expendable.empty()) return victims;
+  return choose([&](OwnerId other) -> std::optional<double> {
+    const CopyRef* ref = copies_.RefOf(other);
+    if (ref == nullptr || !expendable.contains(ref->key.model)) {
+      return worth(other);
+    }
+    return KeepValue(FactsOf(*ref, now));
+  });
+}
+
+// For so many bytes in one place.
+std::optional<std::vector<OwnerId>> Node::HostHole(uint64_t bytes,
+                                                   const Need& need,
+                                                   absl::Time now) const {
+  using Victims = std::optional<std::vector<OwnerId>>;
+  return HostVictims(need, now, [&](KeepValueFn worth) -> Victims {
+    std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
+    if (!hole.has_value()) return std::nullopt;
+    return std::move(hole->victims);
+  });
 }
 
 // Published models that nobody would miss now: their owner has no session, and

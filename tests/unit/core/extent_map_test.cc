@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Optional;
 
 OwnerId Owner(uint64_t number) { return OwnerId(number); }
 
@@ -106,6 +107,36 @@ TEST(ExtentMap, AHoleMayReachIntoTheTailThatCouldBeGrown) {
   ASSERT_TRUE(hole.has_value());
   EXPECT_EQ(hole->offset, 10u);
   EXPECT_THAT(hole->victims, ElementsAre(Owner(1)));
+}
+
+TEST(ExtentMap, RoomIsMadeOfWhatIsWorthLeastAByte) {
+  ExtentMap map(50);
+  map.AllocateAt(0, 10, Owner(0));
+  map.AllocateAt(10, 20, Owner(1));
+  map.AllocateAt(35, 5, Owner(2));  // Free: 5, then 10.
+  const std::map<OwnerId, double> worth = {
+      {Owner(0), 4}, {Owner(1), 6}, {Owner(2), 3}};
+  const auto room = [&](uint64_t bytes) {
+    return map.CheapestRoom(
+        bytes, [&](OwnerId o) { return std::optional(worth.at(o)); });
+  };
+  EXPECT_THAT(room(15), Optional(IsEmpty()));
+  EXPECT_THAT(room(16), Optional(ElementsAre(Owner(1))));
+  EXPECT_THAT(room(36), Optional(ElementsAre(Owner(1), Owner(0))));
+  EXPECT_THAT(room(50), Optional(ElementsAre(Owner(1), Owner(0), Owner(2))));
+  EXPECT_EQ(room(51), std::nullopt);
+}
+
+TEST(ExtentMap, RoomIsNotMadeOfWhatCannotMove) {
+  ExtentMap map(30);
+  for (uint64_t i = 0; i < 3; ++i) map.AllocateAt(i * 10, 10, Owner(i));
+  const auto all_but_one = [](OwnerId owner) -> std::optional<double> {
+    if (owner == Owner(1)) return std::nullopt;
+    return 1;
+  };
+  EXPECT_THAT(map.CheapestRoom(20, all_but_one),
+              Optional(ElementsAre(Owner(0), Owner(2))));
+  EXPECT_EQ(map.CheapestRoom(21, all_but_one), std::nullopt);
 }
 
 TEST(ExtentMap, WorthDecidesNotNumber) {

@@ -173,6 +173,35 @@ TEST_F(NodeHost, WhatLiesTwiceOnADeviceIsTold) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).doubled_bytes, 2 * kPage);
 }
 
+// Images that cannot leave lie between what is free.
+TEST(NodeHostScattered, AGroupGoesWhereThereIsRoomInSum) {
+  NodeRig rig({.host_pages = 5, .device_pages = {4}, .can_spill = false});
+  const SessionId session = rig.Open();
+  for (const char* name : {"a", "b", "c"}) rig.Published(session, name, "g", 1);
+  ASSERT_OK(rig.Forget((*rig.node().Find(session, "b"))->id));
+  const ModelId model = rig.AddModel(session, "m", {3});
+  const RequestId stage = rig.Stage(session, {model, GroupIndex(0)});
+  ASSERT_THAT(rig.Moving(), SizeIs(1));
+  EXPECT_THAT(rig.TransferOf(rig.Moving()[0]).reads, SizeIs(2));
+  rig.FinishAll();
+  rig.LeaseOf(stage);
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 5 * kPage);
+}
+
+// What would not be enough need not leave.
+TEST(NodeHostScattered, NobodyLeavesForWhatDoesNotFit) {
+  NodeRig rig({.host_pages = 5, .device_pages = {4}, .can_spill = false});
+  const SessionId session = rig.Open();
+  for (const char* name : {"a", "b"}) rig.Published(session, name, "g", 1);
+  const ModelId small = rig.AddModel(session, "small", {1});
+  rig.Stage(session, {small, GroupIndex(0)});
+  rig.FinishAll();
+  const ModelId large = rig.AddModel(session, "large", {4});
+  rig.Stage(session, {large, GroupIndex(0)});
+  EXPECT_THAT(rig.Moving(), IsEmpty());
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 3 * kPage);
+}
+
 // A joined tensor of parts that lie apart, with the parts there by leaf.
 TEST_F(NodeHost, JoinedPartsAreStoredOnce) {
   Load(Leaves(session_), 5);
