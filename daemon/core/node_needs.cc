@@ -90,6 +90,7 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       return false;
     }
     copy.awaiting_host = !host;
+    need.gated = false;  // As long as it is on its way nobody takes its place.
   }
   if (copy.state == Residency::kFilling && copy.awaiting_host) {
     AdvanceDeviceFill(need, copy, now, effects);

@@ -29,10 +29,18 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
     return false;
   }
   const OwnerId owner = copies_.NewOwner(ref);
-  const absl::StatusOr<uint64_t> offset =
-      ref.place.at.tier == Tier::kDevice
-          ? AllocateDevice(ref, owner, bytes, need, now, effects)
-          : AllocateHost(owner, bytes, need, now, effects);
+  const bool on_device = ref.place.at.tier == Tier::kDevice;
+  absl::StatusOr<uint64_t> offset =
+      on_device ? AllocateDevice(ref, owner, bytes, need, now, effects)
+                : AllocateHost(owner, bytes, need, now, effects);
+  if (on_device && offset.ok()) {
+    // Where it lies decides which slabs could be given back to plans: it would
+    // be brought for nothing, again and again.
+    if (absl::Status s = CheckBesidePlans(ref); !s.ok()) {
+      spaces_[ref.place.at.device.number()]->Free(*offset);
+      offset = std::move(s);
+    }
+  }
   if (!offset.ok()) {
     copies_.DropOwner(owner);
     need.blocked = {offset.status(), ref.place.at, bytes};

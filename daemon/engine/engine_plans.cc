@@ -162,6 +162,15 @@ void Engine::GroupHeld(const HeldGroup& held) {
   ahead.Arrived(*group, Now());
   streamer.HostReady(held.plan, *group, *held.host,
                      /*once=*/!ahead.holds_all());
+  // It may have come too late to be of use before what is missing.
+  TakeBackStrays(held.plan, ahead);
+}
+
+// What the client has left behind must not keep from it what it wants.
+void Engine::TakeBackStrays(PlanId plan, const ReadAhead& ahead) {
+  for (const LaneGroup stray : ahead.Strays()) {
+    StreamerOf(ahead.device()).TakeBack(plan, stray);
+  }
 }
 
 void Engine::HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
@@ -189,10 +198,7 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
   if (found == lanes_.end()) return;
   ReadAhead& ahead = found->second;
   ahead.Missed(group);
-  // What the client has left behind must not keep from it what it wants.
-  for (const LaneGroup stray : ahead.Strays()) {
-    StreamerOf(ahead.device()).TakeBack(plan, stray);
-  }
+  TakeBackStrays(plan, ahead);
   node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
   node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
 }

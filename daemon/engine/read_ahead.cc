@@ -86,16 +86,21 @@ void ReadAhead::Returned(LaneGroup index) {
 }
 
 std::vector<LaneGroup> ReadAhead::Strays() const {
+  std::vector<LaneGroup> strays;
+  if (holds_all_) return strays;
   std::vector<bool> soon(groups_.size());
+  uint64_t bytes = 0;
   uint64_t missing = 0;
   for (size_t i = 0; i < depth(); ++i) {
     const LaneGroup index = order_[(cursor_ + i) % order_.size()];
+    const Group& group = groups_[index];
     if (soon[index]) continue;
+    if (bytes > 0 && bytes + group.bytes > host_bytes_) break;
     soon[index] = true;
-    if (!groups_[index].asked) missing += groups_[index].bytes;
+    bytes += group.bytes;
+    if (!group.asked) missing += group.bytes;
   }
-  std::vector<LaneGroup> strays;
-  if (holds_all_ || window_bytes_ + missing <= host_bytes_) return strays;
+  if (window_bytes_ + missing <= host_bytes_) return strays;
   for (LaneGroup index = 0; index < groups_.size(); ++index) {
     if (groups_[index].there && !soon[index]) strays.push_back(index);
   }

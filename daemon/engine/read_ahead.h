@@ -42,8 +42,8 @@ class ReadAhead {
   void Used(LaneGroup group, absl::Duration step);
   // A load waits for it: the client has left the order, or reads are late.
   void Missed(LaneGroup group);
-  // Those that are there and not needed soon any more, if the window has no
-  // room for what is: to be taken back.
+  // Those that are there and needed later than all that there is room for, if
+  // what is needed sooner has no room: to be taken back.
   std::vector<LaneGroup> Strays() const;
   // It was, and does not lie there for the plan any more.
   void Returned(LaneGroup group);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/violation.h"
 
@@ -116,6 +117,21 @@ hoist::Status SimPlan::Done(size_t n) {
     streams_.Launch(stream, end);
   }
   return turns_->Done(*LaneOf(group), stream);
+}
+
+std::string SimPlan::Words() const {
+  if (lane_ == nullptr) return "no lane";
+  const hoist::lane::Header& header = view_->header();
+  std::string text = absl::StrCat(
+      "cursor ", header.cursor.load(), ", want ", header.want.load(),
+      ", requests ", header.tail.load(), " of ", header.head.load());
+  for (uint32_t g = 0; g < layout_.streamed.size(); ++g) {
+    const hoist::lane::GroupWords& words = view_->group(g);
+    absl::StrAppend(&text, "; ready ", words.ready.load(), " done ",
+                    words.done.load(), " flag ", words.flag.load(), " ",
+                    words.done_flag.load());
+  }
+  return text;
 }
 
 bool SimPlan::MayCapture() const {

@@ -69,6 +69,8 @@ class SimPlan {
   bool streams_any() const { return lane_ != nullptr; }
   bool faulted() const { return lane_ != nullptr && lane_->faulted(); }
   std::string Fault() const { return lane_->Fault().message(); }
+  // The lane's words, for who reads a report.
+  std::string Words() const;
 
  private:
   bool Waits() const { return on_cpu_ && !streams_.idle(); }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -26,7 +28,20 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 // HOIST_SIM_SEED runs another stretch of cases, HOIST_SIM_STEPS more or fewer
 // steps of them, HOIST_SIM_MINUTES as many as that takes.
+// A script that a report gave.
+void ReplayFile(const char* path) {
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const auto script = FromText(text);
+  ASSERT_OK(script);
+  ASSERT_FALSE(script->empty()) << path << " has no steps";
+  Runner runner;
+  const Outcome outcome = runner.Replay(*script);
+  EXPECT_FALSE(outcome.failed) << outcome.check << ": " << outcome.what;
+}
+
 TEST(SystemSim, NothingGoesWrongInAMillionSteps) {
+  if (const char* path = getenv("HOIST_SIM_SCRIPT")) return ReplayFile(path);
   using Clock = std::chrono::steady_clock;
   uint64_t seed = FromEnvironment("HOIST_SIM_SEED", 1);
   const uint64_t minutes = FromEnvironment("HOIST_SIM_MINUTES", 0);

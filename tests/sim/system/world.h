@@ -145,6 +145,7 @@ class World {
              std::optional<FileModel> of);
   void GiveAllBack();
   NodeSnapshot Snapshot();
+  std::string Picture();
 
   // An answer to this worker; it is told nothing if it is gone by then.
   template <typename T>

@@ -176,6 +176,38 @@ NodeSnapshot World::Snapshot() {
   return *std::move(taken);
 }
 
+// What is where, for who reads a report.
+std::string World::Picture() {
+  const NodeSnapshot snapshot = Snapshot();
+  std::string text;
+  for (const TierSnapshot& tier : snapshot.tiers) {
+    absl::StrAppend(&text, "\n  ", hoistd::ToString(tier.at), ": ",
+                    tier.used_bytes / kPage, " of ",
+                    tier.capacity_bytes / kPage, " pages used, ",
+                    tier.largest_free_bytes / kPage, " free at once, ",
+                    tier.leased_bytes / kPage, " leased, ",
+                    tier.pinned_bytes / kPage, " pinned");
+  }
+  for (const PlanSnapshot& plan : snapshot.plans) {
+    absl::StrAppend(&text, "\n  plan ", plan.id.number(), " of session ",
+                    plan.session.number(), ", ", plan.model, ": holds ",
+                    plan.held_bytes / kPage, " pages, has copied ",
+                    plan.copied_bytes / kPage);
+  }
+  for (const ModelSnapshot& model : snapshot.models) {
+    for (const GroupSnapshot& group : model.groups) {
+      absl::StrAppend(&text, "\n  ", model.name, "/", group.name, ", ",
+                      group.image_bytes, " bytes:");
+      for (const CopySnapshot& copy : group.copies) {
+        absl::StrAppend(&text, " ", hoistd::ToString(copy.at), " ",
+                        hoistd::ToString(copy.residency), " x", copy.leases,
+                        copy.pinned ? " pinned" : "");
+      }
+    }
+  }
+  return text;
+}
+
 void World::GiveAllBack() {
   for (const auto& [number, worker] : workers_) {
     std::vector<PlanId> plans;

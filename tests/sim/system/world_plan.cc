@@ -195,7 +195,9 @@ void World::FinishPass(WorkersPlan& entry, bool must) {
     if (plan.streams_idle() || plan.faulted()) return true;
     if (!must) return false;
     Violation(Check::kProgress,
-              "a plan waits for bytes, with nothing in its way");
+              absl::StrCat("plan ", plan.grant().id.number(),
+                           " waits for bytes, with nothing in its way; ",
+                           plan.Words(), Picture()));
   };
   if (entry.asking || !settle()) return;
   while (!plan.faulted() && !plan.staged().empty()) {

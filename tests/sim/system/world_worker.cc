@@ -274,6 +274,9 @@ bool World::Uses(const Worker& worker, DeviceIndex device,
     if (meets(lease.device, lease.offset, lease.bytes)) return true;
   }
   for (const auto& [id, entry] : worker.plans) {
+    // As libhoist sees it, a ring is not used from when its plan is to be
+    // replaced.
+    if (entry.asking) continue;
     const PlanGrant& grant = entry.plan->grant();
     if (meets(grant.device, grant.ring_offset, grant.ring_bytes)) return true;
   }

@@ -109,6 +109,19 @@ TEST_F(ReadAheadTest, WhatWasLeftBehindMakesRoom) {
               ElementsAre(GroupIndex(11), GroupIndex(12), GroupIndex(13)));
 }
 
+// All of them are needed soon, but not before what is missing.
+TEST_F(ReadAheadTest, WhatIsNeededLaterThanAllThatFitsIsTakenBack) {
+  ReadAhead ahead(Grant(6), 3 * kBytes);
+  EXPECT_THAT(ahead.Wanted(now_), SizeIs(3));
+  for (LaneGroup group = 0; group < 3; ++group) ahead.Arrived(group, now_);
+  EXPECT_THAT(ahead.Strays(), IsEmpty());
+  ahead.Missed(5);
+  EXPECT_THAT(ahead.Strays(), ElementsAre(2));
+  ahead.Returned(2);
+  EXPECT_THAT(ahead.Wanted(now_), ElementsAre(GroupIndex(6)));
+  EXPECT_THAT(ahead.Strays(), IsEmpty());
+}
+
 TEST_F(ReadAheadTest, AMissedGroupOutsideTheWindowDoesNotCountAsASlowRead) {
   ReadAhead ahead(Grant(100), 4 * kBytes);
   ahead.Wanted(now_);
