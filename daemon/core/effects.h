@@ -31,6 +31,14 @@ struct HeldGroup {
   absl::StatusOr<ImageRanges> host;
 };
 
+// A plan that is to give back what it holds on the host and needs latest, for
+// what a plan needs now: so that what that is of its own has room, or `bytes`
+// of others.
+struct CrowdedPlan {
+  PlanId plan;
+  uint64_t bytes = 0;
+};
+
 struct EndedPlan {
   PlanId plan;
   DeviceIndex device;
@@ -46,6 +54,7 @@ struct Effects {
   std::vector<ModelId> forgotten;  // Their files can be closed.
   std::vector<NodeEvent> events;
   std::vector<HeldGroup> held;
+  std::vector<CrowdedPlan> crowded;
   // Plans that are over: when nothing copies into their rings any more,
   // FreePlan gives these back.
   std::vector<EndedPlan> ended;

@@ -268,6 +268,7 @@ class Node {
   void HoldArrived(PlanId plan, const CopyRef& ref, Copy& copy,
                    Effects& effects);
   void DropHold(const StandingPlan& plan, GroupIndex group);
+  void AskPlansForRoom(const Need& need, Effects& effects) const;
   void EndPlansOf(SessionId session, Effects& effects);
   absl::StatusOr<uint64_t> PlaceRing(const PendingPlan& pending, OwnerId owner,
                                      absl::Time now, Effects& effects);

@@ -86,6 +86,9 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     const bool host = need.copy.place.at.tier == Tier::kHost;
     if (host ? !BringToHost(need.copy, copy, need, now, effects)
              : !Reserve(need.copy, copy, need, now, effects)) {
+      if (host && need.urgent && absl::IsResourceExhausted(need.blocked.why)) {
+        AskPlansForRoom(need, effects);
+      }
       needs_.Block(need);
       return false;
     }

@@ -443,6 +443,35 @@ void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
   effects.held.push_back({id, ref.key.group, std::move(ranges)});
 }
 
+// The need, which a plan cannot go on without, has no room on the host: what
+// plans may hold is not promised, since others publish and hold too. The plan
+// itself makes room, or, if it holds nothing, the one that holds most.
+void Node::AskPlansForRoom(const Need& need, Effects& effects) const {
+  const StandingPlan* most = nullptr;
+  uint64_t most_bytes = 0;
+  std::set<PlanId> waiting;
+  for (const Waiter& waiter : need.waiters) {
+    if (waiter.hold.has_value()) waiting.insert(*waiter.hold);
+  }
+  if (waiting.empty()) return;
+  for (const auto& [id, plan] : plans_.standing()) {
+    if (plan.ended || plan.held.empty()) continue;
+    if (waiting.contains(id)) {
+      effects.crowded.push_back({id, 0});
+      return;
+    }
+    uint64_t bytes = 0;
+    for (const GroupIndex group : plan.held) {
+      bytes += copies_.SpaceOf({plan.grant.model, group});
+    }
+    if (bytes <= most_bytes) continue;
+    most_bytes = bytes;
+    most = &plan;
+  }
+  if (most == nullptr) return;
+  effects.crowded.push_back({most->grant.id, copies_.SpaceOf(need.copy.key)});
+}
+
 void Node::DropHold(const StandingPlan& plan, GroupIndex group) {
   Copy& copy = copies_.At({{plan.grant.model, group}, kHost});
   HOIST_CHECK(copy.leases > 0);

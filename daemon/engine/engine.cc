@@ -188,6 +188,7 @@ void Engine::Carry(Effects effects) {
   for (const SpillId id : effects.unspill) mover_->Unspill(id);
   for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
   for (const HeldGroup& held : effects.held) GroupHeld(held);
+  for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
   for (const SlabAsk& ask : effects.asks) askers_.at(ask.session)(ask);
   for (const NodeEvent& event : effects.events) {

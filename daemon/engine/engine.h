@@ -133,6 +133,7 @@ class Engine final : public EngineApi, private Loop {
                 Done<OpenedPlan> done);
   void PlanEnded(const EndedPlan& ended);
   void GroupHeld(const HeldGroup& held);
+  void PlanCrowded(const CrowdedPlan& crowded);
   void TakeBackStrays(PlanId plan, const ReadAhead& ahead);
   void HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
                 Effects& effects);

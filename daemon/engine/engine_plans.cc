@@ -166,6 +166,16 @@ void Engine::GroupHeld(const HeldGroup& held) {
   TakeBackStrays(held.plan, ahead);
 }
 
+void Engine::PlanCrowded(const CrowdedPlan& crowded) {
+  const auto found = lanes_.find(crowded.plan);
+  if (found == lanes_.end()) return;
+  ReadAhead& ahead = found->second;
+  if (ahead.Crowded(crowded.bytes)) {
+    StreamerOf(ahead.device()).HostForOnce(crowded.plan);
+  }
+  TakeBackStrays(crowded.plan, ahead);
+}
+
 // What the client has left behind must not keep from it what it wants.
 void Engine::TakeBackStrays(PlanId plan, const ReadAhead& ahead) {
   for (const LaneGroup stray : ahead.Strays()) {

@@ -1,6 +1,7 @@
 #include "daemon/engine/read_ahead.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hoistd {
 namespace {
@@ -83,6 +84,15 @@ void ReadAhead::Returned(LaneGroup index) {
   Group& group = groups_[index];
   if (group.asked) window_bytes_ -= group.bytes;
   group.asked = group.there = false;
+}
+
+bool ReadAhead::Crowded(uint64_t bytes) {
+  uint64_t there = 0;
+  for (const Group& group : groups_) {
+    if (group.there) there += group.bytes;
+  }
+  host_bytes_ = std::min(host_bytes_, there - std::min(there, bytes));
+  return std::exchange(holds_all_, false);
 }
 
 std::vector<LaneGroup> ReadAhead::Strays() const {

@@ -1,7 +1,8 @@
 // Which of a plan's streamed groups are to lie on the host, and since when.
 //
 // Where all of them fit they are held for as long as the plan stands, and
-// nothing is asked of the engine in any pass. Otherwise a window of them is
+// nothing is asked of the engine in any pass, unless the host becomes crowded.
+// Otherwise a window of them is
 // read ahead of the ring, so far that a read is over before its group's turn
 // comes: as deep as the time that reads take has steps. What leaves the window
 // may stay on the host as far as others leave room, and is evicted by the
@@ -47,6 +48,9 @@ class ReadAhead {
   std::vector<LaneGroup> Strays() const;
   // It was, and does not lie there for the plan any more.
   void Returned(LaneGroup group);
+  // The host has no room for more than lies there now; `bytes` of that are for
+  // others. The window stays that small. True: all was held until now.
+  bool Crowded(uint64_t bytes);
 
   // How many positions ahead of the last load groups are asked for.
   size_t depth() const;

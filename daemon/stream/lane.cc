@@ -68,6 +68,10 @@ void Lane::HostReady(LaneGroup group, ImageRanges ranges, bool once) {
   schedule_.SetHostReady(group, true);
 }
 
+void Lane::HostForOnce() {
+  for (Host& host : hosts_) host.once = true;
+}
+
 void Lane::TakeBack(LaneGroup group) {
   HOIST_CHECK(group < hosts_.size());
   Host& host = hosts_[group];

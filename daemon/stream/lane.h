@@ -49,6 +49,7 @@ class Lane final : public LinkCustomer {
   Lane& operator=(const Lane&) = delete;
 
   void HostReady(LaneGroup group, ImageRanges ranges, bool once);
+  void HostForOnce();
   void TakeBack(LaneGroup group);
   void Close() { closed_ = true; }
   void SetShare(const ShareOptions& share) {

@@ -80,6 +80,13 @@ void Streamer::HostReady(PlanId plan, LaneGroup group, ImageRanges ranges,
       });
 }
 
+void Streamer::HostForOnce(PlanId plan) {
+  parts_.link->Post([this, plan] {
+    Lane* const lane = Find(plan);
+    if (lane != nullptr) lane->HostForOnce();
+  });
+}
+
 void Streamer::TakeBack(PlanId plan, LaneGroup group) {
   parts_.link->Post([this, plan, group] {
     Lane* const lane = Find(plan);

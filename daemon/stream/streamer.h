@@ -97,6 +97,8 @@ class Streamer {
   // The group's image lies in these `ranges` of the host pool, of which there
   // is one at least, and stays there: for good, or (once) until host_used.
   void HostReady(PlanId plan, LaneGroup group, ImageRanges ranges, bool once);
+  // All that was given is given for once from now on.
+  void HostForOnce(PlanId plan);
   // The group is wanted back that was given for once: host_returned comes, or
   // host_used if its load has begun, or neither if one of them was on its way.
   void TakeBack(PlanId plan, LaneGroup group);

@@ -191,6 +191,10 @@ class NodeRig {
   const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
     return failed_holds_;
   }
+  // Who was asked to give back what it holds, and how much of it for others.
+  const std::vector<std::pair<PlanId, uint64_t>>& crowded() const {
+    return crowded_;
+  }
 
   void Check();
 
@@ -265,6 +269,7 @@ class NodeRig {
   std::map<SessionId, std::map<std::pair<DeviceIndex, SlabId>, SlabSpec>>
       open_slabs_;
   std::vector<std::pair<GroupIndex, absl::Status>> failed_holds_;
+  std::vector<std::pair<PlanId, uint64_t>> crowded_;
   std::vector<TransferId> hurried_;
   std::vector<ModelId> forgotten_;
   std::vector<NodeEvent> events_;

@@ -167,6 +167,10 @@ void NodeRig::TakePlans(const Effects& effects) {
     EXPECT_FALSE(plan.ended) << "a hold for a plan that has ended";
     EXPECT_TRUE(plan.holds.emplace(held.group, *held.host).second);
   }
+  for (const CrowdedPlan& crowded : effects.crowded) {
+    EXPECT_FALSE(plans_.at(crowded.plan).holds.empty());
+    crowded_.emplace_back(crowded.plan, crowded.bytes);
+  }
   for (const EndedPlan& ended : effects.ended) {
     const auto found = plans_.find(ended.plan);
     ASSERT_NE(found, plans_.end());

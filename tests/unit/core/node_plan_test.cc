@@ -10,12 +10,14 @@ namespace hoistd {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::kPage;
 using testing::NodeRig;
 using testing::NodeRigOptions;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
@@ -491,6 +493,36 @@ TEST_F(NodePlanHolds, AnUrgentHoldOvertakes) {
   ASSERT_THAT(rig_.Moving(kReadFile), SizeIs(1));
   EXPECT_EQ(rig_.TransferOf(rig_.Moving()[0]).key, Key(model_, 5));
   EXPECT_TRUE(rig_.TransferOf(rig_.Moving()[0]).urgent);
+}
+
+// Others publish, and read what they read: what a plan may hold is no promise.
+TEST_F(NodePlanHolds, APlanMakesRoomForWhatItWantsNow) {
+  const PlanGrant plan = SetPlan();
+  rig_.Hold(plan.id, {0, 1, 2, 3});
+  rig_.FinishAll();
+  rig_.Hold(plan.id, {4});
+  EXPECT_THAT(rig_.crowded(), IsEmpty());
+  rig_.Hold(plan.id, {4}, /*urgent=*/true);
+  EXPECT_THAT(rig_.crowded(), ElementsAre(Pair(plan.id, 0u)));
+}
+
+TEST(NodePlanHoldsOfMany, WhoHoldsMostMakesRoomForAPlanThatHoldsNothing) {
+  NodeRig rig({.host_pages = 4, .device_pages = {6}});
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {1, 1, 1, 1, 1, 1});
+  const auto set_plan = [&] {
+    return rig.PlanOf(rig.SetPlan(session, model, Upto(6), 2));
+  };
+  const PlanGrant small = set_plan();
+  const PlanGrant large = set_plan();
+  const PlanGrant none = set_plan();
+  rig.Hold(small.id, {0});
+  rig.Hold(large.id, {1, 2, 3});
+  rig.FinishAll();
+  rig.Hold(none.id, {4}, /*urgent=*/true);
+  EXPECT_THAT(rig.crowded(), ElementsAre(Pair(large.id, kPage)));
+  rig.Unhold(large.id, 3);
+  EXPECT_THAT(rig.Moving(kReadFile), SizeIs(1));
 }
 
 TEST_F(NodePlanHolds, AnUrgentHoldHurriesWhatIsOnItsWay) {

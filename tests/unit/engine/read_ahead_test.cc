@@ -122,6 +122,21 @@ TEST_F(ReadAheadTest, WhatIsNeededLaterThanAllThatFitsIsTakenBack) {
   EXPECT_THAT(ahead.Strays(), IsEmpty());
 }
 
+TEST_F(ReadAheadTest, WhereTheHostBecomesCrowdedNotAllIsHeld) {
+  ReadAhead ahead(Grant(6), 6 * kBytes);
+  ASSERT_TRUE(ahead.holds_all());
+  EXPECT_THAT(ahead.Wanted(now_), SizeIs(6));
+  for (LaneGroup group = 0; group < 5; ++group) ahead.Arrived(group, now_);
+  ahead.Missed(5);
+  EXPECT_THAT(ahead.Strays(), IsEmpty());
+  EXPECT_TRUE(ahead.Crowded(0));  // There is room for five.
+  EXPECT_FALSE(ahead.holds_all());
+  EXPECT_THAT(ahead.Strays(), ElementsAre(4));
+  ahead.Returned(4);
+  EXPECT_FALSE(ahead.Crowded(2 * kBytes));
+  EXPECT_THAT(ahead.Strays(), ElementsAre(1, 2, 3));
+}
+
 TEST_F(ReadAheadTest, AMissedGroupOutsideTheWindowDoesNotCountAsASlowRead) {
   ReadAhead ahead(Grant(100), 4 * kBytes);
   ahead.Wanted(now_);
