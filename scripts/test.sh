@@ -8,7 +8,7 @@
 #   --label REGEX  only tests whose label matches: unit, conformance, fault,
 #                  component, sim, tidy, stress, bench, python
 #   --all          the slow labels stress and bench too; not soak (tests/sim)
-#   --ci           what CI runs: dev, then the asan and the clang leg
+#   --ci           what CI runs: dev, then the asan, the TSan and the clang leg
 #   --no-torch     do not install torch; without it its tests are skipped
 #
 # Results lie in build/results/*.xml (JUnit).
@@ -89,13 +89,13 @@ run_pytest() {  # PRESET
   [[ -f $results/pytest.xml ]] || step "pytest wrote no result" false
 }
 
-# Tests of programs that are not among hoist_asan_tests.
-asan_left_out='component\.(Bench|Client|GrpcWorker|NeverHang|StreamExample)'
-asan_left_out+='|unit\.Libhoist|NOT_BUILT'
+# Tests of programs that the sanitizers' legs do not build (tests/CMakeLists.txt).
+left_out='component\.(Bench|Client|GrpcWorker|NeverHang|StreamExample)'
+left_out+='|unit\.Libhoist|NOT_BUILT'
 
 leg() {  # PRESET LABELS [TARGET...]: build, then test.
   step "build $1" build "$1" "${@:3}" || return
-  if [[ $2 != python ]]; then run_ctest "$1" "$2" "${3:+$asan_left_out}"; fi
+  if [[ $2 != python ]]; then run_ctest "$1" "$2" "${3:+$left_out}"; fi
   if [[ $1 == "$preset" && (-z $2 || $2 == python) ]]; then run_pytest "$1"; fi
 }
 
@@ -109,6 +109,7 @@ if step "setup" scripts/setup.sh --for-tests; then
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
     leg asan 'unit|conformance|fault|component|sim' hoist_asan_tests
+    leg tsan unit hoist_tsan_tests
     step "clang thread safety" build clang hoistd hoist_client
   fi
 fi

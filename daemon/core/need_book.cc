@@ -17,7 +17,8 @@ NeedBook::Filed NeedBook::FiledAs(const Need& need, State state) {
   if (!need.waiters.empty()) filed.due = absl::InfiniteFuture();
   for (const Waiter& waiter : need.waiters) {
     filed.due = std::min(filed.due, waiter.deadline);
-    filed.no_wait |= waiter.no_wait;
+    // Those on their way wait for bytes, not for space.
+    filed.no_wait |= waiter.no_wait && state == State::kBlocked;
   }
   return filed;
 }

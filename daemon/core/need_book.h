@@ -94,7 +94,7 @@ class NeedBook {
   bool IsReady(Age age) const;
 
   // Those with a waiter, or a prefetch's patience, that ends by `now`, and
-  // those with waiters who would rather be refused than wait for space.
+  // those blocked with waiters who would rather be refused than wait for space.
   std::vector<Age> Due(absl::Time now) const;
   // When the next deadline ends.
   absl::Time NextDeadline() const;
@@ -114,7 +114,7 @@ class NeedBook {
     State state = State::kReady;
     bool urgent = false;
     bool prefetch = false;
-    bool no_wait = false;
+    bool no_wait = false;  // And it waits for space.
     absl::Time due;
 
     bool operator==(const Filed&) const = default;

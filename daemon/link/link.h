@@ -158,6 +158,7 @@ class Link final : private Loop {
   // been so.
   absl::Duration Rest(absl::Time now);
   bool AllQuiet() const;
+  bool LoadsAlone() const;
   void SetSleeping(bool sleeping);
 
   const Activity& Of(LinkClass of) const {

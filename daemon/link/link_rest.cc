@@ -13,6 +13,10 @@ namespace {
 // What follows at once (the next group's done word) is seen without a nap.
 constexpr int kSpins = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(1);
+// Where there is nothing but images that nobody waits for: two pieces are
+// queued, so that the link does not idle meanwhile, and of small ones as many
+// more go together.
+constexpr absl::Duration kLoadNap = absl::Microseconds(50);
 constexpr absl::Duration kNapOverhead = absl::Microseconds(3);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 constexpr absl::Duration kLazyNap = absl::Milliseconds(5);
@@ -26,6 +30,12 @@ constexpr absl::Duration kSleepAfter = absl::Milliseconds(5);
 constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 
 }  // namespace
+
+bool Link::LoadsAlone() const {
+  constexpr size_t kQueues = 2;  // Of images; other members are lanes.
+  return members_.size() == kQueues &&
+         Of(LinkClass::kLeases).under_way == 0 && leases_.quiet(held_back_);
+}
 
 bool Link::AllQuiet() const {
   return copies_->under_way() == 0 && !no_room_ &&
@@ -58,7 +68,8 @@ absl::Duration Link::Rest(absl::Time now) {
   const absl::Duration longest =
       rested_ >= kLazyAfter && copies_->under_way() == 0 ? kLazyNap
                                                          : kLongestNap;
-  absl::Duration nap = std::clamp(rested_ / kNapPart, kShortestNap, longest);
+  absl::Duration nap = std::clamp(
+      rested_ / kNapPart, LoadsAlone() ? kLoadNap : kShortestNap, longest);
   nap = std::clamp(until - now, kShortestNap, nap);
   // The kernel's part of a nap, which the shortest ones mostly are, is guessed.
   rested_ += nap + kNapOverhead;

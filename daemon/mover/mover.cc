@@ -105,10 +105,10 @@ int CopyThreads(const MoverParts& parts) {
 Mover::Mover(MoverParts parts, OnDone on_done)
     : parts_(std::move(parts)),
       on_done_(std::move(on_done)),
-      reads_(kReadsUnderWay),
-      spills_(kSpillsUnderWay),
-      receives_(CopyThreads(parts_)),
-      images_(kImagesUnderWay),
+      reads_({kReadsUnderWay, kSmallReadsUnderWay}),
+      spills_({kSpillsUnderWay}),
+      receives_({CopyThreads(parts_)}),
+      images_({kImagesUnderWay}),
       receivers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))),
       copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {}
 
@@ -129,7 +129,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
       if (!owner.has_value()) return reads_;
       constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
       constexpr int kWidth = static_cast<int>(Errands::kWidth[kRead]);
-      return parked_reads_.try_emplace(*owner, kWidth).first->second;
+      return parked_reads_.try_emplace(*owner, RoadWidth{kWidth}).first->second;
     }
     case TransferKind::kReadSpill:
       return reads_;
@@ -166,7 +166,7 @@ void Mover::Finished(TransferId id) {
   HOIST_CHECK(found != road_of_.end());
   Road& road = *found->second;
   road_of_.erase(found);
-  road.Finished();
+  road.Finished(id);
   while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
   std::erase_if(parked_reads_, [](const auto& of) { return of.second.idle(); });
 }
@@ -214,11 +214,15 @@ void Mover::ReadFiles(const Transfer& transfer) {
     return ReadParked(transfer, *owner);
   }
   std::vector<PlannedRead> reads = PlanReads(
-      FillPadding(transfer.model->sheets, transfer.reads, parts_.host));
-  if (reads.empty()) return Report(transfer.id, absl::OkStatus());
-  auto group = std::make_shared<GroupRead>(
-      files->second, reads.size(),
-      [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
+      FileRunsOf(transfer.model->sheets, transfer.reads, parts_.host));
+  auto done = [this, id = transfer.id, model = transfer.model,
+               parts = transfer.reads](absl::Status status) {
+    if (status.ok()) ZeroPadding(model->sheets, parts, parts_.host);
+    Report(id, std::move(status));
+  };
+  if (reads.empty()) return done(absl::OkStatus());
+  auto group =
+      std::make_shared<GroupRead>(files->second, reads.size(), std::move(done));
   for (PlannedRead& read : reads) {
     ReadRequest request;
     request.file = (*files->second)[read.file]->io();
@@ -239,8 +243,9 @@ void Mover::ReadParked(const Transfer& transfer, User owner) {
         if (run.ok()) {
           status = ReadGroup(
               **run, *parts_.io, *files,
-              PlanReads(FillPadding(model->sheets, parts, parts_.host)));
+              PlanReads(FileRunsOf(model->sheets, parts, parts_.host)));
         }
+        if (status.ok()) ZeroPadding(model->sheets, parts, parts_.host);
         Report(id, std::move(status));
       });
 }

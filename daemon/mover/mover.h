@@ -46,13 +46,15 @@ struct MoverParts {
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
 //           a transfer, from any thread, and must not block.
 // Owns:     the models' files. Borrows the parts.
-// Bounds:   kReadsUnderWay groups from disk; of files that may hang as many of
-//           each owner as errands read at once; kImagesUnderWay images to
-//           clients, as many from clients as there are threads for them; what
-//           goes to a device its link bounds.
+// Bounds:   kReadsUnderWay groups from disk, or kSmallReadsUnderWay small ones
+//           (Road); of files that may hang as many of each owner as errands
+//           read at once; kImagesUnderWay images to clients, as many from
+//           clients as there are threads for them; what goes to a device its
+//           link bounds.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
+  static constexpr int kSmallReadsUnderWay = 64;
   static constexpr int kSpillsUnderWay = 2;
   static constexpr int kImagesUnderWay = 2;
 

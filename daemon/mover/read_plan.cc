@@ -12,28 +12,35 @@ constexpr uint64_t kReadOverBytes = 64 * 1024;
 
 }  // namespace
 
-std::vector<FileRun> FillPadding(const Sheets& sheets,
-                                 const std::vector<SheetRead>& parts,
-                                 std::span<std::byte> host) {
+std::vector<FileRun> FileRunsOf(const Sheets& sheets,
+                                const std::vector<SheetRead>& parts,
+                                std::span<std::byte> host) {
   std::vector<FileRun> runs;
   for (const SheetRead& part : parts) {
-    const std::span<std::byte> memory =
-        host.subspan(part.host_offset, part.bytes);
+    for (const Sheet::Run& run :
+         RunsOf(*sheets[part.file], part.offset, part.bytes)) {
+      const uint64_t at = part.host_offset + (run.offset - part.offset);
+      runs.push_back({part.file, run.file_offset, host.subspan(at, run.bytes)});
+    }
+  }
+  return runs;
+}
+
+void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
+                 std::span<std::byte> host) {
+  for (const SheetRead& part : parts) {
+    std::byte* const memory = host.subspan(part.host_offset, part.bytes).data();
     uint64_t end = 0;
     const auto zero_until = [&](uint64_t at) {
-      if (at > end) std::memset(memory.data() + end, 0, at - end);
+      if (at > end) std::memset(memory + end, 0, at - end);
     };
     for (const Sheet::Run& run :
          RunsOf(*sheets[part.file], part.offset, part.bytes)) {
-      const uint64_t at = run.offset - part.offset;
-      zero_until(at);
-      end = at + run.bytes;
-      runs.push_back(
-          {part.file, run.file_offset, memory.subspan(at, run.bytes)});
+      zero_until(run.offset - part.offset);
+      end = run.offset - part.offset + run.bytes;
     }
     zero_until(part.bytes);
   }
-  return runs;
 }
 
 std::vector<PlannedRead> PlanReads(std::vector<FileRun> runs) {

@@ -24,10 +24,14 @@ struct FileRun {
 };
 
 // What of the files these parts of their `sheets` are made of; `host` is the
-// pool. Their padding is zeroed, since its memory may hold others' bytes.
-std::vector<FileRun> FillPadding(const Sheets& sheets,
-                                 const std::vector<SheetRead>& parts,
-                                 std::span<std::byte> host);
+// pool.
+std::vector<FileRun> FileRunsOf(const Sheets& sheets,
+                                const std::vector<SheetRead>& parts,
+                                std::span<std::byte> host);
+// Zeroes what of the parts comes from no file: its memory may hold others'
+// bytes. Touches the memory, so not on a thread that others wait for.
+void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
+                 std::span<std::byte> host);
 
 // One contiguous range of the file with this index.
 struct PlannedRead {

@@ -20,18 +20,29 @@ void Road::Hurry(TransferId id) {
   others_.erase(found);
 }
 
+bool Road::HasRoomFor(const Transfer& transfer) const {
+  const auto under_way = static_cast<int>(under_way_.size());
+  if (under_way < width_.width) return true;
+  return under_way < width_.of_small &&
+         bytes_ + transfer.group->image_bytes <= kSmallBytes;
+}
+
 std::optional<Transfer> Road::Next() {
   std::deque<Transfer>& queue = urgent_.empty() ? others_ : urgent_;
-  if (queue.empty() || under_way_ >= width_) return std::nullopt;
-  ++under_way_;
+  if (queue.empty() || !HasRoomFor(queue.front())) return std::nullopt;
   Transfer next = std::move(queue.front());
   queue.pop_front();
+  const uint64_t bytes = next.group->image_bytes;
+  HOIST_CHECK(under_way_.emplace(next.id, bytes).second);
+  bytes_ += bytes;
   return next;
 }
 
-void Road::Finished() {
-  HOIST_CHECK(under_way_ > 0);
-  --under_way_;
+void Road::Finished(TransferId id) {
+  const auto found = under_way_.find(id);
+  HOIST_CHECK(found != under_way_.end());
+  bytes_ -= found->second;
+  under_way_.erase(found);
 }
 
 }  // namespace hoistd

@@ -109,12 +109,15 @@ TEST_F(NeedBookTest, ThoseAreDueWhoseDeadlineIsOver) {
   EXPECT_THAT(book_.Due(kNow), ElementsAre(1));
 }
 
-TEST_F(NeedBookTest, WhoWouldRatherBeRefusedIsAlwaysDue) {
+TEST_F(NeedBookTest, WhoWouldRatherBeRefusedIsDueAsLongAsItIsBlocked) {
   Need& need = AddStage(OnDeviceOf(0), absl::InfiniteDuration());
+  book_.Block(need);
   EXPECT_THAT(book_.Due(kNow), IsEmpty());
   need.waiters.front().no_wait = true;
   book_.Changed(need);
   EXPECT_THAT(book_.Due(kNow), ElementsAre(1));
+  book_.Rest(need);
+  EXPECT_THAT(book_.Due(kNow), IsEmpty());
 }
 
 TEST_F(NeedBookTest, WhatNobodyWaitsForAnyMoreIsDueAtOnce) {

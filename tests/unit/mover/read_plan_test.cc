@@ -12,6 +12,7 @@
 namespace hoistd {
 namespace {
 
+using ::testing::Each;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -118,11 +119,14 @@ Sheets OneSheet(std::vector<Sheet::Run> runs, uint64_t bytes) {
   return {std::make_shared<const Sheet>(std::move(sheet))};
 }
 
-TEST(FillPadding, ZeroesWhatNoRunFillsAndNothingElse) {
+TEST(Padding, IsZeroedAndNothingElse) {
   std::vector<std::byte> host = Memory(4096);
-  const auto runs = FillPadding(
-      OneSheet({{0, 1000, 100}, {256, 1100, 44}, {512, 1144, 512}}, 4096),
-      {{0, 0, 768, 1024}}, host);
+  const Sheets sheets =
+      OneSheet({{0, 1000, 100}, {256, 1100, 44}, {512, 1144, 512}}, 4096);
+  const std::vector<SheetRead> parts = {{0, 0, 768, 1024}};
+  const auto runs = FileRunsOf(sheets, parts, host);
+  EXPECT_THAT(host, Each(std::byte{0xAA}));
+  ZeroPadding(sheets, parts, host);
   for (size_t i = 0; i < host.size(); ++i) {
     const uint64_t at = i - 1024;
     const bool padding =
@@ -136,11 +140,12 @@ TEST(FillPadding, ZeroesWhatNoRunFillsAndNothingElse) {
 }
 
 // A part may begin and end in the middle of a run, and behind the last.
-TEST(FillPadding, PartsCutRunsWhereTheyBeginAndEnd) {
+TEST(Padding, PartsCutRunsWhereTheyBeginAndEnd) {
   std::vector<std::byte> host = Memory(4096);
   const Sheets sheets = OneSheet({{0, 8, 600}, {768, 608, 100}}, 4096);
-  const auto runs =
-      FillPadding(sheets, {{0, 256, 256, 0}, {0, 768, 512, 512}}, host);
+  const std::vector<SheetRead> parts = {{0, 256, 256, 0}, {0, 768, 512, 512}};
+  const auto runs = FileRunsOf(sheets, parts, host);
+  ZeroPadding(sheets, parts, host);
   ASSERT_THAT(runs, SizeIs(2));
   EXPECT_EQ(runs[0].offset, 8u + 256);
   EXPECT_EQ(runs[0].to.size(), 256u);
