@@ -28,27 +28,17 @@ uint64_t DeviceSpace::SpanFor(uint64_t capacity_bytes, uint64_t granularity) {
   return kStretches * RoundUp(capacity_bytes, granularity);
 }
 
-DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options, Device& device)
-    : device_(device),
-      granularity_(device.info().granularity),
+DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
+    : device_(options.device),
+      granularity_(options.granularity),
       capacity_(RoundDown(options.capacity_bytes, granularity_)),
       slab_bytes_(std::clamp(RoundUp(options.slab_bytes, granularity_),
-                             granularity_, std::max(capacity_, granularity_))) {
-  HOIST_CHECK(SpanFor(capacity_, granularity_) <= device.info().span_bytes);
-}
-
-DeviceSpace::~DeviceSpace() {
-  for (auto& [base, segment] : segments_) {
-    for (const SlabSpec& slab : segment.slabs) {
-      // Nobody is left who could act on a failure here.
-      device_.DestroySlab(slab.id).IgnoreError();
-    }
-  }
-}
+                             granularity_, std::max(capacity_, granularity_))),
+      usable_(capacity_) {}
 
 uint64_t DeviceSpace::Budget(uint64_t reserved_bytes) const {
   const uint64_t taken = allocated_ + RoundUp(reserved_bytes, granularity_);
-  return refused_ || taken > capacity_ ? 0 : capacity_ - taken;
+  return taken > usable_ ? 0 : usable_ - taken;
 }
 
 uint64_t DeviceSpace::SlabsFor(const Want& want) const {
@@ -73,17 +63,26 @@ std::optional<uint64_t> DeviceSpace::InSlabs(const Want& want, OwnerId owner) {
   return std::nullopt;
 }
 
+// Whether some segment has enough when all that is coming has come.
+bool DeviceSpace::IsComing(const Want& want) const {
+  return std::any_of(
+      segments_.begin(), segments_.end(), [&](const auto& placed) {
+        const Segment& segment = placed.second;
+        return segment.zone == want.zone && !segment.coming.empty() &&
+               segment.trailing_free() >= want.bytes;
+      });
+}
+
 // The segment that must grow least; a new one where none can grow enough. None
-// has a free piece that is large enough.
+// has a free piece that is large enough, nor will have.
 std::optional<DeviceSpace::Place> DeviceSpace::PlaceFor(const Want& want) {
   std::optional<Place> best;
   for (auto it = segments_.begin(); it != segments_.end(); ++it) {
     Segment& segment = it->second;
     if (segment.zone != want.zone || !Contiguous(want.zone.backing)) continue;
-    Place place = {
-        EndOf(it),
-        RoundUp(want.bytes - segment.map.trailing_free(), granularity_),
-        RoomBehind(it), &segment};
+    Place place = {EndOf(it),
+                   RoundUp(want.bytes - segment.trailing_free(), granularity_),
+                   RoomBehind(it), &segment};
     if (place.missing > place.room) continue;
     if (!best.has_value() || place.missing < best->missing) best = place;
   }
@@ -131,45 +130,87 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
   uint64_t offset = widest->begin;
   if (widest->before != segments_.end() &&
       Contiguous(widest->before->second.zone.backing)) {
-    offset += std::min(widest->before->second.map.bytes(),
+    offset += std::min(widest->before->second.bytes(),
                        widest->end - widest->begin - bytes);
   }
   return at(offset, *widest);
 }
 
-absl::Status DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
+void DeviceSpace::Count(Zone zone, uint64_t bytes) {
+  allocated_ += bytes;
+  by_zone_[zone] += bytes;
+}
+
+void DeviceSpace::Uncount(Zone zone, uint64_t bytes) {
+  allocated_ -= bytes;
+  const auto found = by_zone_.find(zone);
+  found->second -= bytes;
+  if (found->second == 0) by_zone_.erase(found);
+}
+
+void DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
   SlabSpec slab;
-  slab.id = SlabId(last_slab_ + 1);
+  slab.id = SlabId(++last_slab_);
   slab.bytes = bytes;
   slab.backing = zone.backing;
   slab.offset = place.offset;
-  if (absl::Status s = device_.CreateSlab(slab); !s.ok()) {
-    refused_ = true;
-    return s;
-  }
-  ++last_slab_;
-  allocated_ += bytes;
-  by_zone_[zone] += bytes;
+  work_.push_back({SlabWork::Kind::kMake, device_, slab});
+  Count(zone, bytes);
+  coming_ += bytes;
   if (place.segment == nullptr) {
     place.segment = &segments_[slab.offset];
     place.segment->zone = zone;
   }
-  place.segment->map.Grow(bytes);
-  place.segment->slabs.push_back(slab);
+  place.segment->coming.push_back(slab);
+  place.segment->coming_bytes += bytes;
   place.offset += bytes;
   place.room -= bytes;
   place.missing -= std::min(place.missing, bytes);
-  return absl::OkStatus();
+}
+
+void DeviceSpace::SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made) {
+  const auto it =
+      std::find_if(segments_.begin(), segments_.end(), [&](const auto& placed) {
+        const Segment& segment = placed.second;
+        return !segment.coming.empty() && segment.coming.front().id == id;
+      });
+  HOIST_CHECK(it != segments_.end());
+  Segment& segment = it->second;
+  const SlabSpec slab = segment.coming.front();
+  segment.coming.pop_front();
+  segment.coming_bytes -= slab.bytes;
+  coming_ -= slab.bytes;
+  if (made.ok()) {
+    segment.map.Grow(slab.bytes);
+    segment.slabs.push_back(slab);
+    shares_.emplace(id, *made);
+    return;
+  }
+  refused_ = made.status();
+  Uncount(segment.zone, slab.bytes);
+  usable_ = std::min(usable_, allocated_);
+  // What comes behind the gap is a segment of its own.
+  Segment behind;
+  behind.zone = segment.zone;
+  behind.coming.swap(segment.coming);
+  std::swap(behind.coming_bytes, segment.coming_bytes);
+  if (segment.slabs.empty()) segments_.erase(it);
+  if (behind.coming.empty()) return;
+  segments_.emplace(slab.offset + slab.bytes, std::move(behind));
 }
 
 absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
                                                OwnerId owner) {
   if (const auto offset = InSlabs(want, owner)) return *offset;
+  const absl::Status coming =
+      absl::UnavailableError("device memory for it is being made");
+  if (IsComing(want)) return coming;
   const auto budget = [&] { return Budget(want.reserved_bytes); };
   std::optional<Place> place = PlaceFor(want);
   if (place.has_value() ? place->missing > budget() : want.bytes > budget()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no free space of ", HumanBytes(want.bytes)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no free space of ", HumanBytes(want.bytes), refused_.ok() ? "" : ": ",
+        std::string(refused_.message())));
   }
   if (!place.has_value()) {
     return absl::ResourceExhaustedError("the device's slabs are too scattered");
@@ -180,11 +221,9 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
     if (!Contiguous(want.zone.backing)) size = std::max(size, place->missing);
     size = std::min({size, budget(), place->room});
     HOIST_CHECK(size > 0);
-    HOIST_RETURN_IF_ERROR(AddSlab(*place, want.zone, size));
+    AddSlab(*place, want.zone, size);
   }
-  const auto offset = InSlabs(want, owner);
-  HOIST_CHECK(offset.has_value());
-  return *offset;
+  return coming;
 }
 
 std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
@@ -195,7 +234,8 @@ std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
     if (segment.zone != want.zone) continue;
     const uint64_t tail =
         Contiguous(want.zone.backing)
-            ? std::min(Budget(want.reserved_bytes), RoomBehind(it))
+            ? segment.coming_bytes +
+                  std::min(Budget(want.reserved_bytes), RoomBehind(it))
             : 0;
     auto hole = segment.map.CheapestHole(want.bytes, tail, value);
     if (!hole.has_value()) continue;
@@ -214,6 +254,7 @@ Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
     if (mine && !own) continue;
     for (const auto& [base, segment] : segments_) {
       if ((segment.zone == want.zone) != mine) continue;
+      if (!segment.coming.empty()) continue;  // At its end.
       AddRoom(segment, need, idle, value, opened, room);
     }
   }
@@ -224,6 +265,7 @@ Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
 std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
                                                  OpenedFn opened) const {
   std::map<Zone, uint64_t> stuck;
+  // What is coming has nobody's image in it, and can go when it is there.
   for (const auto& [base, segment] : segments_) {
     Room room;
     AddRoom(segment, segment.map.bytes(), idle, value, opened, room);
@@ -256,36 +298,35 @@ void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
   room.victims.insert(room.victims.end(), victims.begin(), victims.end());
 }
 
-absl::Status DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
+void DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
   const uint64_t need = SlabsFor(want);
   for (const bool own : {false, true}) {
     for (auto it = segments_.begin(); it != segments_.end();) {
       Segment& segment = it->second;
       if ((segment.zone == want.zone) == own) {
-        HOIST_RETURN_IF_ERROR(GiveBack(segment, need, opened));
+        GiveBack(segment, need, opened);
       }
-      it = segment.slabs.empty() ? segments_.erase(it) : std::next(it);
+      it = segment.bytes() == 0 ? segments_.erase(it) : std::next(it);
     }
   }
-  return absl::OkStatus();
 }
 
-absl::Status DeviceSpace::GiveBack(Segment& segment, uint64_t until,
-                                   OpenedFn opened) {
-  while (Budget() < until && !segment.slabs.empty() &&
+void DeviceSpace::GiveBack(Segment& segment, uint64_t until, OpenedFn opened) {
+  while (Budget() < until && segment.coming.empty() && !segment.slabs.empty() &&
          segment.map.trailing_free() >= segment.slabs.back().bytes &&
          opened(segment.slabs.back().id) == Opened::kNobody) {
     const SlabSpec slab = segment.slabs.back();
-    HOIST_RETURN_IF_ERROR(device_.DestroySlab(slab.id));
+    work_.push_back({SlabWork::Kind::kDestroy, device_, slab});
     segment.slabs.pop_back();
     segment.map.Shrink(slab.bytes);
-    allocated_ -= slab.bytes;
-    const auto zone = by_zone_.find(segment.zone);
-    zone->second -= slab.bytes;
-    if (zone->second == 0) by_zone_.erase(zone);
-    refused_ = false;
+    shares_.erase(slab.id);
+    Uncount(segment.zone, slab.bytes);
   }
-  return absl::OkStatus();
+}
+
+void DeviceSpace::RetrySlabs() {
+  usable_ = capacity_;
+  refused_ = absl::OkStatus();
 }
 
 void DeviceSpace::Free(uint64_t offset) {
@@ -306,15 +347,6 @@ std::vector<SlabSpec> DeviceSpace::SlabsOf(uint64_t offset,
     }
   }
   return slabs;
-}
-
-const SlabSpec* DeviceSpace::FindSlab(SlabId id) const {
-  for (const auto& [base, segment] : segments_) {
-    for (const SlabSpec& slab : segment.slabs) {
-      if (slab.id == id) return &slab;
-    }
-  }
-  return nullptr;
 }
 
 const DeviceSpace::Segment* DeviceSpace::SegmentAt(uint64_t offset,
@@ -344,10 +376,44 @@ uint64_t DeviceSpace::largest_free() const {
     const ExtentMap& map = it->second.map;
     largest = std::max(largest, map.largest_free());
     if (!Contiguous(it->second.zone.backing)) continue;
-    largest = std::max(
-        largest, map.trailing_free() + std::min(Budget(), RoomBehind(it)));
+    largest = std::max(largest, it->second.trailing_free() +
+                                    std::min(Budget(), RoomBehind(it)));
   }
   return largest;
+}
+
+void DeviceSpace::Check() const {
+  uint64_t coming = 0;
+  uint64_t end = 0;
+  size_t made = 0;
+  std::map<Zone, uint64_t> by_zone;
+  for (const auto& [base, segment] : segments_) {
+    HOIST_CHECK(base >= end && segment.bytes() > 0);
+    segment.map.CheckTotals();
+    const auto next = [&](const SlabSpec& slab) {
+      HOIST_CHECK(slab.offset == end && slab.bytes > 0);
+      end += slab.bytes;
+    };
+    end = base;
+    for (const SlabSpec& slab : segment.slabs) {
+      HOIST_CHECK(shares_.contains(slab.id));
+      ++made;
+      next(slab);
+    }
+    HOIST_CHECK(end == base + segment.map.bytes());
+    for (const SlabSpec& slab : segment.coming) next(slab);
+    HOIST_CHECK(end == base + segment.bytes());
+    HOIST_CHECK(Contiguous(segment.zone.backing) ||
+                segment.slabs.size() + segment.coming.size() == 1);
+    coming += segment.coming_bytes;
+    by_zone[segment.zone] += segment.bytes();
+  }
+  HOIST_CHECK(end <= SpanFor(capacity_, granularity_));
+  HOIST_CHECK(made == shares_.size() && coming == coming_);
+  HOIST_CHECK(by_zone == by_zone_ && allocated_ <= capacity_);
+  uint64_t allocated = 0;
+  for (const auto& [zone, bytes] : by_zone) allocated += bytes;
+  HOIST_CHECK(allocated == allocated_);
 }
 
 }  // namespace hoistd

@@ -1,5 +1,9 @@
 // One device's pool: slabs, and which image lies where in them.
 //
+// It makes none: it says which are to be made and destroyed (TakeWork), and is
+// told what became of it. A slab that is to be made is *coming*: its bytes and
+// its addresses are taken, and nothing lies in it yet.
+//
 // A slab holds images of one zone: those with the same readers and the same
 // backing, so that mapping a slab never shows a worker what it may not read.
 // Slabs side by side are a segment. Where they are so in every process's
@@ -16,8 +20,10 @@
 
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -40,6 +46,8 @@ struct Zone {
 };
 
 struct DeviceSpaceOptions {
+  DeviceIndex device;
+  uint64_t granularity = 0;     // Of the device's slabs.
   uint64_t capacity_bytes = 0;  // In slabs, at most; rounded down to granules.
   // Of the largest slabs, but for islands; rounded up to the granularity.
   uint64_t slab_bytes = 0;
@@ -69,8 +77,18 @@ struct Room {
   bool enough = false;  // For what was wanted.
 };
 
+// What is to be done to a device. Pieces of work of one device are done one
+// after another, in the order in which they are taken: what is destroyed first
+// gives its memory and its addresses to what is made next.
+struct SlabWork {
+  enum class Kind { kMake, kDestroy };
+
+  Kind kind = Kind::kMake;
+  DeviceIndex device;
+  SlabSpec slab;
+};
+
 // Threads:  one at a time.
-// Owns:     the slabs, through `device`, which must outlive this object.
 // Bounds:   as many slabs as the pool has granules.
 class DeviceSpace {
  public:
@@ -78,14 +96,21 @@ class DeviceSpace {
   // stand in each other's way.
   static uint64_t SpanFor(uint64_t capacity_bytes, uint64_t granularity);
 
-  DeviceSpace(const DeviceSpaceOptions& options, Device& device);
-  ~DeviceSpace();
+  explicit DeviceSpace(const DeviceSpaceOptions& options);
   DeviceSpace(const DeviceSpace&) = delete;
   DeviceSpace& operator=(const DeviceSpace&) = delete;
 
-  // Space in free memory, new slabs included. ResourceExhausted: there is none
-  // without evicting. Other codes: the device refused a slab.
+  // Space in free memory. Unavailable: slabs that would do are coming, for this
+  // want or for another of its zone; ask again when one was made. Nothing is to
+  // be evicted for it meanwhile. ResourceExhausted: there is none without
+  // evicting.
   absl::StatusOr<uint64_t> Allocate(const Want& want, OwnerId owner);
+  // What is to be made and destroyed, each once.
+  std::vector<SlabWork> TakeWork() { return std::exchange(work_, {}); }
+  // The oldest of its segment's coming slabs is there, to be opened by this; or
+  // it cannot be made: then until RetrySlabs no more are asked for than there
+  // are, so that those who wait do not ask over and over.
+  void SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made);
   // What to evict in the zone itself so that Allocate can succeed. nullopt:
   // nothing there would help now.
   std::optional<Hole> CheapestHole(const Want& want, KeepValueFn value) const;
@@ -100,31 +125,44 @@ class DeviceSpace {
                                       OpenedFn opened) const;
   // Gives back empty slabs at the ends of segments that nobody has open, the
   // zone's own last, until there is memory for `want`, as far as that goes.
-  absl::Status ReleaseSlabs(const Want& want, OpenedFn opened);
+  void ReleaseSlabs(const Want& want, OpenedFn opened);
   void Free(uint64_t offset);
 
   // Somebody else may have freed device memory: ask for slabs again.
-  void RetrySlabs() { refused_ = false; }
+  void RetrySlabs();
 
-  // The slabs that [offset, offset + bytes) lies in.
+  // The slabs that [offset, offset + bytes) lies in. They have been made.
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;
-  // nullptr: there is none.
-  const SlabSpec* FindSlab(SlabId id) const;
+  // Of one of those.
+  const SlabShare& ShareOf(SlabId id) const { return shares_.at(id); }
 
   uint64_t capacity() const { return capacity_; }
   uint64_t slab_bytes() const { return slab_bytes_; }
-  uint64_t allocated() const { return allocated_; }  // In slabs.
+  // In slabs, coming ones too.
+  uint64_t allocated() const { return allocated_; }
   uint64_t allocated(Zone zone) const;
   const std::map<Zone, uint64_t>& allocated_by_zone() const { return by_zone_; }
   uint64_t used() const;
+  uint64_t coming() const { return coming_; }  // Bytes of `allocated`.
   uint64_t largest_free() const;  // In some slab, or in slabs to come.
+  // That segments lie apart, and the totals are theirs; what is not so is our
+  // bug. For tests: looks at everything.
+  void Check() const;
 
  private:
   // Slabs side by side, in which an image may lie anywhere.
   struct Segment {
     Zone zone;
-    ExtentMap map;
+    ExtentMap map;  // Of what was made.
     std::vector<SlabSpec> slabs;
+    std::deque<SlabSpec> coming;  // Behind those.
+    uint64_t coming_bytes = 0;
+
+    uint64_t bytes() const { return map.bytes() + coming_bytes; }
+    // At its end, when all has come.
+    uint64_t trailing_free() const {
+      return map.trailing_free() + coming_bytes;
+    }
   };
   using Segments = std::map<uint64_t, Segment>;  // By where they begin.
   // Where slabs for an image can go: at the end of the segment there, or in a
@@ -138,7 +176,7 @@ class DeviceSpace {
 
   static bool Contiguous(Backing backing) { return backing != Backing::kIpc; }
   static uint64_t EndOf(Segments::const_iterator segment) {
-    return segment->first + segment->second.map.bytes();
+    return segment->first + segment->second.bytes();
   }
   // Of what no slab has yet.
   uint64_t Budget(uint64_t reserved_bytes = 0) const;
@@ -146,23 +184,32 @@ class DeviceSpace {
   // Free addresses behind the segment.
   uint64_t RoomBehind(Segments::const_iterator segment) const;
   std::optional<uint64_t> InSlabs(const Want& want, OwnerId owner);
+  bool IsComing(const Want& want) const;
   std::optional<Place> PlaceFor(const Want& want);
   std::optional<Place> NewPlace(Zone zone, uint64_t bytes) const;
-  absl::Status AddSlab(Place& place, Zone zone, uint64_t bytes);
-  absl::Status GiveBack(Segment& segment, uint64_t until, OpenedFn opened);
+  void AddSlab(Place& place, Zone zone, uint64_t bytes);
+  void Count(Zone zone, uint64_t bytes);
+  void Uncount(Zone zone, uint64_t bytes);
+  void GiveBack(Segment& segment, uint64_t until, OpenedFn opened);
   void AddRoom(const Segment& segment, uint64_t need, bool idle,
                KeepValueFn value, OpenedFn opened, Room& room) const;
   const Segment* SegmentAt(uint64_t offset, uint64_t* base) const;
 
-  Device& device_;
+  const DeviceIndex device_;
   const uint64_t granularity_;
   const uint64_t capacity_;
   const uint64_t slab_bytes_;
   uint64_t allocated_ = 0;
   std::map<Zone, uint64_t> by_zone_;  // Of `allocated_`.
   uint64_t last_slab_ = 0;
-  bool refused_ = false;  // The device had no memory for the last slab.
+  uint64_t coming_ = 0;
+  // Of `capacity_`, what the device seems to have memory for, and why that is
+  // less.
+  uint64_t usable_;
+  absl::Status refused_;
   Segments segments_;
+  std::map<SlabId, SlabShare> shares_;  // Of slabs that were made.
+  std::vector<SlabWork> work_;          // To be taken.
 };
 
 }  // namespace hoistd

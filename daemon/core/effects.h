@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/device_space.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
@@ -46,6 +47,10 @@ struct EndedPlan {
 
 // What is to be done about an event, in order.
 struct Effects {
+  // Of each device in this order, one after another. Node::SlabMade tells of
+  // those that are made; until then nobody was told of them, and no transfer
+  // goes there.
+  std::vector<SlabWork> slabs;
   std::vector<SlabAsk> asks;  // To be sent before what `answers` brings.
   std::vector<Answer> answers;
   std::vector<Transfer> transfers;

@@ -9,7 +9,7 @@
 
 namespace hoistd {
 
-Node::Node(const NodeOptions& options, std::vector<Device*> devices)
+Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
     : options_(options),
       devices_(std::move(devices)),
       quota_(options.quota),
@@ -19,9 +19,15 @@ Node::Node(const NodeOptions& options, std::vector<Device*> devices)
       plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const DeviceSpaceOptions space = {options_.device_capacity_bytes[i],
-                                      options_.slab_bytes};
-    spaces_.push_back(std::make_unique<DeviceSpace>(space, *devices_[i]));
+    const DeviceInfo& device = devices_[i];
+    DeviceSpaceOptions space;
+    space.device = DeviceIndex(static_cast<uint32_t>(i));
+    space.granularity = device.granularity;
+    space.capacity_bytes = options_.device_capacity_bytes[i];
+    space.slab_bytes = options_.slab_bytes;
+    spaces_.push_back(std::make_unique<DeviceSpace>(space));
+    HOIST_CHECK(DeviceSpace::SpanFor(spaces_[i]->capacity(),
+                                     device.granularity) <= device.span_bytes);
   }
 }
 
@@ -133,6 +139,7 @@ void Node::CheckBooks() const {
   host_.CheckTotals();
   parts_.Check();
   plans_.Check();
+  for (const auto& space : spaces_) space->Check();
   std::vector<PromiseBook> counted = plans_.CountPromises();
   for (const auto& [id, model] : copies_.models()) {
     for (uint32_t g = 0; g < model->groups.size(); ++g) {

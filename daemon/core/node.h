@@ -71,7 +71,7 @@ struct NodeOptions {
 };
 
 // Threads:  one at a time.
-// Owns:     the books, and the devices' slabs. Borrows `devices`.
+// Owns:     the books.
 // Bounds:   what one user holds is bounded by `quota`; sessions in all, and
 //           requests, by those who call.
 // Restart:  not persistent; files are registered again, spilled models are
@@ -92,7 +92,7 @@ class Node {
     std::shared_ptr<hoist::UniqueFd> memfd;
   };
 
-  Node(const NodeOptions& options, std::vector<Device*> devices);
+  Node(const NodeOptions& options, std::vector<DeviceInfo> devices);
 
   // --- Sessions -----------------------------------------------------------
 
@@ -232,6 +232,11 @@ class Node {
   void TransferDone(TransferId id, const absl::Status& status,
                     const TransferResult& result, absl::Time now,
                     Effects& effects);
+  // A slab of Effects::slabs was made, and can be opened by this; or it could
+  // not be made. Of one device in the order in which they were asked for.
+  void SlabMade(DeviceIndex device, SlabId slab,
+                const absl::StatusOr<SlabShare>& made, absl::Time now,
+                Effects& effects);
   // More of the host pool can be used.
   void GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects);
   // Refuses what has waited too long.
@@ -356,6 +361,7 @@ class Node {
   bool Expire(Need& need, absl::Time now, Effects& effects);
   void AbandonSpace(const Need& need);
   absl::Status WaitingFor(const Need& need) const;
+  bool Making(const Blocked& blocked) const;
 
   // node_host.cc
   bool InParts(GroupKey key) const;
@@ -399,6 +405,9 @@ class Node {
   absl::StatusOr<uint64_t> AllocateDevice(const CopyRef& ref, OwnerId owner,
                                           uint64_t bytes, const Need& need,
                                           absl::Time now, Effects& effects);
+  absl::StatusOr<uint64_t> PlaceOnDevice(const CopyRef& ref, OwnerId owner,
+                                         uint64_t bytes, const Need& need,
+                                         absl::Time now, Effects& effects);
   std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
   bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                 Effects& effects);
@@ -465,7 +474,7 @@ class Node {
   std::string NameOf(GroupKey key) const;
 
   const NodeOptions options_;
-  std::vector<Device*> devices_;
+  const std::vector<DeviceInfo> devices_;
   CopyTable copies_;
   ExtentMap host_;
   PartBook parts_;  // Of host_, what is of files.

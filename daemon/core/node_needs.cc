@@ -196,7 +196,7 @@ void Node::AbandonSpace(const Need& need) {
   copies_.Apply(copy, ResidencyEvent::kFillFailed);
 }
 
-// True while bytes move for this need: then it waits for them, not for space.
+// OK while bytes move for this need: then it waits for them, not for space.
 absl::Status Node::WaitingFor(const Need& need) const {
   const GroupEntry& group = *copies_.FindGroup(need.copy.key);
   const auto state = [&](const Place& place) {
@@ -213,9 +213,17 @@ absl::Status Node::WaitingFor(const Need& need) const {
   return need.blocked.why;
 }
 
+// Whether a slab for it, or for others who may leave it some, is being made.
+bool Node::Making(const Blocked& blocked) const {
+  return absl::IsUnavailable(blocked.why) && blocked.at.has_value() &&
+         blocked.at->tier == Tier::kDevice &&
+         spaces_[blocked.at->device.number()]->coming() > 0;
+}
+
 // Refuses those whose deadline is over; true: nobody waits any more.
 bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
   const absl::Status waiting = WaitingFor(need);
+  const bool making = !waiting.ok() && Making(need.blocked);
   // A load is in no hurry: what moves now may make room when it has arrived.
   const bool settled = host_.bytes() == options_.host_capacity_bytes &&
                        (need.urgent || transfers_.empty());
@@ -235,6 +243,13 @@ bool Node::Expire(Need& need, absl::Time now, Effects& effects) {
              absl::DeadlineExceededError(absl::StrCat(
                  NameOf(need.copy.key),
                  " is still being copied; give it a longer deadline")),
+             effects);
+    } else if (making) {
+      Refuse(waiter, need.copy,
+             absl::DeadlineExceededError(absl::StrCat(
+                 NameOf(need.copy.key),
+                 " waits for device memory that is still being made; give it a "
+                 "longer deadline")),
              effects);
     } else {
       Refuse(waiter, need.copy, absl::ResourceExhaustedError(text(waiter)),

@@ -20,14 +20,21 @@ absl::Status WaitsForIdle() {
 std::vector<SlabUse> Node::NewSlabs(SessionId id, DeviceIndex device,
                                     uint64_t offset, uint64_t bytes) {
   std::vector<SlabUse> slabs;
-  for (const SlabSpec& slab :
-       spaces_[device.number()]->SlabsOf(offset, bytes)) {
+  const DeviceSpace& space = *spaces_[device.number()];
+  for (const SlabSpec& slab : space.SlabsOf(offset, bytes)) {
     if (!slabs_.Use(id, device, slab)) continue;
-    absl::StatusOr<SlabShare> share = devices_[device.number()]->Share(slab.id);
-    HOIST_CHECK(share.ok());  // The slab is ours and exists.
-    slabs.push_back({slab, *share});
+    slabs.push_back({slab, space.ShareOf(slab.id)});
   }
   return slabs;
+}
+
+void Node::SlabMade(DeviceIndex device, SlabId slab,
+                    const absl::StatusOr<SlabShare>& made, absl::Time now,
+                    Effects& effects) {
+  spaces_[device.number()]->SlabMade(slab, made);
+  // Who waits for it goes on, or evicts instead.
+  ++space_epoch_;
+  Tick(now, effects);
 }
 
 // A lease or a ring there is over.

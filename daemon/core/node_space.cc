@@ -137,6 +137,16 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
                                               uint64_t bytes, const Need& need,
                                               absl::Time now,
                                               Effects& effects) {
+  absl::StatusOr<uint64_t> offset =
+      PlaceOnDevice(ref, owner, bytes, need, now, effects);
+  DeviceSpace& space = *spaces_[ref.place.at.device.number()];
+  for (const SlabWork& work : space.TakeWork()) effects.slabs.push_back(work);
+  return offset;
+}
+
+absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
+                                             uint64_t bytes, const Need& need,
+                                             absl::Time now, Effects& effects) {
   const DeviceIndex device = ref.place.at.device;
   DeviceSpace& space = *spaces_[device.number()];
   Want want = {ZoneOf(ref), bytes};
@@ -146,7 +156,7 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   };
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
   absl::StatusOr<uint64_t> offset = space.Allocate(want, owner);
-  if (offset.ok()) return offset;
+  if (!absl::IsResourceExhausted(offset.status())) return offset;
   if (const auto hole = space.CheapestHole(want, worth)) {
     EvictAll(hole->victims, now, effects);  // Device copies are always clean.
     return space.Allocate(want, owner);
@@ -155,9 +165,13 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
       space.RoomElsewhere(want, /*own=*/true, /*idle=*/false, worth, opened);
   if (room.enough) {
     EvictAll(room.victims, now, effects);
-    HOIST_RETURN_IF_ERROR(space.ReleaseSlabs(want, opened));
+    space.ReleaseSlabs(want, opened);
     want.reserved_bytes = PromisedBeside(device, want.zone);
     return space.Allocate(want, owner);
+  }
+  // For whomever it was made, it may go to who asks now, or be given back.
+  if (space.coming() > 0) {
+    return absl::UnavailableError("device memory is being made");
   }
   // Only for who waits are workers disturbed.
   if (need.urgent || !need.waiters.empty()) {
@@ -359,7 +373,7 @@ Zone Node::ZoneOf(const CopyRef& ref) const {
   zone.readers = models_.ReadersOf(*copies_.FindModel(ref.key.model)->model);
   zone.backing = ref.place.shared
                      ? Backing::kIpc
-                     : devices_[ref.place.at.device.number()]->info().backing;
+                     : devices_[ref.place.at.device.number()].backing;
   return zone;
 }
 

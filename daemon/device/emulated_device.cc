@@ -107,14 +107,29 @@ absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
     return absl::UnimplementedError(
         "an emulated device's slabs are memfds; it has no other backing");
   }
-  const absl::MutexLock lock(&mu_);
-  HOIST_RETURN_IF_ERROR(slabs_.CheckNew(spec));
-  const uint64_t free = info_.total_bytes - slabs_.total_bytes();
-  if (spec.bytes > free) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a slab of ", spec.bytes, " bytes: ", free, " of ", info_.total_bytes,
-        " bytes are free on emulated device ", info_.index.number()));
+  {
+    const absl::MutexLock lock(&mu_);
+    HOIST_RETURN_IF_ERROR(slabs_.CheckNew(spec));
+    const uint64_t free = info_.total_bytes - slabs_.total_bytes();
+    if (spec.bytes > free) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a slab of ", spec.bytes, " bytes: ", free, " of ", info_.total_bytes,
+          " bytes are free on emulated device ", info_.index.number()));
+    }
+    slabs_.Add(spec);
   }
+  absl::StatusOr<SlabFds> fds = Place(spec);
+  const absl::MutexLock lock(&mu_);
+  if (fds.ok()) {
+    fds_.emplace(spec.id, *std::move(fds));
+  } else {
+    slabs_.Remove(spec.id);
+  }
+  return fds.status();
+}
+
+absl::StatusOr<EmulatedDevice::SlabFds> EmulatedDevice::Place(
+    const SlabSpec& spec) {
   SlabFds fds;
   HOIST_ASSIGN_OR_RETURN(fds.original,
                          ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
@@ -124,27 +139,43 @@ absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
       at, fds.original.get(), spec.bytes, hoist::Mapping::Access::kReadWrite)));
   // Advice alone: it fails where the kernel has no huge pages.
   madvise(base_ + spec.offset, spec.bytes, MADV_HUGEPAGE);
-  fds_.emplace(spec.id, std::move(fds));
-  slabs_.Add(spec);
-  return absl::OkStatus();
+  return fds;
 }
 
 absl::Status EmulatedDevice::DestroySlab(SlabId id) {
-  const absl::MutexLock lock(&mu_);
-  HOIST_ASSIGN_OR_RETURN(const SlabSpec spec, slabs_.Find(id));
+  SlabSpec spec;
+  SlabFds fds;
+  {
+    const absl::MutexLock lock(&mu_);
+    const auto it = fds_.find(id);
+    if (it == fds_.end()) {
+      return absl::NotFoundError(absl::StrCat("no slab ", id.number()));
+    }
+    spec = *slabs_.Find(id);
+    fds = std::move(it->second);
+    fds_.erase(it);
+  }
   const size_t at = static_cast<size_t>(base_ - span_.data()) + spec.offset;
-  HOIST_RETURN_IF_ERROR(ToAbsl(span_.Unplace(at, spec.bytes)));
-  slabs_.Remove(id);
-  fds_.erase(id);
-  return absl::OkStatus();
+  const absl::Status status = ToAbsl(span_.Unplace(at, spec.bytes));
+  if (status.ok()) fds = {};  // Its pages go here, and not under the lock.
+  const absl::MutexLock lock(&mu_);
+  if (status.ok()) {
+    slabs_.Remove(id);
+  } else {
+    fds_.emplace(id, std::move(fds));
+  }
+  return status;
 }
 
 absl::StatusOr<SlabShare> EmulatedDevice::Share(SlabId id) const {
   const absl::MutexLock lock(&mu_);
-  HOIST_RETURN_IF_ERROR(slabs_.Find(id).status());
+  const auto it = fds_.find(id);
+  if (it == fds_.end()) {
+    return absl::NotFoundError(absl::StrCat("no slab ", id.number()));
+  }
   SlabShare share;
   share.backing = Backing::kMemfd;
-  share.fd = fds_.at(id).read_only.get();
+  share.fd = it->second.read_only.get();
   return share;
 }
 

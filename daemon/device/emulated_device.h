@@ -70,6 +70,7 @@ class EmulatedDevice final : public Device {
 
   EmulatedDevice(const EmulatedDeviceOptions& options, hoist::Mapping span);
 
+  absl::StatusOr<SlabFds> Place(const SlabSpec& spec);
   // The address of a range that lies in slabs; InvalidArgument if it does not.
   absl::StatusOr<std::byte*> Range(uint64_t offset, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -82,6 +83,7 @@ class EmulatedDevice final : public Device {
   hoist::Mapping span_;    // Reserved with room to align base_.
   std::byte* const base_;  // The span's address: a multiple of kGranularity.
   mutable absl::Mutex mu_;
+  // A slab is booked in slabs_ before it has memory, and until it has none.
   SlabTable slabs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<SlabId, SlabFds> fds_ ABSL_GUARDED_BY(mu_);
 };

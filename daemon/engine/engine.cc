@@ -10,9 +10,11 @@
 namespace hoistd {
 namespace {
 
-std::vector<Device*> DevicesOf(const EngineParts& parts) {
-  std::vector<Device*> devices;
-  for (const Link* link : parts.mover.links) devices.push_back(&link->device());
+std::vector<DeviceInfo> DevicesOf(const EngineParts& parts) {
+  std::vector<DeviceInfo> devices;
+  for (const Link* link : parts.mover.links) {
+    devices.push_back(link->device().info());
+  }
   return devices;
 }
 
@@ -32,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
       });
+  engine->MakeSlabMakers();
   engine->MakeStreamers();
   engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
   return engine;
@@ -55,9 +58,32 @@ Engine::~Engine() {
   // A load that a cap holds back would take as long as it takes.
   for (Link* link : parts_.mover.links) link->GiveUpImages();
   running_.reset();
-  // What streams into the node's slabs must be over before they go; what is
-  // still posted meets no thread any more.
+  // What streams into slabs must be over before they go; what is still posted
+  // meets no thread any more.
   streamers_.clear();
+  slab_makers_.clear();
+}
+
+void Engine::MakeSlabMakers() {
+  for (const Link* link : parts_.mover.links) {
+    const DeviceIndex device(static_cast<uint32_t>(slab_makers_.size()));
+    SlabMakerEvents events;
+    events.made = [this, device](SlabId slab, absl::StatusOr<SlabShare> made) {
+      Post([this, device, slab, made = std::move(made)](Effects& effects) {
+        node_.SlabMade(device, slab, made, Now(), effects);
+      });
+    };
+    events.not_destroyed = [this, device](SlabId slab,
+                                          const absl::Status& why) {
+      AddNote(absl::StrCat(
+          "slab ", slab.number(), " of device ", device.number(),
+          " could not be destroyed, which is tried again before the next is "
+          "made: ",
+          std::string(why.message())));
+    };
+    slab_makers_.push_back(std::make_unique<SlabMaker>(
+        link->device(), ThreadsOr(parts_.threads), std::move(events)));
+  }
 }
 
 void Engine::MakeStreamers() {
@@ -180,6 +206,9 @@ void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
 }
 
 void Engine::Carry(Effects effects) {
+  for (const SlabWork& work : effects.slabs) {
+    slab_makers_[work.device.number()]->Do(work);
+  }
   for (Transfer& transfer : effects.transfers) {
     ++moving_;
     mover_->Start(std::move(transfer));

@@ -20,6 +20,7 @@
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/open_files.h"
 #include "daemon/engine/read_ahead.h"
+#include "daemon/engine/slab_maker.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
 #include "daemon/store/spill_store.h"
@@ -35,7 +36,8 @@ struct EngineParts {
   SourceFileOptions files;
   std::string version;
   std::vector<std::string> notes;  // For `status`.
-  // For the engine, its openers, mover and streamers; nullptr: the system's.
+  // For the engine, its openers, mover, streamers and what makes slabs;
+  // nullptr: the system's.
   // Those of the links are to be the same.
   Threads* threads = nullptr;
 };
@@ -43,7 +45,7 @@ struct EngineParts {
 // Threads:  as EngineApi says. Two workers open and parse files, but those
 // whose
 //           file system may hang: errands' threads do that.
-// Owns:     the node and the mover. Borrows the parts.
+// Owns:     the node, the mover and the devices' slabs. Borrows the parts.
 // Bounds:   events queue; each is a request (bounded by sessions) or the end of
 //           a transfer (bounded by the pools).
 // Restart:  Create restores what the spill store holds.
@@ -125,6 +127,7 @@ class Engine final : public EngineApi, private Loop {
   void AddOpened(SessionId session, std::optional<Readers> readers,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
   void MakeStreamers();
+  void MakeSlabMakers();
 
   // engine_plans.cc
   void StartPlan(SessionId session, SetPlanArgs args, Done<OpenedPlan> done,
@@ -192,7 +195,9 @@ class Engine final : public EngineApi, private Loop {
   std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Executor> openers_[2];  // They post: gone before mu_.
-  // One a device. They copy into the node's slabs and post: gone before both.
+  // One a device. They post too.
+  std::vector<std::unique_ptr<SlabMaker>> slab_makers_;
+  // One a device. They copy into slabs and post: gone before both.
   std::vector<std::unique_ptr<Streamer>> streamers_;
   std::unique_ptr<Running> running_;
 };

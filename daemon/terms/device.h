@@ -1,4 +1,4 @@
-// What core and mover need of a device. Implemented by daemon/device.
+// What mover, link and engine need of a device. Implemented by daemon/device.
 #ifndef HOIST_DAEMON_TERMS_DEVICE_H_
 #define HOIST_DAEMON_TERMS_DEVICE_H_
 
@@ -98,7 +98,9 @@ class Device {
 
   virtual const DeviceInfo& info() const = 0;
 
-  // The memory comes zeroed. ResourceExhausted: the device has none left.
+  // May take long, and holds up no other call meanwhile, copies included, but
+  // CreateSlab and DestroySlab. The memory comes zeroed. ResourceExhausted: the
+  // device has none left.
   // InvalidArgument: the place is taken, or not a multiple of the granularity.
   // Unimplemented: not a backing of this device.
   virtual absl::Status CreateSlab(const SlabSpec& spec) = 0;

@@ -97,6 +97,7 @@ class Life {
       : rig_(Options(step)), options_(Options(step)) {
     static const char* kNames[] = {"m0", "m1", "m2"};
     for (const char* name : kNames) names_.push_back(name);
+    rig_.hold_slabs = step[0] / 32 % 4 != 0;
     sessions_.push_back(rig_.Open(1));
   }
 
@@ -179,6 +180,7 @@ class Life {
     return false;
   }
   void Finish(const Step& step, bool fails);
+  void MakeSlabs(const Step& step);
 
   NodeRig rig_;
   const NodeRigOptions options_;
@@ -195,7 +197,21 @@ void Life::Finish(const Step& step, bool fails) {
                           : absl::UnavailableError("not now"));
 }
 
+// Before some steps the devices go on; now and then one makes no slab.
+void Life::MakeSlabs(const Step& step) {
+  const uint32_t chance = step[1] / 7 + step[2] / 11 + step[3] / 13;
+  for (uint32_t i = 0; i < chance % 4; ++i) {
+    const auto d =
+        static_cast<uint32_t>((chance / 4 + i) % options_.device_pages.size());
+    if (rig_.slab_work(d).empty()) continue;
+    rig_.DoNextSlab(d, chance / 8 % 8 == 0
+                           ? absl::ResourceExhaustedError("refused")
+                           : absl::OkStatus());
+  }
+}
+
 void Life::Do(const Step& step) {
+  MakeSlabs(step);
   const auto [op, a, b, c] = step;
   const std::string name = Pick(names_, b);
   const GroupKey key = Group(b);
@@ -350,6 +366,8 @@ void Life::Do(const Step& step) {
 }
 
 void Life::GiveEverythingBack() {
+  rig_.hold_slabs = false;
+  rig_.DoSlabWork();
   rig_.GrowHost(options_.host_pages);
   // Holds may take all of the host; who waits for it is answered at the latest
   // when they are over.

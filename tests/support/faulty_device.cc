@@ -115,7 +115,21 @@ void FaultyDevice::GateCopies(CopyStream& stream) {
 
 absl::Status FaultyDevice::CreateSlab(const SlabSpec& spec) {
   HOIST_RETURN_IF_ERROR(Count(DeviceCall::kCreateSlab));
+  {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&slabs_go_));
+  }
   return device_.CreateSlab(spec);
+}
+
+void FaultyDevice::HoldSlabs() {
+  absl::MutexLock lock(&mu_);
+  slabs_go_ = false;
+}
+
+void FaultyDevice::LetSlabsGo() {
+  absl::MutexLock lock(&mu_);
+  slabs_go_ = true;
 }
 
 absl::Status FaultyDevice::DestroySlab(SlabId id) {

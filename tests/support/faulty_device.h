@@ -50,6 +50,9 @@ class FaultyDevice final : public Device {
   // that is queued behind them waits. Over an EmulatedDevice only.
   void HoldCopies() ABSL_LOCKS_EXCLUDED(mu_);
   void LetCopiesGo() ABSL_LOCKS_EXCLUDED(mu_);
+  // From now on CreateSlab waits, until LetSlabsGo.
+  void HoldSlabs() ABSL_LOCKS_EXCLUDED(mu_);
+  void LetSlabsGo() ABSL_LOCKS_EXCLUDED(mu_);
   // Until CopyIn was called `count` times in all.
   void WaitForCopies(int count) const ABSL_LOCKS_EXCLUDED(mu_);
   // What CopyIn was called with so far, in order; those that failed left out.
@@ -85,6 +88,7 @@ class FaultyDevice final : public Device {
   mutable absl::Mutex mu_;
   mutable std::map<DeviceCall, Fault> faults_ ABSL_GUARDED_BY(mu_);
   bool gated_ ABSL_GUARDED_BY(mu_) = false;
+  bool slabs_go_ ABSL_GUARDED_BY(mu_) = true;
   std::vector<Copy> copies_ ABSL_GUARDED_BY(mu_);
 };
 

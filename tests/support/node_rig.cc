@@ -28,7 +28,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.default_readers = options_.readers;
   node.users_share_devices = options_.users_share_devices;
   node.quota = options_.quota;
-  std::vector<Device*> devices;
+  std::vector<DeviceInfo> devices;
   for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
     FakeDeviceOptions device;
     device.index = DeviceIndex(d);
@@ -41,7 +41,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
     node.device_capacity_bytes.push_back(options_.device_pages[d] * kPage);
     device_memory_.emplace_back(device.span_bytes / kPage);
     devices_.push_back(std::make_unique<FakeDevice>(device));
-    devices.push_back(devices_.back().get());
+    devices.push_back(devices_.back()->info());
   }
   host_.resize(options_.host_pages);
   node_ = std::make_unique<Node>(node, devices);
@@ -59,6 +59,9 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
+  for (const SlabWork& work : effects.slabs) {
+    slab_work_[work.device].push_back(work);
+  }
   TakeAsks(effects);
   for (Transfer& transfer : effects.transfers) {
     Begin(transfer);
@@ -91,6 +94,7 @@ void NodeRig::Take(Effects effects) {
     answers_[answer.request] = std::move(answer);
   }
   TakePlans(effects);
+  if (!hold_slabs) DoSlabWork();
 }
 
 // --- What is asked
@@ -622,7 +626,7 @@ void NodeRig::Check() {
     EXPECT_LE(tier.allocated_bytes, tier.capacity_bytes);
     if (tier.at.tier != Tier::kDevice) continue;
     const uint32_t d = tier.at.device.number();
-    EXPECT_EQ(tier.allocated_bytes, devices_[d]->bytes());
+    CheckSlabWork(tier);
     std::map<uint64_t, uint64_t> leased;  // By offset: once each.
     for (const auto& [id, lease] : leases_) {
       const auto& [session, grant] = lease;

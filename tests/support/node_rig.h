@@ -5,6 +5,7 @@
 #define HOIST_TESTS_SUPPORT_NODE_RIG_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,7 +51,9 @@ struct NodeRigOptions {
 // - what a plan holds on the host stays where it is, with the right bytes,
 // - what each user holds is what counting it anew says, and what one may,
 // - what a session leases lies in slabs that it was sent and has not closed, it
-//   is asked for none of those, and no slab goes that somebody has open.
+//   is asked for none of those, and no slab goes that somebody has open,
+// - the device has the slabs that the node takes it to have, but for what it is
+//   still to make and destroy.
 //
 // Threads: one at a time.
 class NodeRig {
@@ -136,6 +139,18 @@ class NodeRig {
   void AnswerAsk();
   bool keep_slabs = false;
 
+  // Slabs are made and destroyed at once; or, while this is set, when the test
+  // says so.
+  bool hold_slabs = false;
+  // What is asked of the device and not done yet, in order.
+  const std::deque<SlabWork>& slab_work(uint32_t device = 0) {
+    return slab_work_[DeviceIndex(device)];
+  }
+  // The next of it is done; or fails so, if it makes one.
+  void DoNextSlab(uint32_t device = 0, absl::Status status = absl::OkStatus());
+  // All of it, and what comes of that.
+  void DoSlabWork();
+
   // nullopt: not answered yet.
   const Answer* AnswerTo(RequestId request) const;
   bool waiting(RequestId request) const { return open_.contains(request); }
@@ -220,6 +235,7 @@ class NodeRig {
             const std::vector<SlabUse>& slabs);
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
   void CheckSlabs() const;
+  void CheckSlabWork(const TierSnapshot& tier);
   void CheckPlans() const;
   void CheckQuotas() const;
   SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
@@ -263,6 +279,7 @@ class NodeRig {
   std::map<PlanId, StandingPlan> plans_;
   std::map<PlanId, std::unique_ptr<int>> rings_;  // Their labels.
   std::vector<PlanId> ended_;
+  std::map<DeviceIndex, std::deque<SlabWork>> slab_work_;
   std::vector<SlabAsk> asks_;
   std::map<uint64_t, std::vector<SlabId>> closed_;  // By their numbers.
   // What each session has open.

@@ -285,6 +285,45 @@ void NodeRig::CloseAtOnce() {
   if (!asks_.empty()) AnswerAsk();
 }
 
+void NodeRig::DoNextSlab(uint32_t d, absl::Status status) {
+  std::deque<SlabWork>& queue = slab_work_[DeviceIndex(d)];
+  ASSERT_FALSE(queue.empty()) << "nothing is to be made";
+  const SlabWork work = queue.front();
+  queue.pop_front();
+  FakeDevice& device = *devices_[d];
+  if (work.kind == SlabWork::Kind::kDestroy) {
+    EXPECT_OK(device.DestroySlab(work.slab.id));
+    return;
+  }
+  if (status.ok()) status = device.CreateSlab(work.slab);
+  const absl::StatusOr<SlabShare> made =
+      status.ok() ? device.Share(work.slab.id) : status;
+  Effects effects;
+  node_->SlabMade(work.device, work.slab.id, made, now, effects);
+  Take(std::move(effects));
+  CloseAtOnce();
+  Check();
+}
+
+void NodeRig::DoSlabWork() {
+  for (uint32_t d = 0; d < devices_.size(); ++d) {
+    while (!slab_work(d).empty()) DoNextSlab(d);
+  }
+}
+
+void NodeRig::CheckSlabWork(const TierSnapshot& tier) {
+  const uint32_t d = tier.at.device.number();
+  uint64_t has = tier.allocated_bytes;
+  for (const SlabWork& work : slab_work(d)) {
+    if (work.kind == SlabWork::Kind::kDestroy) {
+      has += work.slab.bytes;
+    } else {
+      has -= work.slab.bytes;
+    }
+  }
+  EXPECT_EQ(has, devices_[d]->bytes());
+}
+
 void NodeRig::CheckSlabs() const {
   for (const auto& [session, open] : open_slabs_) {
     for (const auto& [place, slab] : open) {

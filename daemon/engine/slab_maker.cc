@@ -1,0 +1,64 @@
+#include "daemon/engine/slab_maker.h"
+
+#include <utility>
+
+namespace hoistd {
+
+SlabMaker::SlabMaker(Device& device, Threads& threads, SlabMakerEvents events)
+    : device_(device),
+      events_(std::move(events)),
+      thread_(threads.MakeExecutor(1)) {}
+
+SlabMaker::~SlabMaker() {
+  stopping_ = true;
+  thread_.reset();
+  for (const SlabId id : slabs_) {
+    // Nobody is left who could act on a failure here.
+    device_.DestroySlab(id).IgnoreError();
+  }
+}
+
+void SlabMaker::Do(const SlabWork& work) {
+  thread_->Post([this, work] {
+    if (stopping_) return;
+    switch (work.kind) {
+      case SlabWork::Kind::kMake:
+        return Make(work.slab);
+      case SlabWork::Kind::kDestroy:
+        return Destroy(work.slab.id);
+    }
+  });
+}
+
+void SlabMaker::Make(const SlabSpec& slab) {
+  DestroyLeft();
+  events_.made(slab.id, Create(slab));
+}
+
+absl::StatusOr<SlabShare> SlabMaker::Create(const SlabSpec& slab) {
+  if (absl::Status s = device_.CreateSlab(slab); !s.ok()) return s;
+  slabs_.insert(slab.id);
+  absl::StatusOr<SlabShare> share = device_.Share(slab.id);
+  if (!share.ok()) Destroy(slab.id);
+  return share;
+}
+
+void SlabMaker::Destroy(SlabId id) {
+  if (absl::Status s = device_.DestroySlab(id); !s.ok()) {
+    left_.insert(id);
+    return events_.not_destroyed(id, std::move(s));
+  }
+  slabs_.erase(id);
+}
+
+void SlabMaker::DestroyLeft() {
+  for (const SlabId id : std::exchange(left_, {})) {
+    if (device_.DestroySlab(id).ok()) {
+      slabs_.erase(id);
+    } else {
+      left_.insert(id);  // It was told once.
+    }
+  }
+}
+
+}  // namespace hoistd

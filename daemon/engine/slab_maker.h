@@ -1,0 +1,60 @@
+// Makes and destroys one device's slabs, away from the engine's thread.
+#ifndef HOIST_DAEMON_ENGINE_SLAB_MAKER_H_
+#define HOIST_DAEMON_ENGINE_SLAB_MAKER_H_
+
+#include <atomic>
+#include <memory>
+#include <set>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/base/threads.h"
+#include "daemon/core/device_space.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/ids.h"
+
+namespace hoistd {
+
+// What a slab maker tells, on its thread.
+struct SlabMakerEvents {
+  absl::AnyInvocable<void(SlabId, absl::StatusOr<SlabShare>)> made;
+  // It is tried again before the next slab is made, and at the end.
+  absl::AnyInvocable<void(SlabId, absl::Status)> not_destroyed;
+};
+
+// One after another, in the order of Do: a slab is made when those that were to
+// go before it are gone, so that their memory is free, and their place.
+//
+// Threads:  Do from any thread; work and events on one of its own.
+// Owns:     the slabs that it made. The destructor waits for what is under way,
+//           leaves what was not begun, and destroys all slabs. Borrows
+//           `device`.
+// Bounds:   a piece of work for each slab that the pool has room for.
+class SlabMaker {
+ public:
+  SlabMaker(Device& device, Threads& threads, SlabMakerEvents events);
+  ~SlabMaker();
+  SlabMaker(const SlabMaker&) = delete;
+  SlabMaker& operator=(const SlabMaker&) = delete;
+
+  void Do(const SlabWork& work);
+
+ private:
+  void Make(const SlabSpec& slab);
+  absl::StatusOr<SlabShare> Create(const SlabSpec& slab);
+  void Destroy(SlabId id);
+  void DestroyLeft();
+
+  Device& device_;
+  SlabMakerEvents events_;
+  std::atomic<bool> stopping_ = false;
+  // The thread's alone; and the destructor's, when that is over.
+  std::set<SlabId> slabs_;
+  std::set<SlabId> left_;  // Of those, what could not be destroyed.
+  std::unique_ptr<Executor> thread_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_ENGINE_SLAB_MAKER_H_
