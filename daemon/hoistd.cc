@@ -44,11 +44,11 @@ constexpr uint64_t kEmulatedPoolBytes = uint64_t{1} << 30;
 // The largest GPU that "auto" reserves address space for.
 constexpr uint64_t kLargestGpuBytes = uint64_t{256} << 30;
 
-// Lets the host pool's threads tell the engine of its growth while there is an
-// engine.
+// Lets the host pool's threads tell the engine of its growth, and of what did
+// not work out, while there is an engine.
 //
 // Threads: thread-safe.
-class GrowthRelay {
+class PoolRelay {
  public:
   void Connect(Engine* engine) {
     const absl::MutexLock lock(&mu_);
@@ -59,6 +59,11 @@ class GrowthRelay {
     const absl::MutexLock lock(&mu_);
     ready_ = ready_bytes;
     if (engine_ != nullptr) engine_->GrowHost(ready_);
+  }
+  void Note(std::string note) {
+    const absl::MutexLock lock(&mu_);
+    spdlog::warn("{}", note);
+    if (engine_ != nullptr) engine_->AddNote(std::move(note));
   }
 
  private:
@@ -222,7 +227,7 @@ struct Hoistd::Parts {
   MonotonicClock clock;
   Devices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
-  GrowthRelay relay;
+  PoolRelay relay;
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
   std::unique_ptr<SpillStore> store;
@@ -335,14 +340,13 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
       "; ", store == nullptr ? "no spill store" : config.disk.spill_dir, "; ",
       io->info().engine);
   relay.Connect(engine.get());
-  host->Start([this](uint64_t ready) { relay.Grown(ready); },
-              [this] {
-                double most = 0;
-                for (const auto& link : links) {
-                  most = std::max(most, link->Demand());
-                }
-                return most;
-              });
+  const auto demand = [this] {
+    double most = 0;
+    for (const auto& link : links) most = std::max(most, link->Demand());
+    return most;
+  };
+  host->Start([this](uint64_t ready) { relay.Grown(ready); }, demand,
+              [this](std::string note) { relay.Note(std::move(note)); });
   return absl::OkStatus();
 }
 

@@ -1,11 +1,8 @@
 #include "daemon/host/host_pool.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -71,13 +68,6 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
   }
   HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd fd,
                          ToAbsl(hoist::CreateMemfd("hoist-host", o.bytes)));
-  hoist::UniqueFd read_only(open(
-      absl::StrCat("/proc/self/fd/", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  // As for an emulated slab: other uids cannot open it anew for writing.
-  if (!read_only.valid() || fchmod(fd.get(), S_IRUSR) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    return ErrnoToStatus(errno, "set the host pool's rights");
-  }
   HOIST_ASSIGN_OR_RETURN(
       hoist::Mapping memory,
       ToAbsl(hoist::Mapping::OfFd(fd.get(), o.bytes,
@@ -85,21 +75,17 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
   // Advice alone: it fails where the kernel has no huge pages.
   madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
   const absl::Status spread = SpreadOverNodes(memory.span());
-  auto pool = absl::WrapUnique(new HostPool(o, CudaAlone(std::move(devices)),
-                                            std::move(fd), std::move(read_only),
-                                            std::move(memory)));
-  if (!spread.ok()) pool->AddNote(std::string(spread.message()));
-  return pool;
+  return absl::WrapUnique(new HostPool(o, CudaAlone(std::move(devices)),
+                                       std::move(memory),
+                                       std::string(spread.message())));
 }
 
 HostPool::HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
-                   hoist::UniqueFd fd, hoist::UniqueFd read_only_fd,
-                   hoist::Mapping memory)
+                   hoist::Mapping memory, std::string note)
     : options_(options),
       devices_(std::move(devices)),
-      fd_(std::move(fd)),
-      read_only_fd_(std::move(read_only_fd)),
-      memory_(std::move(memory)) {
+      memory_(std::move(memory)),
+      note_(std::move(note)) {
   const absl::MutexLock lock(&mu_);
   if (devices_.empty()) ready_bytes_ = options_.bytes;
 }
@@ -117,10 +103,12 @@ HostPool::~HostPool() {
   }
 }
 
-void HostPool::Start(OnGrown on_grown, Demand demand) {
+void HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
   HOIST_CHECK(threads_.empty() && demand != nullptr);
   on_grown_ = std::move(on_grown);
+  on_note_ = std::move(on_note);
   demand_ = std::move(demand);
+  if (!note_.empty()) on_note_(note_);
   if (devices_.empty()) {
     on_grown_(options_.bytes);
     return;
@@ -134,11 +122,6 @@ void HostPool::Start(OnGrown on_grown, Demand demand) {
 uint64_t HostPool::ready_bytes() const {
   const absl::MutexLock lock(&mu_);
   return ready_bytes_;
-}
-
-std::vector<std::string> HostPool::notes() const {
-  const absl::MutexLock lock(&mu_);
-  return notes_;
 }
 
 bool HostPool::IsShy() const { return demand_() > kNoDemand; }
@@ -243,17 +226,12 @@ void HostPool::RegisterPiece(std::span<std::byte> piece) {
       continue;
     }
     // The memory works all the same; its copies are slower.
-    AddNote(absl::StrCat(
+    on_note_(absl::StrCat(
         "host pool: bytes ", piece.data() - memory_.data(), " + ", piece.size(),
         " are not pinned for device ", device->info().index.number(),
         " (copies run at a third of the rate): ", std::string(status.message()),
         "; raise LimitMEMLOCK (ulimit -l) or lower host.pool"));
   }
-}
-
-void HostPool::AddNote(std::string note) {
-  const absl::MutexLock lock(&mu_);
-  notes_.push_back(std::move(note));
 }
 
 }  // namespace hoistd

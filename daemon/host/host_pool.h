@@ -19,7 +19,6 @@
 #include "daemon/base/clock.h"
 #include "daemon/terms/device.h"
 #include "hoist/shared/mapping.h"
-#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
@@ -50,13 +49,14 @@ struct HostPoolOptions {
 //           destruction.
 // Owns:     the memory. Borrows the devices, which outlive it.
 // Bounds:   options.bytes; it never grows past them.
-// Restart:  the memfd may outlive the process in a store of descriptors.
 class HostPool {
  public:
   using OnGrown = absl::AnyInvocable<void(uint64_t ready_bytes)>;
   // From 0 to 1: the part of the time that copies to devices need now.
   // Thread-safe.
   using Demand = std::function<double()>;
+  // What did not work out, for the log and `status`.
+  using OnNote = absl::AnyInvocable<void(std::string)>;
 
   static constexpr double kLeastPart = 0.05;
   static constexpr uint64_t kShyPiecesAhead = 8;
@@ -70,9 +70,10 @@ class HostPool {
   ~HostPool();
 
   // Begins bring-up. `on_grown` is called after each piece, from a thread of
-  // the pool; where the pool is whole already, once, from in here. It is never
-  // called after the destructor began to return. Call once.
-  void Start(OnGrown on_grown, Demand demand);
+  // the pool; where the pool is whole already, once, from in here. `on_note` is
+  // called likewise, for what Create met from in here. Neither is called after
+  // the destructor began to return. Call once.
+  void Start(OnGrown on_grown, Demand demand, OnNote on_note);
   // How long others have the driver after a piece that took so long.
   static absl::Duration PauseAfter(absl::Duration took, double demand);
 
@@ -83,18 +84,9 @@ class HostPool {
   std::span<std::byte> span() const { return memory_.span(); }
   std::byte* Address(uint64_t offset) const { return memory_.data() + offset; }
 
-  // The memfd, to be kept in a store of descriptors. Borrowed.
-  int fd() const { return fd_.get(); }
-  // Maps for reading only: what clients may be given. Borrowed.
-  int read_only_fd() const { return read_only_fd_.get(); }
-
-  // What did not work out, for the log and `status`; it grows with bring-up.
-  std::vector<std::string> notes() const ABSL_LOCKS_EXCLUDED(mu_);
-
  private:
   HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
-           hoist::UniqueFd fd, hoist::UniqueFd read_only_fd,
-           hoist::Mapping memory);
+           hoist::Mapping memory, std::string note);
 
   // `thread`: its number; those of the highest rest while there are copies.
   void Touch(int thread) ABSL_LOCKS_EXCLUDED(mu_);
@@ -108,15 +100,14 @@ class HostPool {
   bool IsShy() const;
   bool Yield(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mu_);
   void RegisterPiece(std::span<std::byte> piece) ABSL_LOCKS_EXCLUDED(mu_);
-  void AddNote(std::string note) ABSL_LOCKS_EXCLUDED(mu_);
 
   const HostPoolOptions options_;
   const std::vector<Device*> devices_;  // CUDA's alone.
-  const hoist::UniqueFd fd_;
-  const hoist::UniqueFd read_only_fd_;
   const hoist::Mapping memory_;
-  OnGrown on_grown_;  // Only the registering thread, once started.
-  Demand demand_;     // Set before threads start.
+  const std::string note_;  // Of Create; or empty.
+  OnGrown on_grown_;        // Only the registering thread, once started.
+  OnNote on_note_;          // Likewise.
+  Demand demand_;           // Set before threads start.
 
   // What was registered, and with which device, in order. Only the registering
   // thread, then the destructor.
@@ -135,7 +126,6 @@ class HostPool {
   std::map<uint64_t, uint64_t> touched_later_ ABSL_GUARDED_BY(mu_);
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::string> notes_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
 };
 

@@ -33,8 +33,8 @@ constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 
 bool Link::LoadsAlone() const {
   constexpr size_t kQueues = 2;  // Of images; other members are lanes.
-  return members_.size() == kQueues &&
-         Of(LinkClass::kLeases).under_way == 0 && leases_.quiet(held_back_);
+  return members_.size() == kQueues && Of(LinkClass::kLeases).under_way == 0 &&
+         leases_.quiet(held_back_);
 }
 
 bool Link::AllQuiet() const {

@@ -62,7 +62,7 @@ struct StreamerEvents {
   absl::AnyInvocable<void(PlanId, LaneGroup)> host_returned;
   // A load is due and the group is not ready on the host.
   absl::AnyInvocable<void(PlanId, LaneGroup)> host_wanted;
-  // The plan is dead; Close it.
+  // The plan is dead, and its client has been told; its lane stays until Close.
   absl::AnyInvocable<void(PlanId, absl::Status)> faulted;
 };
 

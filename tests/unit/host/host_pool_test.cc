@@ -18,10 +18,9 @@
 namespace hoistd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::StatusIs;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -128,6 +127,10 @@ uint64_t ResidentBytes(const HostPool& pool) {
   return 4096 * static_cast<uint64_t>(std::ranges::count(resident, 1));
 }
 
+HostPool::OnNote NoNotes() {
+  return [](const std::string& note) { ADD_FAILURE() << note; };
+}
+
 HostPoolOptions Options() {
   return {.bytes = 20 * kMiB,
           .first_piece_bytes = 2 * kMiB,
@@ -143,7 +146,8 @@ TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
       HostPool::Create({.bytes = uint64_t{64} << 30}, {device.get()}));
   EXPECT_EQ(pool->ready_bytes(), uint64_t{64} << 30);
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback(), [] { return 0.0; });
+  pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes());
   EXPECT_THAT(growth.told(), ElementsAre(uint64_t{64} << 30));
   // The last byte is there when it is wanted, and no sooner.
   std::byte* const last = pool->Address(pool->bytes() - 1);
@@ -159,14 +163,14 @@ TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
                          HostPool::Create(Options(), {&device}));
     EXPECT_EQ(pool->ready_bytes(), 0u);
     Growth growth(pool->bytes());
-    pool->Start(growth.Callback(), [] { return 0.0; });
+    pool->Start(
+        growth.Callback(), [] { return 0.0; }, NoNotes());
     growth.WaitForAll();
     EXPECT_THAT(growth.told(),
                 ElementsAre(2 * kMiB, 10 * kMiB, 18 * kMiB, 20 * kMiB));
     EXPECT_THAT(device.sizes(),
                 ElementsAre(2 * kMiB, 8 * kMiB, 8 * kMiB, 2 * kMiB));
     EXPECT_EQ(pool->ready_bytes(), pool->bytes());
-    EXPECT_THAT(pool->notes(), IsEmpty());
     EXPECT_EQ(ResidentBytes(*pool), pool->bytes());
     EXPECT_EQ(device.pinned(), 4u);
   }
@@ -178,7 +182,8 @@ TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
   device.Allow(1);
   ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback(), [] { return 0.0; });
+  pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes());
   growth.WaitFor(1);
   EXPECT_EQ(pool->ready_bytes(), 2 * kMiB);
   std::memset(pool->Address(0), 7, 2 * kMiB);
@@ -193,12 +198,14 @@ TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
   device.RefuseNth(2);
   ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {&device}));
   Growth growth(pool->bytes());
-  pool->Start(growth.Callback(), [] { return 0.0; });
+  std::vector<std::string> notes;
+  pool->Start(
+      growth.Callback(), [] { return 0.0; },
+      [&](std::string note) { notes.push_back(std::move(note)); });
   growth.WaitForAll();
   EXPECT_EQ(device.pinned(), 3u);
-  ASSERT_THAT(pool->notes(), SizeIs(1));
-  EXPECT_THAT(pool->notes()[0], HasSubstr("bytes 2097152 + 8388608"));
-  EXPECT_THAT(pool->notes()[0], HasSubstr("LimitMEMLOCK"));
+  EXPECT_THAT(notes, ElementsAre(AllOf(HasSubstr("bytes 2097152 + 8388608"),
+                                       HasSubstr("LimitMEMLOCK"))));
 }
 
 TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
@@ -207,7 +214,8 @@ TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
     device.Allow(started);
     ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
     Growth growth(pool->bytes());
-    pool->Start(growth.Callback(), [] { return 0.0; });
+    pool->Start(
+        growth.Callback(), [] { return 0.0; }, NoNotes());
     growth.WaitFor(started);
     device.Allow(1000);  // A driver call cannot be stopped.
     pool.reset();
@@ -226,7 +234,8 @@ TEST(HostPool, BesideCopiesPiecesAreSmallAndLittleIsTouchedAhead) {
   ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(options, {&device}));
   Growth growth(pool->bytes());
   std::atomic<double> demand = 0.5;
-  pool->Start(growth.Callback(), [&] { return demand.load(); });
+  pool->Start(
+      growth.Callback(), [&] { return demand.load(); }, NoNotes());
   for (int calls = 1; calls < 10; ++calls) {
     device.Allow(calls);
     growth.WaitFor(static_cast<size_t>(calls));
@@ -258,21 +267,6 @@ TEST(HostPool, PinningTakesTheTimeThatCopiesLeaveAndAPartOfItAtTheLeast) {
 TEST(HostPool, APoolThatWasNeverStartedGoes) {
   PinningDevice device;
   EXPECT_OK(HostPool::Create(Options(), {&device}));
-}
-
-TEST(HostPool, TheReadOnlyDescriptorMapsForReadingAlone) {
-  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {}));
-  auto map = hoist::Mapping::OfFd(pool->read_only_fd(), pool->bytes(),
-                                  hoist::Mapping::Access::kRead);
-  ASSERT_TRUE(map.ok());
-  *pool->Address(12345) = std::byte{42};
-  EXPECT_EQ(map->data()[12345], std::byte{42});
-  EXPECT_NE(mprotect(map->data(), 4096, PROT_READ | PROT_WRITE), 0);
-  EXPECT_EQ(errno, EACCES);
-  EXPECT_FALSE(hoist::Mapping::OfFd(pool->read_only_fd(), pool->bytes(),
-                                    hoist::Mapping::Access::kReadWrite)
-                   .ok());
-  EXPECT_NE(ftruncate(pool->fd(), 0), 0);
 }
 
 TEST(HostPool, OddSizesAreRefused) {
