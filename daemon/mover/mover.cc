@@ -1,7 +1,6 @@
 #include "daemon/mover/mover.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <optional>
 #include <thread>
@@ -9,6 +8,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "daemon/base/check.h"
+#include "daemon/base/gather.h"
 #include "daemon/base/status.h"
 #include "daemon/errand/file_errands.h"
 #include "daemon/mover/content_hash.h"
@@ -19,39 +19,13 @@
 namespace hoistd {
 namespace {
 
-// The reads of one group: the last to end reports, with the first error.
-//
-// Threads: thread-safe. Shared by the callbacks of the group's reads.
-class GroupRead {
- public:
-  GroupRead(std::shared_ptr<const SourceFiles> files, size_t reads,
-            absl::AnyInvocable<void(absl::Status)> report)
-      : files_(std::move(files)), left_(reads), report_(std::move(report)) {}
-
-  void Done(absl::Status status) {
-    if (!status.ok()) {
-      absl::MutexLock lock(&mu_);
-      if (first_error_.ok()) first_error_ = std::move(status);
-    }
-    if (left_.fetch_sub(1) == 1) report_(Result());
+// A file that changed while it was read gave bytes of no one version.
+absl::Status CheckUnchanged(const SourceFiles& files) {
+  for (const auto& file : files) {
+    HOIST_RETURN_IF_ERROR(file->CheckUnchanged());
   }
-
- private:
-  // A file that changed while it was read gave bytes of no one version.
-  absl::Status Result() ABSL_LOCKS_EXCLUDED(mu_) {
-    for (const auto& file : *files_) {
-      HOIST_RETURN_IF_ERROR(file->CheckUnchanged());
-    }
-    absl::MutexLock lock(&mu_);
-    return first_error_;
-  }
-
-  const std::shared_ptr<const SourceFiles> files_;
-  std::atomic<size_t> left_;
-  absl::AnyInvocable<void(absl::Status)> report_;
-  absl::Mutex mu_;
-  absl::Status first_error_ ABSL_GUARDED_BY(mu_);
-};
+  return absl::OkStatus();
+}
 
 std::optional<User> ParkedFor(const SourceFiles& files) {
   for (const auto& file : files) {
@@ -216,20 +190,23 @@ void Mover::ReadFiles(const Transfer& transfer) {
   std::vector<PlannedRead> reads = PlanReads(
       FileRunsOf(transfer.model->sheets, transfer.reads, parts_.host));
   auto done = [this, id = transfer.id, model = transfer.model,
-               parts = transfer.reads](absl::Status status) {
+               parts = transfer.reads,
+               of = files->second](const absl::Status& read) {
+    absl::Status status = CheckUnchanged(*of);
+    status.Update(read);
     if (status.ok()) ZeroPadding(model->sheets, parts, parts_.host);
     Report(id, std::move(status));
   };
   if (reads.empty()) return done(absl::OkStatus());
-  auto group =
-      std::make_shared<GroupRead>(files->second, reads.size(), std::move(done));
+  auto gather = std::make_shared<Gather>(reads.size(), std::move(done));
   for (PlannedRead& read : reads) {
     ReadRequest request;
     request.file = (*files->second)[read.file]->io();
     request.offset = read.offset;
     request.into = std::move(read.into);
-    parts_.io->Read(std::move(request),
-                    [group](absl::Status s) { group->Done(std::move(s)); });
+    parts_.io->Read(std::move(request), [gather](const absl::Status& status) {
+      gather->Part(status);
+    });
   }
 }
 

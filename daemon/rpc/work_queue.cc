@@ -4,47 +4,21 @@
 
 namespace hoistd {
 
-WorkQueue::WorkQueue(int threads) {
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Run(); });
-  }
-}
-
-WorkQueue::~WorkQueue() { Stop(); }
-
 void WorkQueue::Post(Work work) {
   {
     absl::MutexLock lock(&mu_);
-    if (!stopping_) {
-      queue_.push_back(std::move(work));
-      return;
-    }
+    if (threads_ != nullptr) return threads_->Post(std::move(work));
   }
   work();
 }
 
 void WorkQueue::Stop() {
+  std::unique_ptr<Executor> threads;
   {
     absl::MutexLock lock(&mu_);
-    stopping_ = true;
+    threads = std::move(threads_);
   }
-  for (std::thread& thread : threads_) {
-    if (thread.joinable()) thread.join();
-  }
-}
-
-void WorkQueue::Run() {
-  while (true) {
-    Work work;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &WorkQueue::Ready));
-      if (queue_.empty()) return;  // Stopping, and all is done.
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    work();
-  }
+  // Without the lock: what was posted may post.
 }
 
 }  // namespace hoistd

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
-#include "daemon/store/image_hash.h"
+#include "daemon/base/hash.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
@@ -32,7 +32,7 @@ Fingerprint HashWithoutItself(std::span<const std::byte> header) {
   std::vector<std::byte> copy(header.begin(), header.end());
   std::memset(copy.data() + offsetof(Fixed, header_hash), 0,
               sizeof(Fingerprint));
-  return ImageFingerprint(copy);
+  return Xxh3(copy);
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ absl::Status CheckBlocks(const SegmentHeader& header, uint64_t first,
                          std::span<const std::byte> bytes) {
   for (uint64_t block = first; !bytes.empty(); ++block) {
     const auto size = std::min<uint64_t>(bytes.size(), kBlockBytes);
-    if (ImageFingerprint(bytes.first(size)) != header.blocks[block]) {
+    if (Xxh3(bytes.first(size)) != header.blocks[block]) {
       return absl::DataLossError(
           absl::StrCat("the checksum of its block ", block, " is wrong"));
     }

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/gather.h"
 #include "daemon/base/status.h"
 #include "daemon/io/aligned_buffer.h"
-#include "daemon/store/gather.h"
 #include "daemon/store/segment_header.h"
 #include "daemon/store/spill_store.h"
 

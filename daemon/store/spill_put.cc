@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/gather.h"
+#include "daemon/base/hash.h"
 #include "daemon/base/status.h"
 #include "daemon/io/aligned_buffer.h"
-#include "daemon/store/gather.h"
-#include "daemon/store/image_hash.h"
 #include "daemon/store/segment_header.h"
 #include "daemon/store/spill_store.h"
 #include "hoist/shared/image_layout.h"
@@ -112,8 +112,8 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
       const uint64_t begin = task * kHashBytes;
       const uint64_t end = std::min(begin + kHashBytes, job->image.size());
       for (uint64_t at = begin; at < end; at += kBlockBytes) {
-        job->header.blocks[at / kBlockBytes] = ImageFingerprint(
-            job->image.subspan(at, std::min(kBlockBytes, end - at)));
+        job->header.blocks[at / kBlockBytes] =
+            Xxh3(job->image.subspan(at, std::min(kBlockBytes, end - at)));
       }
       gather->Part(absl::OkStatus());
     });

@@ -16,7 +16,6 @@
 
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/create_io_engine.h"
-#include "daemon/store/image_hash.h"
 #include "daemon/store/spill_store.h"
 #include "gtest/gtest.h"
 #include "tests/support/io_wait.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "daemon/store/image_hash.h"
+#include "daemon/base/hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
@@ -27,11 +27,11 @@ SegmentHeader MakeHeader() {
   return header;
 }
 
-TEST(ImageFingerprint, IsXxh3OfTheBytes) {
+TEST(SegmentHeader, BlocksAreHashedAsXxhsumDoes) {
   // As `xxhsum -H2` prints it for the three bytes "abc".
   const Fingerprint expected = {0x06, 0xb0, 0x5a, 0xb6, 0x73, 0x3a, 0x61, 0x85,
                                 0x78, 0xaf, 0x5f, 0x94, 0x89, 0x2f, 0x39, 0x50};
-  EXPECT_EQ(ImageFingerprint(std::as_bytes(std::span("abc", 3))), expected);
+  EXPECT_EQ(Xxh3(std::as_bytes(std::span("abc", 3))), expected);
 }
 
 TEST(SegmentHeader, SizesAreWholePagesAndCountTheShortBlock) {
@@ -85,8 +85,7 @@ TEST(SegmentHeader, TheDamagedBlockIsNamed) {
   SegmentHeader header = {.image_bytes = image.size()};
   for (size_t at = 0; at < image.size(); at += kBlockBytes) {
     const auto size = std::min<size_t>(kBlockBytes, image.size() - at);
-    header.blocks.push_back(
-        ImageFingerprint(std::span(image).subspan(at, size)));
+    header.blocks.push_back(Xxh3(std::span(image).subspan(at, size)));
   }
   EXPECT_OK(CheckBlocks(header, 0, image));
   EXPECT_OK(CheckBlocks(header, 1, std::span(image).subspan(kBlockBytes)));

@@ -1,5 +1,5 @@
-#ifndef HOIST_DAEMON_STORE_GATHER_H_
-#define HOIST_DAEMON_STORE_GATHER_H_
+#ifndef HOIST_DAEMON_BASE_GATHER_H_
+#define HOIST_DAEMON_BASE_GATHER_H_
 
 #include <cstdint>
 #include <utility>
@@ -42,4 +42,4 @@ class Gather {
 
 }  // namespace hoistd
 
-#endif  // HOIST_DAEMON_STORE_GATHER_H_
+#endif  // HOIST_DAEMON_BASE_GATHER_H_
