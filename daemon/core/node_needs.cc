@@ -83,6 +83,15 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       needs_.Block(need);
       return false;
     }
+    const auto may_open = [&](const Waiter& waiter) {
+      need.blocked.why = MayOpen(waiter, need.copy, copy, now, effects);
+      return need.blocked.why.ok();
+    };
+    if (need.gated &&
+        std::none_of(need.waiters.begin(), need.waiters.end(), may_open)) {
+      needs_.Block(need);  // It lost its place; brought now, it would again.
+      return false;
+    }
     const bool host = need.copy.place.at.tier == Tier::kHost;
     if (host ? !BringToHost(need.copy, copy, need, now, effects)
              : !Reserve(need.copy, copy, need, now, effects)) {

@@ -310,8 +310,10 @@ std::optional<double> Node::ValueOf(const CopyRef& ref, uint64_t bytes,
       copy.readers > (spilling ? 1u : 0u)) {
     return std::nullopt;
   }
-  // It has just arrived, and who waits for it is about to be told.
-  if (const Need* waits = needs_.Find(ref); waits != nullptr && !waits->gated) {
+  // It has just arrived, and who waits for it is about to be told; or they wait
+  // for something else as well, and are nobody whom a prefetch may push out.
+  if (const Need* waits = needs_.Find(ref);
+      waits != nullptr && (!waits->gated || !need.urgent)) {
     return std::nullopt;
   }
   // Where the model is to be brought up; below, its copies only pass through.

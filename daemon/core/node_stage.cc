@@ -197,10 +197,12 @@ absl::Status Node::MayOpen(const Waiter& waiter, const CopyRef& ref,
                            const Copy& copy, absl::Time now, Effects& effects) {
   if (!waiter.lease) return absl::OkStatus();
   const DeviceIndex device = ref.place.at.device;
-  const uint64_t bytes = copies_.SpaceOf(ref.key);
-  return CheckOpen(waiter.session, device,
-                   spaces_[device.number()]->SlabsOf(copy.offset, bytes), now,
-                   effects);
+  std::vector<SlabSpec> slabs;  // None are known of a copy that is absent.
+  if (copy.usable()) {
+    slabs = spaces_[device.number()]->SlabsOf(copy.offset,
+                                              copies_.SpaceOf(ref.key));
+  }
+  return CheckOpen(waiter.session, device, slabs, now, effects);
 }
 
 LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,

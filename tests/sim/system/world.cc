@@ -171,13 +171,13 @@ void World::GoesOn() {
                    absl::FormatDuration(deadline - clock_.Now()),
                    "; had turns: engine ", turns_[0], ", tasks ", turns_[1],
                    ", devices ", turns_[2], ", reads ", turns_[3], ", streams ",
-                   turns_[4]));
+                   turns_[4], Picture()));
 }
 
 bool World::Pump() {
-  if (++pumped_ > 10 * kMostTurns) GoesOn();
   clock_.Advance(absl::Microseconds(1));
   if (Round()) {
+    if (++pumped_ > 10 * kMostTurns) GoesOn();
     naps_ = 0;
     return true;
   }
@@ -192,7 +192,8 @@ bool World::Pump() {
 // Links nap, so that something is always due. What nobody brings on in minutes
 // will not come.
 void World::Rest() {
-  absl::Time last = clock_.Now();
+  const absl::Time began = clock_.Now();
+  absl::Time last = began;
   for (uint64_t idle = 0, turns = 0;; ++idle) {
     clock_.Advance(absl::Microseconds(1));
     // Some who wait may take each other's places until one of them gives up.
@@ -210,6 +211,8 @@ void World::Rest() {
     // What is asked of a lane in captured form is believed after a while.
     const bool looked = idle > 16 && clock_.Now() - last > kLaneLag;
     if (looked && open_.empty() && !waits) return;
+    // Some things are looked after now and then, for as long as they last.
+    if (open_.empty() && clock_.Now() - began > absl::Hours(1)) return;
     if (clock_.Now() - last > absl::Seconds(600)) break;
     // At first all that is due has its turn when it is; then much later.
     const absl::Time next = threads_.NextDue();
