@@ -390,7 +390,7 @@ class Node {
                    Effects& effects);
   void HostAbsent(const CopyRef& ref, Copy& copy, const absl::Status& status,
                   Effects& effects);
-  void PartsFilled(const Transfer& transfer, const absl::Status& status,
+  void PartsFilled(TransferId filler, const absl::Status& status,
                    absl::Time now, Effects& effects);
   void LeaveParts(GroupKey key);
   void FreeExtents(const std::vector<FreedExtent>& freed);
@@ -453,14 +453,15 @@ class Node {
   absl::Status InUse(const ModelEntry& model, const Peer* asker) const;
 
   // node_transfers.cc
-  Transfer& NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,
-                        Effects& effects);
+  TransferId Start(GroupKey key, TransferWay way, bool urgent,
+                   Effects& effects);
+  TransferId Start(Transfer transfer, Effects& effects);
   void HostFilled(const Transfer& transfer, const absl::Status& status,
                   absl::Time now, Effects& effects);
   void DeviceFilled(const Transfer& transfer, const absl::Status& status,
                     absl::Time now, Effects& effects);
-  void ImageRead(const Transfer& transfer, const absl::Status& status,
-                 Effects& effects);
+  void ImageRead(const Transfer& transfer, const HostToClient& way,
+                 const absl::Status& status, Effects& effects);
   void Spilled(const Transfer& transfer, const absl::Status& status,
                const TransferResult& result, absl::Time now, Effects& effects);
   void Count(const Transfer& transfer);

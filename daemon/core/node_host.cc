@@ -54,13 +54,15 @@ bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   copy.last_use = now;
   copy.leaving = false;
   if (!missing.empty()) {
-    Transfer& transfer =
-        NewTransfer(TransferKind::kReadFile, ref, need.urgent, effects);
+    FilesToHost way;
     for (const auto& [span, offset, owner] : *placed) {
-      parts_.Add(ref.key, span, offset, owner, transfer.id);
-      transfer.reads.push_back({span.file, span.from, span.bytes(), offset});
+      way.reads.push_back({span.file, span.from, span.bytes(), offset});
     }
-    transfers_[transfer.id] = transfer;
+    const TransferId filler =
+        Start(ref.key, std::move(way), need.urgent, effects);
+    for (const auto& [span, offset, owner] : *placed) {
+      parts_.Add(ref.key, span, offset, owner, filler);
+    }
   }
   PartsMayBeThere(ref, copy, now, effects);
   if (!need.urgent) return true;
@@ -171,12 +173,11 @@ void Node::HostAbsent(const CopyRef& ref, Copy& copy,
 
 // The end of a read. Its parts may be of use to several copies, and to none of
 // the group that asked for them.
-void Node::PartsFilled(const Transfer& transfer, const absl::Status& status,
+void Node::PartsFilled(TransferId filler, const absl::Status& status,
                        absl::Time now, Effects& effects) {
   std::vector<FreedExtent> freed;
-  const std::vector<GroupKey> users = status.ok()
-                                          ? parts_.Filled(transfer.id, freed)
-                                          : parts_.Failed(transfer.id, freed);
+  const std::vector<GroupKey> users =
+      status.ok() ? parts_.Filled(filler, freed) : parts_.Failed(filler, freed);
   FreeExtents(freed);
   for (const GroupKey key : users) {
     const CopyRef ref = {key, kHost};

@@ -158,27 +158,19 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   host.fresh = false;
   host.last_use = now;
   copy.awaiting_host = false;
-  Transfer& transfer =
-      NewTransfer(TransferKind::kToDevice, need.copy, need.urgent, effects);
-  transfer.from = RangesOf(host_ref, host);
-  transfer.device = need.copy.place.at.device;
-  transfer.device_offset = copy.offset;
-  copy.filling = transfer.id;
-  transfers_[transfer.id] = transfer;
+  copy.filling = Start(need.copy.key,
+                       HostToDevice{RangesOf(host_ref, host),
+                                    need.copy.place.at.device, copy.offset},
+                       need.urgent, effects);
 }
 
 void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                          Effects& effects) {
   const GroupEntry& group = *copies_.FindGroup(ref.key);
   HOIST_CHECK(group.on_disk());
-  Transfer& transfer =
-      NewTransfer(group.spilled.has_value() ? TransferKind::kReadSpill
-                                            : TransferKind::kReadFile,
-                  ref, urgent, effects);
-  transfer.host_offset = copy.offset;
-  if (group.spilled.has_value()) transfer.spill = *group.spilled;
-  copy.filling = transfer.id;
-  transfers_[transfer.id] = transfer;
+  TransferWay way = FilesToHost();  // Of a group without bytes.
+  if (group.spilled.has_value()) way = SpillToHost{*group.spilled, copy.offset};
+  copy.filling = Start(ref.key, std::move(way), urgent, effects);
 }
 
 // The group could not be brought to the host: nothing that waits for it can go

@@ -72,13 +72,11 @@ void Node::AdvanceIncoming(RequestId request, absl::Time now,
     }
     incoming_.Place(request, *offset);
   }
-  Transfer& transfer =
-      NewTransfer(TransferKind::kReceive, {}, /*urgent=*/true, effects);
+  Transfer transfer;
+  transfer.urgent = true;
   transfer.group = incoming.group;
-  transfer.host_offset = incoming.offset;
-  transfer.memfd = incoming.memfd;
-  incoming_.Start(request, transfer.id);
-  transfers_[transfer.id] = transfer;
+  transfer.way = ClientToHost{incoming.memfd, incoming.offset};
+  incoming_.Start(request, Start(std::move(transfer), effects));
 }
 
 void Node::DropIncoming(const Incoming& incoming) {

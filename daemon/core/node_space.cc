@@ -231,12 +231,9 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
 void Node::StartSpill(const CopyRef& ref, Copy& copy, Effects& effects) {
   copies_.Apply(copy, ResidencyEvent::kSpillStart);
   ++copy.readers;
-  Transfer& transfer =
-      NewTransfer(TransferKind::kSpill, ref, /*urgent=*/true, effects);
-  transfer.host_offset = copy.offset;
-  transfer.owner = copies_.FindModel(ref.key.model)->model->owner;
-  transfer.readers = copies_.FindModel(ref.key.model)->model->readers;
-  transfers_[transfer.id] = transfer;
+  const Model& model = *copies_.FindModel(ref.key.model)->model;
+  Start(ref.key, HostToSpill{copy.offset, model.owner, model.readers},
+        /*urgent=*/true, effects);
 }
 
 bool Node::MaySpill(absl::Time now) const {

@@ -184,12 +184,9 @@ void Node::StartRead(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   ++copy.readers;
   copy.fresh = false;
   copy.last_use = now;
-  Transfer& transfer =
-      NewTransfer(TransferKind::kToClient, ref, /*urgent=*/true, effects);
-  transfer.from = RangesOf(ref, copy);
-  transfer.memfd = waiter.memfd;
-  transfer.request = waiter.request;
-  transfers_[transfer.id] = transfer;
+  Start(ref.key,
+        HostToClient{RangesOf(ref, copy), waiter.memfd, waiter.request},
+        /*urgent=*/true, effects);
 }
 
 // Whether who waits may open the slabs that the copy lies in.

@@ -1,26 +1,31 @@
 // Transfers: what was started, and what its end changes.
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/overloaded.h"
 #include "daemon/core/node.h"
 
 namespace hoistd {
 
-// The caller fills in the rest, then books it in transfers_.
-Transfer& Node::NewTransfer(TransferKind kind, const CopyRef& ref, bool urgent,
-                            Effects& effects) {
+// Of a group that is in the books.
+TransferId Node::Start(GroupKey key, TransferWay way, bool urgent,
+                       Effects& effects) {
   Transfer transfer;
-  transfer.id = TransferId(++last_id_);
-  transfer.kind = kind;
   transfer.urgent = urgent;
-  transfer.key = ref.key;
-  if (const ModelEntry* model = copies_.FindModel(ref.key.model)) {
-    transfer.model = model->model->spec;
-    transfer.group = copies_.FindGroup(ref.key)->group;
-  }
+  transfer.key = key;
+  transfer.model = copies_.FindModel(key.model)->model->spec;
+  transfer.group = copies_.FindGroup(key)->group;
+  transfer.way = std::move(way);
+  return Start(std::move(transfer), effects);
+}
+
+TransferId Node::Start(Transfer transfer, Effects& effects) {
+  transfer.id = TransferId(++last_id_);
+  transfers_[transfer.id] = transfer;
   effects.transfers.push_back(std::move(transfer));
-  return effects.transfers.back();
+  return effects.transfers.back().id;
 }
 
 void Node::TransferDone(TransferId id, const absl::Status& status,
@@ -31,29 +36,32 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
   const Transfer transfer = std::move(found->second);
   transfers_.erase(found);
   if (status.ok()) Count(transfer);
-  switch (transfer.kind) {
-    case TransferKind::kReadFile:
-      if (!transfer.reads.empty()) {
-        PartsFilled(transfer, status, now, effects);
-        break;
-      }
-      [[fallthrough]];
-    case TransferKind::kReadSpill:
-      HostFilled(transfer, status, now, effects);
-      break;
-    case TransferKind::kToDevice:
-      DeviceFilled(transfer, status, now, effects);
-      break;
-    case TransferKind::kToClient:
-      ImageRead(transfer, status, effects);
-      break;
-    case TransferKind::kSpill:
-      Spilled(transfer, status, result, now, effects);
-      break;
-    case TransferKind::kReceive:
-      ReceiveDone(incoming_.Take(id), status, result.content, now, effects);
-      break;
-  }
+  std::visit(Overloaded{
+                 [&](const FilesToHost& way) {
+                   // A group without bytes has no part.
+                   if (way.reads.empty()) {
+                     return HostFilled(transfer, status, now, effects);
+                   }
+                   PartsFilled(id, status, now, effects);
+                 },
+                 [&](const SpillToHost&) {
+                   HostFilled(transfer, status, now, effects);
+                 },
+                 [&](const ClientToHost&) {
+                   ReceiveDone(incoming_.Take(id), status, result.content, now,
+                               effects);
+                 },
+                 [&](const HostToSpill&) {
+                   Spilled(transfer, status, result, now, effects);
+                 },
+                 [&](const HostToDevice&) {
+                   DeviceFilled(transfer, status, now, effects);
+                 },
+                 [&](const HostToClient& way) {
+                   ImageRead(transfer, way, status, effects);
+                 },
+             },
+             transfer.way);
   Tick(now, effects);
 }
 
@@ -64,12 +72,13 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
   copy.filling.reset();
   if (status.ok()) return HostPresent(ref, copy, now, effects);
   HostAbsent(ref, copy, status, effects);
-  if (transfer.kind == TransferKind::kReadSpill && absl::IsDataLoss(status)) {
+  const SpillToHost* spill = transfer.by<SpillToHost>();
+  if (spill != nullptr && absl::IsDataLoss(status)) {
     // The store has put the bytes aside; they are not tried again, and go when
     // the model is forgotten.
     GroupEntry& group = *copies_.FindGroup(transfer.key);
     group.spilled.reset();
-    group.damaged.push_back(transfer.spill);
+    group.damaged.push_back(spill->from);
     MarkLostIfGone(transfer.key, status, effects);
   }
   FailNeeds(transfer.key, status, effects);
@@ -106,13 +115,13 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
   HOIST_CHECK(false);  // A filling copy is neither dropped nor forgotten.
 }
 
-void Node::ImageRead(const Transfer& transfer, const absl::Status& status,
-                     Effects& effects) {
+void Node::ImageRead(const Transfer& transfer, const HostToClient& way,
+                     const absl::Status& status, Effects& effects) {
   Copy& host = copies_.At({transfer.key, kHost});
   HOIST_CHECK(host.readers > 0);
   --host.readers;
   ++space_epoch_;
-  effects.answers.push_back({transfer.request, status});
+  effects.answers.push_back({way.request, status});
 }
 
 void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
@@ -131,29 +140,20 @@ void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
 }
 
 void Node::Count(const Transfer& transfer) {
-  const uint64_t bytes =
-      transfer.group == nullptr ? 0 : transfer.group->image_bytes;
-  switch (transfer.kind) {
-    case TransferKind::kReadFile:
-      for (const SheetRead& read : transfer.reads) {
-        for (const Sheet::Run& run : RunsOf(*transfer.model->sheets[read.file],
-                                            read.offset, read.bytes)) {
-          counters_.file_read_bytes += run.bytes;
-        }
+  const uint64_t bytes = transfer.group->image_bytes;
+  if (const auto* files = transfer.by<FilesToHost>()) {
+    for (const SheetRead& read : files->reads) {
+      for (const Sheet::Run& run : RunsOf(*transfer.model->sheets[read.file],
+                                          read.offset, read.bytes)) {
+        counters_.file_read_bytes += run.bytes;
       }
-      break;
-    case TransferKind::kReadSpill:
-      counters_.spill_read_bytes += bytes;
-      break;
-    case TransferKind::kSpill:
-      counters_.spill_written_bytes += bytes;
-      break;
-    case TransferKind::kToDevice:
-      counters_.host_to_device_bytes += bytes;
-      break;
-    case TransferKind::kReceive:
-    case TransferKind::kToClient:
-      break;
+    }
+  } else if (transfer.by<SpillToHost>() != nullptr) {
+    counters_.spill_read_bytes += bytes;
+  } else if (transfer.by<HostToSpill>() != nullptr) {
+    counters_.spill_written_bytes += bytes;
+  } else if (transfer.by<HostToDevice>() != nullptr) {
+    counters_.host_to_device_bytes += bytes;
   }
 }
 

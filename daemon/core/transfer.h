@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "daemon/model/model.h"
@@ -15,15 +16,6 @@
 
 namespace hoistd {
 
-enum class TransferKind {
-  kReadFile,   // Source files -> host.
-  kReadSpill,  // Spill store -> host; checksums are compared.
-  kReceive,    // A client's memfd -> host, or only hashed.
-  kSpill,      // Host -> spill store.
-  kToDevice,   // Host -> device.
-  kToClient,   // Host -> a client's memfd.
-};
-
 // Bytes of a source file's sheet, and where on the host they are to lie.
 struct SheetRead {
   uint32_t file = 0;    // Index into ModelSpec::files.
@@ -32,30 +24,55 @@ struct SheetRead {
   uint64_t host_offset = 0;
 };
 
-// The memory it names stays put until TransferDone.
+// From where to where, one type a way. Memory that is named stays put until
+// TransferDone. Offsets of the host are the pool's.
+struct FilesToHost {
+  std::vector<SheetRead> reads;
+};
+struct SpillToHost {  // Checksums are compared.
+  SpillId from;
+  uint64_t host_offset = 0;
+};
+struct ClientToHost {
+  std::shared_ptr<hoist::UniqueFd> memfd;
+  std::optional<uint64_t> host_offset;  // Unset: it is only hashed.
+};
+struct HostToSpill {
+  uint64_t host_offset = 0;
+  User owner;
+  Readers readers = Readers::kOwner;
+};
+struct HostToDevice {
+  ImageRanges from;
+  DeviceIndex device;
+  uint64_t device_offset = 0;
+};
+struct HostToClient {
+  ImageRanges from;
+  std::shared_ptr<hoist::UniqueFd> memfd;
+  RequestId request;  // What its end answers.
+};
+using TransferWay = std::variant<FilesToHost, SpillToHost, ClientToHost,
+                                 HostToSpill, HostToDevice, HostToClient>;
+
 struct Transfer {
   TransferId id;
-  TransferKind kind = TransferKind::kReadFile;
   bool urgent = false;  // A stage waits for it; prefetches do not.
   GroupKey key;
   std::shared_ptr<const ModelSpec> model;
   std::shared_ptr<const Group> group;
-  std::vector<SheetRead> reads;  // kReadFile.
-  // kReceive, unless it only hashes, kReadSpill, kSpill: of the whole image.
-  std::optional<uint64_t> host_offset;
-  ImageRanges from;                        // kToDevice, kToClient.
-  DeviceIndex device;                      // kToDevice.
-  uint64_t device_offset = 0;              // kToDevice.
-  SpillId spill;                           // kReadSpill.
-  User owner;                              // kSpill.
-  Readers readers = Readers::kOwner;       // kSpill.
-  std::shared_ptr<hoist::UniqueFd> memfd;  // kReceive, kToClient.
-  RequestId request;                       // kToClient: what its end answers.
+  TransferWay way;
+
+  // nullptr: it goes another way.
+  template <typename Way>
+  const Way* by() const {
+    return std::get_if<Way>(&way);
+  }
 };
 
 struct TransferResult {
-  SpillId spill;         // kSpill.
-  Content content = {};  // kReceive: the group's.
+  SpillId spill;         // HostToSpill.
+  Content content = {};  // ClientToHost: the group's.
 };
 
 }  // namespace hoistd

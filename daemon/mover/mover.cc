@@ -5,10 +5,12 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "absl/synchronization/notification.h"
 #include "daemon/base/check.h"
 #include "daemon/base/gather.h"
+#include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
 #include "daemon/errand/file_errands.h"
 #include "daemon/mover/content_hash.h"
@@ -95,36 +97,37 @@ void Mover::AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files) {
 void Mover::DropFiles(ModelId model) { files_.erase(model); }
 
 Road& Mover::RoadOf(const Transfer& transfer) {
-  switch (transfer.kind) {
-    case TransferKind::kReadFile: {
-      // One owner's hanging reads must not be in others' way.
-      const std::optional<User> owner =
-          ParkedFor(*files_.at(transfer.key.model));
-      if (!owner.has_value()) return reads_;
-      constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
-      constexpr int kWidth = static_cast<int>(Errands::kWidth[kRead]);
-      return parked_reads_.try_emplace(*owner, RoadWidth{kWidth}).first->second;
-    }
-    case TransferKind::kReadSpill:
-      return reads_;
-    case TransferKind::kReceive:
-      return receives_;
-    case TransferKind::kSpill:
-      return spills_;
-    case TransferKind::kToDevice:
-      break;  // Its link has turns of its own.
-    case TransferKind::kToClient:
-      return images_;
-  }
-  HOIST_CHECK(false);
+  return std::visit(
+      Overloaded{
+          [&](const FilesToHost&) -> Road& {
+            // One owner's hanging reads must not be in others' way.
+            const std::optional<User> owner =
+                ParkedFor(*files_.at(transfer.key.model));
+            if (!owner.has_value()) return reads_;
+            constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
+            constexpr RoadWidth kWidth = {
+                static_cast<int>(Errands::kWidth[kRead])};
+            return parked_reads_.try_emplace(*owner, kWidth).first->second;
+          },
+          [&](const SpillToHost&) -> Road& { return reads_; },
+          [&](const ClientToHost&) -> Road& { return receives_; },
+          [&](const HostToSpill&) -> Road& { return spills_; },
+          [&](const HostToDevice&) -> Road& {
+            HOIST_CHECK(false);  // Its link has turns of its own.
+          },
+          [&](const HostToClient&) -> Road& { return images_; },
+      },
+      transfer.way);
 }
 
 void Mover::Start(Transfer transfer) {
-  if (transfer.kind == TransferKind::kToDevice) return CopyToDevice(transfer);
+  if (const auto* way = transfer.by<HostToDevice>()) {
+    return Carry(transfer, *way);
+  }
   Road& road = RoadOf(transfer);
   road_of_[transfer.id] = &road;
   road.Add(std::move(transfer));
-  while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
+  while (std::optional<Transfer> next = road.Next()) Run(*next);
 }
 
 void Mover::Hurry(TransferId id) {
@@ -141,56 +144,43 @@ void Mover::Finished(TransferId id) {
   Road& road = *found->second;
   road_of_.erase(found);
   road.Finished(id);
-  while (std::optional<Transfer> next = road.Next()) Run(*std::move(next));
+  while (std::optional<Transfer> next = road.Next()) Run(*next);
   std::erase_if(parked_reads_, [](const auto& of) { return of.second.idle(); });
 }
 
-void Mover::Run(Transfer transfer) {
-  switch (transfer.kind) {
-    case TransferKind::kReadFile:
-      return ReadFiles(transfer);
-    case TransferKind::kReadSpill:
-      return ReadSpill(transfer);
-    case TransferKind::kReceive:
-      return Receive(transfer);
-    case TransferKind::kSpill:
-      return Spill(transfer);
-    case TransferKind::kToDevice:
-      HOIST_CHECK(false);  // It needs no road.
-    case TransferKind::kToClient:
-      return CopyToClient(transfer);
-  }
+void Mover::Run(const Transfer& transfer) {
+  std::visit([&](const auto& way) { Carry(transfer, way); }, transfer.way);
 }
 
 void Mover::Report(TransferId id, absl::Status status, TransferResult result) {
   on_done_(id, std::move(status), result);
 }
 
-std::span<std::byte> Mover::HostOf(const Transfer& transfer) const {
-  return parts_.host.subspan(*transfer.host_offset,
-                             transfer.group->image_bytes);
+std::span<std::byte> Mover::HostOf(const Transfer& transfer,
+                                   uint64_t offset) const {
+  return parts_.host.subspan(offset, transfer.group->image_bytes);
 }
 
-std::vector<ImagePart> Mover::PartsOf(const Transfer& transfer) const {
+std::vector<ImagePart> Mover::PartsOf(const ImageRanges& ranges) const {
   std::vector<ImagePart> parts;
-  parts.reserve(transfer.from.size());
-  for (const ImageRange& range : transfer.from) {
+  parts.reserve(ranges.size());
+  for (const ImageRange& range : ranges) {
     parts.push_back({range.image_offset,
                      parts_.host.subspan(range.host_offset, range.bytes)});
   }
   return parts;
 }
 
-void Mover::ReadFiles(const Transfer& transfer) {
+void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
   const auto files = files_.find(transfer.key.model);
   HOIST_CHECK(files != files_.end());
   if (const std::optional<User> owner = ParkedFor(*files->second)) {
-    return ReadParked(transfer, *owner);
+    return ReadParked(transfer, way, *owner);
   }
-  std::vector<PlannedRead> reads = PlanReads(
-      FileRunsOf(transfer.model->sheets, transfer.reads, parts_.host));
+  std::vector<PlannedRead> reads =
+      PlanReads(FileRunsOf(transfer.model->sheets, way.reads, parts_.host));
   auto done = [this, id = transfer.id, model = transfer.model,
-               parts = transfer.reads,
+               parts = way.reads,
                of = files->second](const absl::Status& read) {
     absl::Status status = CheckUnchanged(*of);
     status.Update(read);
@@ -210,11 +200,12 @@ void Mover::ReadFiles(const Transfer& transfer) {
   }
 }
 
-void Mover::ReadParked(const Transfer& transfer, User owner) {
+void Mover::ReadParked(const Transfer& transfer, const FilesToHost& way,
+                       User owner) {
   HOIST_CHECK(parts_.errands != nullptr);
   parts_.errands->Post(
       owner, ErrandKind::kRead,
-      [this, id = transfer.id, model = transfer.model, parts = transfer.reads,
+      [this, id = transfer.id, model = transfer.model, parts = way.reads,
        files = files_.at(transfer.key.model)](absl::StatusOr<ErrandRun*> run) {
         absl::Status status = run.status();
         if (run.ok()) {
@@ -227,26 +218,25 @@ void Mover::ReadParked(const Transfer& transfer, User owner) {
       });
 }
 
-void Mover::ReadSpill(const Transfer& transfer) {
+void Mover::Carry(const Transfer& transfer, const SpillToHost& way) {
   HOIST_CHECK(parts_.store != nullptr);
   parts_.store->Get(
-      transfer.spill, HostOf(transfer),
+      way.from, HostOf(transfer, way.host_offset),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
 }
 
-void Mover::Receive(const Transfer& transfer) {
-  receivers_->Post([this, transfer] {
+void Mover::Carry(const Transfer& transfer, const ClientToHost& way) {
+  receivers_->Post([this, transfer, way] {
     const uint64_t bytes = transfer.group->image_bytes;
     auto held = std::make_shared<hoist::Mapping>();
     std::span<const std::byte> image;
     absl::Status status;
-    if (transfer.host_offset.has_value()) {
-      const std::span<std::byte> to = HostOf(transfer);
-      status = ReceiveImage(transfer.memfd->get(), to);
+    if (way.host_offset.has_value()) {
+      const std::span<std::byte> to = HostOf(transfer, *way.host_offset);
+      status = ReceiveImage(way.memfd->get(), to);
       image = to;
     } else {
-      absl::StatusOr<hoist::Mapping> mapped =
-          MapImage(transfer.memfd->get(), bytes);
+      absl::StatusOr<hoist::Mapping> mapped = MapImage(way.memfd->get(), bytes);
       status = mapped.status();
       if (mapped.ok()) *held = *std::move(mapped);
       image = held->span();
@@ -269,17 +259,17 @@ void Mover::Receive(const Transfer& transfer) {
   });
 }
 
-void Mover::Spill(const Transfer& transfer) {
+void Mover::Carry(const Transfer& transfer, const HostToSpill& way) {
   HOIST_CHECK(parts_.store != nullptr);
   auto meta = std::make_shared<SpillMeta>();
   const uint32_t index = transfer.key.group.number();
   meta->model = transfer.model->name;
-  meta->owner = transfer.owner;
-  meta->readers = transfer.readers;
+  meta->owner = way.owner;
+  meta->readers = way.readers;
   meta->group_index = transfer.key.group;
   meta->group_content = transfer.model->group_contents[index];
   meta->group = *transfer.group;
-  parts_.store->Put(std::move(meta), HostOf(transfer),
+  parts_.store->Put(std::move(meta), HostOf(transfer, way.host_offset),
                     [this, id = transfer.id](absl::StatusOr<SpillId> spill) {
                       TransferResult result;
                       if (spill.ok()) result.spill = *spill;
@@ -287,13 +277,13 @@ void Mover::Spill(const Transfer& transfer) {
                     });
 }
 
-void Mover::CopyToDevice(const Transfer& transfer) {
-  Link* const link = parts_.links[transfer.device.number()];
+void Mover::Carry(const Transfer& transfer, const HostToDevice& way) {
+  Link* const link = parts_.links[way.device.number()];
   link_of_[transfer.id] = link;
   ImageLoad load;
   load.id = transfer.id;
-  for (const ImagePart& part : PartsOf(transfer)) {
-    load.runs.push_back({transfer.device_offset + part.offset, part.bytes});
+  for (const ImagePart& part : PartsOf(way.from)) {
+    load.runs.push_back({way.device_offset + part.offset, part.bytes});
   }
   load.urgent = transfer.urgent;
   load.done = [this, id = transfer.id](absl::Status s) {
@@ -302,9 +292,9 @@ void Mover::CopyToDevice(const Transfer& transfer) {
   link->Copy(std::move(load));
 }
 
-void Mover::CopyToClient(const Transfer& transfer) {
+void Mover::Carry(const Transfer& transfer, const HostToClient& way) {
   auto copy = std::make_shared<ImageCopy>(
-      transfer.memfd, transfer.group->image_bytes, PartsOf(transfer),
+      way.memfd, transfer.group->image_bytes, PartsOf(way.from),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
   const auto helpers =
       std::min(static_cast<uint64_t>(CopyThreads(parts_)), copy->pieces());

@@ -78,18 +78,18 @@ class Mover {
 
  private:
   Road& RoadOf(const Transfer& transfer);
-  void Run(Transfer transfer);
-  void ReadFiles(const Transfer& transfer);
-  void ReadParked(const Transfer& transfer, User owner);
-  void ReadSpill(const Transfer& transfer);
-  void Receive(const Transfer& transfer);
-  void Spill(const Transfer& transfer);
-  void CopyToDevice(const Transfer& transfer);
-  void CopyToClient(const Transfer& transfer);
+  void Run(const Transfer& transfer);
+  void Carry(const Transfer& transfer, const FilesToHost& way);
+  void ReadParked(const Transfer& transfer, const FilesToHost& way, User owner);
+  void Carry(const Transfer& transfer, const SpillToHost& way);
+  void Carry(const Transfer& transfer, const ClientToHost& way);
+  void Carry(const Transfer& transfer, const HostToSpill& way);
+  void Carry(const Transfer& transfer, const HostToDevice& way);
+  void Carry(const Transfer& transfer, const HostToClient& way);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
-  std::span<std::byte> HostOf(const Transfer& transfer) const;
-  // What of it the pool holds, in image order.
-  std::vector<ImagePart> PartsOf(const Transfer& transfer) const;
+  std::span<std::byte> HostOf(const Transfer& transfer, uint64_t offset) const;
+  // Where they lie.
+  std::vector<ImagePart> PartsOf(const ImageRanges& ranges) const;
 
   const MoverParts parts_;
   OnDone on_done_;

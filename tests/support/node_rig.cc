@@ -12,6 +12,13 @@
 namespace hoistd::testing {
 namespace {
 
+// Where on the host the transfer writes, all in one.
+std::optional<uint64_t> WrittenAt(const Transfer& transfer) {
+  if (const auto* way = transfer.by<SpillToHost>()) return way->host_offset;
+  if (const auto* way = transfer.by<ClientToHost>()) return way->host_offset;
+  return std::nullopt;
+}
+
 std::vector<GroupIndex> Indexes(const std::vector<uint32_t>& numbers) {
   std::vector<GroupIndex> indexes;
   for (const uint32_t n : numbers) indexes.emplace_back(n);
@@ -288,7 +295,7 @@ RequestId NodeRig::Publish(SessionId session, std::string model,
 GroupKey NodeRig::Published(SessionId session, const std::string& model,
                             const std::string& group, uint64_t pages) {
   const RequestId request = Publish(session, model, group, pages);
-  Finish(TransferKind::kReceive);
+  Finish<ClientToHost>();
   const Answer* answer = AnswerTo(request);
   HOIST_CHECK(answer != nullptr && answer->status.ok());
   return {answer->model->id, *FindGroup(*answer->model->spec, group)};
@@ -446,30 +453,13 @@ std::vector<TransferId> NodeRig::Moving() const {
   return ids;
 }
 
-std::vector<TransferId> NodeRig::Moving(TransferKind kind) const {
-  std::vector<TransferId> ids;
-  for (const auto& [id, transfer] : moving_) {
-    if (transfer.kind == kind) ids.push_back(id);
-  }
-  return ids;
-}
-
-void NodeRig::Finish(TransferKind kind, absl::Status status) {
-  const std::vector<TransferId> ids = Moving(kind);
-  if (ids.empty()) {
-    ADD_FAILURE() << "no such transfer is under way";
-    return;
-  }
-  Finish(ids.front(), std::move(status));
-}
-
 void NodeRig::FinishAll() {
   std::string last;
   for (int i = 0; !moving_.empty(); ++i) {
     const Transfer& next = moving_.begin()->second;
     if (i > 4900) {
-      absl::StrAppend(&last, static_cast<int>(next.kind), " of ",
-                      next.key.model.number(), "/", next.key.group.number(),
+      absl::StrAppend(&last, next.way.index(), " of ", next.key.model.number(),
+                      "/", next.key.group.number(),
                       next.urgent ? " urgent; " : "; ");
     }
     ASSERT_LT(i, 5000) << "each transfer brings another: " << last;
@@ -482,11 +472,11 @@ void NodeRig::Finish(TransferId id, absl::Status status) {
   moving_.erase(id);
   TransferResult result;
   End(transfer, status);
-  if (transfer.kind == TransferKind::kSpill && status.ok()) {
+  if (transfer.by<HostToSpill>() != nullptr && status.ok()) {
     result.spill = SpillId(++last_spill_);
     spills_[result.spill] = transfer.group.get();
   }
-  if (transfer.kind == TransferKind::kReceive) {
+  if (transfer.by<ClientToHost>() != nullptr) {
     result.content[0] = contents_.at(transfer.group.get());
   }
   Do([&](Effects& e) {
@@ -553,49 +543,38 @@ void NodeRig::ExpectRanges(const ImageRanges& ranges, const Group& group,
 void NodeRig::Begin(const Transfer& transfer) {
   const Label mine = (writing_[transfer.id] = std::make_unique<int>()).get();
   const uint64_t bytes = transfer.group->image_bytes;
-  switch (transfer.kind) {
-    case TransferKind::kReadSpill:
-      EXPECT_TRUE(spills_.contains(transfer.spill));
-      if (spills_.contains(transfer.spill)) {
-        EXPECT_EQ(spills_.at(transfer.spill)->name, transfer.group->name);
-      }
-      [[fallthrough]];
-    case TransferKind::kReadFile:
-      for (const SheetRead& read : transfer.reads) {
-        Fill(host_, read.host_offset, read.bytes, mine);
-      }
-      if (transfer.host_offset.has_value()) {
-        Fill(host_, *transfer.host_offset, bytes, mine);
-      }
-      break;
-    case TransferKind::kReceive:
-      if (transfer.host_offset.has_value()) {
-        Fill(host_, *transfer.host_offset, bytes, mine);
-      }
-      break;
-    case TransferKind::kSpill:
-    case TransferKind::kToClient:
-      break;
-    case TransferKind::kToDevice: {
-      const uint32_t d = transfer.device.number();
-      EXPECT_TRUE(devices_[d]->Covers(transfer.device_offset, bytes));
-      Fill(device_memory_[d], transfer.device_offset, bytes, mine);
-      break;
+  if (const auto* spill = transfer.by<SpillToHost>()) {
+    EXPECT_TRUE(spills_.contains(spill->from));
+    if (spills_.contains(spill->from)) {
+      EXPECT_EQ(spills_.at(spill->from)->name, transfer.group->name);
     }
+  }
+  if (const auto* files = transfer.by<FilesToHost>()) {
+    for (const SheetRead& read : files->reads) {
+      Fill(host_, read.host_offset, read.bytes, mine);
+    }
+  }
+  if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
+    Fill(host_, *to, bytes, mine);
+  }
+  if (const auto* way = transfer.by<HostToDevice>()) {
+    const uint32_t d = way->device.number();
+    EXPECT_TRUE(devices_[d]->Covers(way->device_offset, bytes));
+    Fill(device_memory_[d], way->device_offset, bytes, mine);
   }
 }
 
 void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   const Label mine = writing_.at(transfer.id).get();
   const uint64_t bytes = transfer.group->image_bytes;
-  if (transfer.kind == TransferKind::kToDevice) {
-    Memory& memory = device_memory_[transfer.device.number()];
-    ExpectAll(memory, transfer.device_offset, bytes, mine,
+  if (const auto* way = transfer.by<HostToDevice>()) {
+    Memory& memory = device_memory_[way->device.number()];
+    ExpectAll(memory, way->device_offset, bytes, mine,
               "two write to the device");
-    Fill(memory, transfer.device_offset, bytes, nullptr);
-    if (status.ok()) FillImage(memory, transfer.device_offset, *transfer.group);
-  } else if (!transfer.reads.empty()) {
-    for (const SheetRead& read : transfer.reads) {
+    Fill(memory, way->device_offset, bytes, nullptr);
+    if (status.ok()) FillImage(memory, way->device_offset, *transfer.group);
+  } else if (const auto* files = transfer.by<FilesToHost>()) {
+    for (const SheetRead& read : files->reads) {
       ExpectAll(host_, read.host_offset, read.bytes, mine,
                 "two write to the host");
       for (uint64_t at = 0; at < read.bytes; at += kPage) {
@@ -605,13 +584,10 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
                         : nullptr;
       }
     }
-  } else if (transfer.kind != TransferKind::kSpill &&
-             transfer.kind != TransferKind::kToClient &&
-             transfer.host_offset.has_value()) {
-    ExpectAll(host_, *transfer.host_offset, bytes, mine,
-              "two write to the host");
-    Fill(host_, *transfer.host_offset, bytes, nullptr);
-    if (status.ok()) FillImage(host_, *transfer.host_offset, *transfer.group);
+  } else if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
+    ExpectAll(host_, *to, bytes, mine, "two write to the host");
+    Fill(host_, *to, bytes, nullptr);
+    if (status.ok()) FillImage(host_, *to, *transfer.group);
   }
 }
 
@@ -652,13 +628,15 @@ void NodeRig::Check() {
     EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);
   }
   for (const auto& [id, transfer] : moving_) {
-    if (transfer.kind == TransferKind::kSpill) {
-      ExpectImage(host_, *transfer.host_offset, *transfer.group,
+    if (const auto* spill = transfer.by<HostToSpill>()) {
+      ExpectImage(host_, spill->host_offset, *transfer.group,
                   "a spill reads other bytes");
-    } else if (transfer.kind == TransferKind::kToClient ||
-               transfer.kind == TransferKind::kToDevice) {
-      ExpectRanges(transfer.from, *transfer.group,
-                   "a transfer reads other bytes");
+    } else if (const auto* device = transfer.by<HostToDevice>()) {
+      ExpectRanges(device->from, *transfer.group,
+                   "a copy to a device reads other bytes");
+    } else if (const auto* client = transfer.by<HostToClient>()) {
+      ExpectRanges(client->from, *transfer.group,
+                   "a copy to a client reads other bytes");
     }
   }
   std::map<SessionId, uint32_t> leases;

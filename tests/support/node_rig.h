@@ -159,13 +159,28 @@ class NodeRig {
   // Stages, lets all transfers finish, and returns the lease.
   LeaseId StageNow(SessionId session, GroupKey key, uint32_t device = 0);
 
-  // Transfers under way, oldest first; of one kind.
+  // Transfers under way, oldest first; those that go one way.
   std::vector<TransferId> Moving() const;
-  std::vector<TransferId> Moving(TransferKind kind) const;
+  template <typename Way>
+  std::vector<TransferId> Moving() const {
+    std::vector<TransferId> ids = Moving();
+    std::erase_if(ids, [this](TransferId id) {
+      return TransferOf(id).by<Way>() == nullptr;
+    });
+    return ids;
+  }
   const Transfer& TransferOf(TransferId id) const { return moving_.at(id); }
   void Finish(TransferId id, absl::Status status = absl::OkStatus());
-  // The oldest of this kind; there must be one.
-  void Finish(TransferKind kind, absl::Status status = absl::OkStatus());
+  // Of the oldest that goes this way; there must be one.
+  template <typename Way>
+  const Way& TheWay() const {
+    return *TransferOf(Moving<Way>().at(0)).template by<Way>();
+  }
+  // The oldest that goes this way; there must be one.
+  template <typename Way>
+  void Finish(absl::Status status = absl::OkStatus()) {
+    Finish(Moving<Way>().at(0), std::move(status));
+  }
   void FinishAll();
 
   size_t open_requests() const { return open_.size(); }

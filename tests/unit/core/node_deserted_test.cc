@@ -16,7 +16,6 @@ using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kSpill = TransferKind::kSpill;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr uint32_t kAda = 1000, kBob = 1001;
 
@@ -127,8 +126,8 @@ TEST_F(NodeDeserted, WithASpillStoreItIsSpilledBeforeAnythingElseLeaves) {
   rig.Close(ada);
   const ModelId model = rig.AddModel(bob, "m", {2});
   const RequestId request = rig.Stage(bob, Key(model, 0));
-  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
-  EXPECT_EQ(rig.TransferOf(rig.Moving(kSpill)[0]).key, left);
+  ASSERT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
+  EXPECT_EQ(rig.TransferOf(rig.Moving<HostToSpill>()[0]).key, left);
   rig.FinishAll();
   rig.LeaseOf(request);
   EXPECT_TRUE(rig.Has(bobs, OnHost()));
@@ -146,8 +145,8 @@ TEST_F(NodeDeserted, AFullDiskIsNoReasonToKeepItAndAFailingOneIs) {
     rig.Close(ada);
     const RequestId request =
         rig.Publish(bob, "q", "a", 4, 0, absl::Seconds(5));
-    rig.Finish(kSpill, full ? absl::ResourceExhaustedError("full")
-                            : absl::InternalError("I/O error"));
+    rig.Finish<HostToSpill>(full ? absl::ResourceExhaustedError("full")
+                                 : absl::InternalError("I/O error"));
     EXPECT_EQ(rig.forgotten().size(), full ? 1u : 0u);
     EXPECT_EQ(rig.Has(left, OnHost()), !full);
     rig.FinishAll();

@@ -130,8 +130,7 @@ TEST_F(NodeExplain, WhyASpillFailedIsForAdmins) {
   const ModelId roots = rig.AddModel(root, "roots", {3});
   const RequestId first = rig.Stage(bob, Key(bobs, 0), absl::ZeroDuration());
   const RequestId second = rig.Stage(root, Key(roots, 0), absl::ZeroDuration());
-  rig.Finish(TransferKind::kSpill,
-             absl::ResourceExhaustedError("no room for secret/a"));
+  rig.Finish<HostToSpill>(absl::ResourceExhaustedError("no room for secret/a"));
   ASSERT_NE(rig.AnswerTo(first), nullptr);
   ASSERT_NE(rig.AnswerTo(second), nullptr);
   EXPECT_THAT(rig.AnswerTo(first)->status,

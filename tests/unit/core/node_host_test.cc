@@ -58,16 +58,14 @@ TEST_F(NodeHost, ABlockIsReadWhereItsLeavesAreNotThere) {
   const ModelId blocks = Blocks(session_);
   rig_.Bring({blocks, GroupIndex(0)}, OnHost(), /*pin=*/false);
   ASSERT_THAT(rig_.Moving(), SizeIs(1));
-  EXPECT_THAT(rig_.TransferOf(rig_.Moving()[0]).reads, SizeIs(2));
+  EXPECT_THAT(rig_.TheWay<FilesToHost>().reads, SizeIs(2));
   rig_.FinishAll();
   EXPECT_EQ(Read(), 4u);
   EXPECT_EQ(Used(), 4u);
   // The copy to the device takes all of it, in as many ranges as it must.
   rig_.Stage(session_, {blocks, GroupIndex(0)});
-  ASSERT_THAT(rig_.Moving(TransferKind::kToDevice), SizeIs(1));
-  const Transfer& copy =
-      rig_.TransferOf(rig_.Moving(TransferKind::kToDevice)[0]);
-  EXPECT_GE(copy.from.size(), 2u);
+  ASSERT_THAT(rig_.Moving<HostToDevice>(), SizeIs(1));
+  EXPECT_GE(rig_.TheWay<HostToDevice>().from.size(), 2u);
   rig_.FinishAll();
 }
 
@@ -78,9 +76,8 @@ TEST_F(NodeHost, NeighboursLieSideBySide) {
   rig_.Bring({blocks, GroupIndex(0)}, OnHost(), /*pin=*/false);
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   rig_.Stage(session_, {blocks, GroupIndex(0)});
-  ASSERT_THAT(rig_.Moving(TransferKind::kToDevice), SizeIs(1));
-  EXPECT_THAT(rig_.TransferOf(rig_.Moving(TransferKind::kToDevice)[0]).from,
-              SizeIs(1));
+  ASSERT_THAT(rig_.Moving<HostToDevice>(), SizeIs(1));
+  EXPECT_THAT(rig_.TheWay<HostToDevice>().from, SizeIs(1));
   rig_.FinishAll();
 }
 
@@ -101,7 +98,7 @@ TEST_F(NodeHost, AFailedReadFailsAllWhoWaitForItAndIsTriedAgain) {
   const ModelId leaves = Leaves(session_);
   const RequestId block = rig_.Stage(session_, {blocks, GroupIndex(0)});
   const RequestId leaf = rig_.Stage(session_, {leaves, GroupIndex(1)});
-  rig_.Finish(TransferKind::kReadFile, absl::UnavailableError("EIO"));
+  rig_.Finish<FilesToHost>(absl::UnavailableError("EIO"));
   for (const RequestId request : {block, leaf}) {
     EXPECT_THAT(rig_.AnswerTo(request)->status,
                 testing::StatusIs(absl::StatusCode::kUnavailable));
@@ -182,7 +179,7 @@ TEST(NodeHostScattered, AGroupGoesWhereThereIsRoomInSum) {
   const ModelId model = rig.AddModel(session, "m", {3});
   const RequestId stage = rig.Stage(session, {model, GroupIndex(0)});
   ASSERT_THAT(rig.Moving(), SizeIs(1));
-  EXPECT_THAT(rig.TransferOf(rig.Moving()[0]).reads, SizeIs(2));
+  EXPECT_THAT(rig.TheWay<FilesToHost>().reads, SizeIs(2));
   rig.FinishAll();
   rig.LeaseOf(stage);
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 5 * kPage);

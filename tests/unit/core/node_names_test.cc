@@ -64,7 +64,7 @@ class NodeNames : public ::testing::Test {
   ModelPtr Publish(SessionId session, const std::string& model,
                    uint8_t content) {
     const RequestId request = rig_.Publish(session, model, "g", 2, content);
-    rig_.Finish(TransferKind::kReceive);
+    rig_.Finish<ClientToHost>();
     const Answer* answer = rig_.AnswerTo(request);
     EXPECT_OK(answer->status);
     return answer->model;

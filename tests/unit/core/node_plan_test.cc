@@ -21,7 +21,6 @@ using ::testing::Pair;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kReadFile = TransferKind::kReadFile;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 const TierAt kDevice = NodeRig::FirstDevice();
 
@@ -419,7 +418,7 @@ TEST_F(NodePlanHolds, AllArriveAndNoneTwice) {
   const PlanGrant plan = SetPlan();
   rig_.Hold(plan.id, {0, 1, 2});
   rig_.Hold(plan.id, {1, 2, 3});
-  EXPECT_THAT(rig_.Moving(kReadFile), SizeIs(4));
+  EXPECT_THAT(rig_.Moving<FilesToHost>(), SizeIs(4));
   rig_.FinishAll();
   EXPECT_THAT(Holds(plan.id), SizeIs(4));
   rig_.Hold(plan.id, {0, 1, 2, 3});
@@ -437,7 +436,7 @@ TEST_F(NodePlanHolds, ACopyThatIsHeldStaysUntilItIsLetGo) {
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   rig_.node().PlanUsed(plan.id, GroupIndex(2), rig_.now);
   rig_.Unhold(plan.id, 2);
-  EXPECT_THAT(rig_.Moving(kReadFile), SizeIs(1));
+  EXPECT_THAT(rig_.Moving<FilesToHost>(), SizeIs(1));
   rig_.FinishAll();
   EXPECT_FALSE(rig_.Has(Key(model_, 2), OnHost()));
   EXPECT_TRUE(Holds(plan.id).contains(GroupIndex(4)));
@@ -447,7 +446,7 @@ TEST_F(NodePlanHolds, AGroupThatCannotBeReadSaysSoOnce) {
   const PlanGrant plan = SetPlan();
   rig_.Hold(plan.id, {0});
   rig_.Hold(plan.id, {0});
-  rig_.Finish(kReadFile, absl::DataLossError("damaged"));
+  rig_.Finish<FilesToHost>(absl::DataLossError("damaged"));
   ASSERT_THAT(rig_.failed_holds(), SizeIs(1));
   EXPECT_TRUE(absl::IsDataLoss(rig_.failed_holds()[0].second));
   EXPECT_THAT(Holds(plan.id), IsEmpty());
@@ -457,7 +456,7 @@ TEST_F(NodePlanHolds, AGroupThatCannotBeReadSaysSoOnce) {
 TEST_F(NodePlanHolds, HoldsOfAnEndedPlanVanish) {
   const PlanGrant plan = SetPlan();
   rig_.Hold(plan.id, {0, 1, 2, 3});
-  rig_.Finish(kReadFile);
+  rig_.Finish<FilesToHost>();
   rig_.Hold(plan.id, {4});  // Waits for space.
   ASSERT_OK(rig_.EndPlan(session_, plan.id));
   rig_.Hold(plan.id, {5});
@@ -490,7 +489,7 @@ TEST_F(NodePlanHolds, AnUrgentHoldOvertakes) {
   ASSERT_THAT(rig_.Moving(), IsEmpty());
   rig_.Hold(plan.id, {5}, /*urgent=*/true);
   rig_.Unhold(plan.id, 0);
-  ASSERT_THAT(rig_.Moving(kReadFile), SizeIs(1));
+  ASSERT_THAT(rig_.Moving<FilesToHost>(), SizeIs(1));
   EXPECT_EQ(rig_.TransferOf(rig_.Moving()[0]).key, Key(model_, 5));
   EXPECT_TRUE(rig_.TransferOf(rig_.Moving()[0]).urgent);
 }
@@ -522,7 +521,7 @@ TEST(NodePlanHoldsOfMany, WhoHoldsMostMakesRoomForAPlanThatHoldsNothing) {
   rig.Hold(none.id, {4}, /*urgent=*/true);
   EXPECT_THAT(rig.crowded(), ElementsAre(Pair(large.id, kPage)));
   rig.Unhold(large.id, 3);
-  EXPECT_THAT(rig.Moving(kReadFile), SizeIs(1));
+  EXPECT_THAT(rig.Moving<FilesToHost>(), SizeIs(1));
 }
 
 TEST_F(NodePlanHolds, AnUrgentHoldHurriesWhatIsOnItsWay) {
@@ -540,7 +539,7 @@ TEST_F(NodePlanHolds, TwoPlansHoldOneCopyTogether) {
   const PlanGrant b = rig_.PlanOf(rig_.SetPlan(other, model_, Upto(6), 2));
   rig_.Hold(a.id, {0});
   rig_.Hold(b.id, {0});
-  EXPECT_THAT(rig_.Moving(kReadFile), SizeIs(1));
+  EXPECT_THAT(rig_.Moving<FilesToHost>(), SizeIs(1));
   rig_.FinishAll();
   EXPECT_EQ(Holds(a.id), Holds(b.id));
   EXPECT_EQ(rig_.node().held_bytes(), kPage);
@@ -566,7 +565,7 @@ uint64_t CyclicReads(bool tells, uint32_t groups, uint64_t room, int passes) {
   uint32_t reads = 0;
   rig.Hold(plan.id, {0, 1});
   for (uint32_t i = 0; i < groups * static_cast<uint32_t>(passes); ++i) {
-    reads += static_cast<uint32_t>(rig.Moving(kReadFile).size());
+    reads += static_cast<uint32_t>(rig.Moving<FilesToHost>().size());
     rig.FinishAll();
     rig.now += absl::Milliseconds(1);
     Effects none;

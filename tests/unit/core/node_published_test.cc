@@ -18,9 +18,6 @@ using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kSpill = TransferKind::kSpill;
-constexpr auto kReadSpill = TransferKind::kReadSpill;
-constexpr auto kReceive = TransferKind::kReceive;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 const TierAt kDevice = NodeRig::FirstDevice();
 
@@ -52,8 +49,8 @@ TEST(NodePublished, TheSameBytesAttachAndTakeNoSpace) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   const RequestId again = rig.Publish(session, "p", "a", 2);
-  EXPECT_FALSE(rig.TransferOf(rig.Moving().at(0)).host_offset.has_value());
-  rig.Finish(kReceive);
+  EXPECT_FALSE(rig.TheWay<ClientToHost>().host_offset.has_value());
+  rig.Finish<ClientToHost>();
   ASSERT_OK(rig.AnswerTo(again)->status);
   EXPECT_EQ(rig.AnswerTo(again)->model->id, key.model);
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 2 * kPage);
@@ -64,7 +61,7 @@ TEST(NodePublished, OtherBytesAreRefused) {
   const SessionId session = rig.Open();
   rig.Published(session, "p", "a", 2);
   const RequestId other = rig.Publish(session, "p", "a", 2, /*content=*/7);
-  rig.Finish(kReceive);
+  rig.Finish<ClientToHost>();
   EXPECT_THAT(
       rig.AnswerTo(other)->status,
       StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("other weights")));
@@ -102,7 +99,7 @@ TEST(NodePublished, AFailedReceiveLeavesNothing) {
   NodeRig rig;
   const SessionId session = rig.Open();
   const RequestId request = rig.Publish(session, "p", "a", 2);
-  rig.Finish(kReceive, absl::InvalidArgumentError("not sealed"));
+  rig.Finish<ClientToHost>(absl::InvalidArgumentError("not sealed"));
   EXPECT_THAT(rig.AnswerTo(request)->status,
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
@@ -156,8 +153,8 @@ TEST(NodePublished, IsSpilledBeforeItGoes) {
   const ModelId model = rig.AddModel(session, "m", {1});
   const RequestId request =
       rig.Stage(session, Key(model, 0), absl::ZeroDuration());
-  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
-  EXPECT_EQ(rig.TransferOf(rig.Moving()[0]).owner, User(1));
+  ASSERT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
+  EXPECT_EQ(rig.TheWay<HostToSpill>().owner, User(1));
   EXPECT_TRUE(rig.Has(key, OnHost()));
   EXPECT_TRUE(rig.waiting(request));  // A spill is waited for.
   rig.FinishAll();
@@ -192,7 +189,7 @@ TEST(NodePublished, EvictSpillsAndThenDrops) {
   EXPECT_THAT(rig.Evict("p").kept_reason, HasSubstr("being copied"));
   EXPECT_THAT(rig.Forget(key.model),
               StatusIs(absl::StatusCode::kFailedPrecondition));
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
   ASSERT_OK(rig.Forget(key.model));
   EXPECT_THAT(rig.spills(), IsEmpty());
@@ -204,7 +201,7 @@ TEST(NodePublished, ASpilledCopyThatIsWantedAgainStays) {
   const GroupKey key = rig.Published(session, "p", "a", 2);
   rig.Evict("p");
   const RequestId request = rig.Stage(session, key);
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   EXPECT_TRUE(rig.Has(key, OnHost()));  // A copy reads it.
   rig.FinishAll();
   rig.LeaseOf(request);
@@ -217,7 +214,7 @@ TEST(NodePublished, AFailedSpillKeepsTheCopyAndIsTriedAgainLater) {
   const ModelId model = rig.AddModel(session, "m", {1});
   const RequestId now = rig.Stage(session, Key(model, 0), absl::ZeroDuration());
   const RequestId later = rig.Stage(session, Key(model, 0), absl::Minutes(1));
-  rig.Finish(kSpill, absl::ResourceExhaustedError("the disk is full"));
+  rig.Finish<HostToSpill>(absl::ResourceExhaustedError("the disk is full"));
   EXPECT_TRUE(rig.Has(key, OnHost()));
   ASSERT_NE(rig.AnswerTo(now), nullptr);
   EXPECT_THAT(
@@ -229,7 +226,7 @@ TEST(NodePublished, AFailedSpillKeepsTheCopyAndIsTriedAgainLater) {
   rig.Advance(absl::Seconds(9));
   EXPECT_THAT(rig.Moving(), IsEmpty());
   rig.Advance(absl::Seconds(1));
-  ASSERT_THAT(rig.Moving(kSpill), SizeIs(1));
+  ASSERT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
   rig.FinishAll();
   rig.LeaseOf(later);
 }
@@ -239,13 +236,13 @@ TEST(NodePublished, ForgettingASpilledModelMakesSpillsWorkAgain) {
   const SessionId session = rig.Open();
   const GroupKey spilled = rig.Published(session, "s", "a", 2);
   rig.Evict("s");
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   rig.Published(session, "p", "a", 2);
   const ModelId model = rig.AddModel(session, "m", {1});
   const RequestId request = rig.Stage(session, Key(model, 0), absl::Minutes(1));
-  rig.Finish(kSpill, absl::ResourceExhaustedError("the disk is full"));
+  rig.Finish<HostToSpill>(absl::ResourceExhaustedError("the disk is full"));
   ASSERT_OK(rig.Forget(spilled.model));
-  EXPECT_THAT(rig.Moving(kSpill), SizeIs(1));
+  EXPECT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
   rig.FinishAll();
   rig.LeaseOf(request);
 }
@@ -255,9 +252,9 @@ TEST(NodePublished, DamagedBytesAreLostAndSaidSo) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   rig.Evict("p");
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   const RequestId request = rig.Stage(session, key);
-  rig.Finish(kReadSpill, absl::DataLossError("block 3 is damaged"));
+  rig.Finish<SpillToHost>(absl::DataLossError("block 3 is damaged"));
   constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
   EXPECT_THAT(rig.AnswerTo(request)->status, StatusIs(kDataLoss));
   EXPECT_EQ(rig.StateOf(key, OnDisk()), Residency::kLost);
@@ -277,9 +274,9 @@ TEST(NodePublished, AnUnreadableSpillIsTriedAgain) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   rig.Evict("p");
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   rig.Stage(session, key);
-  rig.Finish(kReadSpill, absl::UnavailableError("try again"));
+  rig.Finish<SpillToHost>(absl::UnavailableError("try again"));
   rig.StageNow(session, key);
 }
 
@@ -289,9 +286,9 @@ TEST(NodePublished, TheLastGoodCopyOnADeviceIsKept) {
   const GroupKey key = rig.Published(session, "p", "a", 2);
   const LeaseId lease = rig.StageNow(session, key);
   rig.Evict("p", OnHost());
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   rig.Stage(session, key, absl::Seconds(10), /*device=*/1);
-  rig.Finish(kReadSpill, absl::DataLossError("damaged"));
+  rig.Finish<SpillToHost>(absl::DataLossError("damaged"));
   ASSERT_OK(rig.Release(session, lease));
   // Device 0 has the only copy that is left.
   EXPECT_EQ(rig.Evict("p").kept, 1u);
@@ -331,7 +328,7 @@ TEST(NodePublished, AForgottenGroupIsNotComparedWith) {
   const GroupKey key = rig.Published(session, "p", "a", 1);
   const RequestId again = rig.Publish(session, "p", "a", 1);
   ASSERT_OK(rig.Forget(key.model));
-  rig.Finish(kReceive);
+  rig.Finish<ClientToHost>();
   EXPECT_THAT(rig.AnswerTo(again)->status,
               StatusIs(absl::StatusCode::kAborted, HasSubstr("publish again")));
 }

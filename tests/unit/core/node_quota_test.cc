@@ -316,7 +316,7 @@ TEST(NodeQuota, AnImageThatDoesNotArriveGivesItsQuotaBack) {
   NodeRig rig(With({.published_bytes = 4 * kPage}));
   const SessionId ada = rig.Open(kAda);
   rig.Publish(ada, "p", "a", 4);
-  rig.Finish(TransferKind::kReceive, absl::InvalidArgumentError("unsealed"));
+  rig.Finish<ClientToHost>(absl::InvalidArgumentError("unsealed"));
   rig.Published(ada, "p", "a", 4);
 }
 
@@ -330,7 +330,7 @@ TEST(NodeQuota, WithASpillStoreTheUsersOwnLeaveForANewOne) {
   rig.Published(ada, "p", "b", 2);
   rig.now += absl::Seconds(1);
   const RequestId request = rig.Publish(ada, "p", "c", 2);
-  ASSERT_THAT(rig.Moving(TransferKind::kSpill), SizeIs(1));
+  ASSERT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
   EXPECT_EQ(rig.TransferOf(rig.Moving().at(0)).key, old);
   rig.FinishAll();
   ASSERT_NE(rig.AnswerTo(request), nullptr);

@@ -17,9 +17,6 @@ using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kFile = TransferKind::kReadFile;
-constexpr auto kToClient = TransferKind::kToClient;
-constexpr auto kSpill = TransferKind::kSpill;
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
@@ -46,14 +43,14 @@ TEST(NodeReadImage, ComesUpToTheHostAndFromThereToTheClient) {
   const ModelId model = rig.AddModel(session, "m", {2, 3});
   const RequestId request = rig.ReadImage(session, Key(model, 1));
   ASSERT_THAT(rig.Moving(), SizeIs(1));
-  EXPECT_TRUE(rig.TransferOf(rig.Moving(kFile).at(0)).urgent);
-  rig.Finish(kFile);
-  ASSERT_THAT(rig.Moving(kToClient), SizeIs(1));
+  EXPECT_TRUE(rig.TransferOf(rig.Moving<FilesToHost>().at(0)).urgent);
+  rig.Finish<FilesToHost>();
+  ASSERT_THAT(rig.Moving<HostToClient>(), SizeIs(1));
   const Transfer copy = rig.TransferOf(rig.Moving()[0]);
   EXPECT_EQ(copy.key, Key(model, 1));
-  EXPECT_NE(copy.memfd, nullptr);
+  EXPECT_NE(copy.by<HostToClient>()->memfd, nullptr);
   EXPECT_TRUE(rig.waiting(request));
-  rig.Finish(kToClient);
+  rig.Finish<HostToClient>();
   EXPECT_OK(StatusOf(rig, request));
   EXPECT_EQ(rig.TierOf(NodeRig::FirstDevice()).used_bytes, 0u);
   EXPECT_EQ(rig.Snapshot().counters.stages, 0u);
@@ -65,7 +62,7 @@ TEST(NodeReadImage, WhatIsOnTheHostIsCopiedAtOnceThoughNothingMayWait) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   const RequestId request = rig.ReadImage(session, key, absl::ZeroDuration());
-  ASSERT_THAT(rig.Moving(kToClient), SizeIs(1));
+  ASSERT_THAT(rig.Moving<HostToClient>(), SizeIs(1));
   rig.FinishAll();
   EXPECT_OK(StatusOf(rig, request));
 }
@@ -75,13 +72,13 @@ TEST(NodeReadImage, TheHostCopyStaysWhileItIsCopied) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {3, 3});
   const RequestId first = rig.ReadImage(session, Key(model, 0));
-  rig.Finish(kFile);
+  rig.Finish<FilesToHost>();
   EXPECT_EQ(rig.Evict("m").kept, 1u);
   EXPECT_THAT(rig.Forget(model), StatusIs(absl::StatusCode::kFailedPrecondition,
                                           HasSubstr("being copied")));
   const RequestId second = rig.ReadImage(session, Key(model, 1));
   EXPECT_TRUE(rig.waiting(second));  // There is room for one.
-  rig.Finish(kToClient);
+  rig.Finish<HostToClient>();
   EXPECT_OK(StatusOf(rig, first));
   EXPECT_FALSE(rig.Has(Key(model, 0), OnHost()));  // Evicted for the other.
   rig.FinishAll();
@@ -96,11 +93,11 @@ TEST(NodeReadImage, TwoWhoWantTheSameShareOneReadFromDisk) {
   const RequestId first = rig.ReadImage(a, Key(model, 0));
   const RequestId second = rig.ReadImage(b, Key(model, 0));
   EXPECT_THAT(rig.Moving(), SizeIs(1));
-  rig.Finish(kFile);
-  EXPECT_THAT(rig.Moving(kToClient), SizeIs(2));
-  rig.Finish(kToClient);
+  rig.Finish<FilesToHost>();
+  EXPECT_THAT(rig.Moving<HostToClient>(), SizeIs(2));
+  rig.Finish<HostToClient>();
   EXPECT_THAT(rig.Evict("m").kept_reason, HasSubstr("copied"));
-  rig.Finish(kToClient);
+  rig.Finish<HostToClient>();
   EXPECT_OK(StatusOf(rig, first));
   EXPECT_OK(StatusOf(rig, second));
   ExpectFree(rig, model);
@@ -111,7 +108,7 @@ TEST(NodeReadImage, ASpilledGroupComesFromTheStore) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   rig.Evict("p");
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   ASSERT_FALSE(rig.Has(key, OnHost()));
   const RequestId request = rig.ReadImage(session, key);
   rig.FinishAll();
@@ -125,9 +122,9 @@ TEST(NodeReadImage, ACopyThatIsReadMaySpillMeanwhile) {
   const GroupKey key = rig.Published(session, "p", "a", 2);
   rig.Evict("p");
   const RequestId request = rig.ReadImage(session, key);
-  rig.Finish(kSpill);
+  rig.Finish<HostToSpill>();
   EXPECT_TRUE(rig.Has(key, OnHost()));  // The client's copy reads it.
-  rig.Finish(kToClient);
+  rig.Finish<HostToClient>();
   EXPECT_OK(StatusOf(rig, request));
   EXPECT_EQ(rig.Evict("p").groups, 1u);
   ExpectFree(rig, key.model);
@@ -138,8 +135,8 @@ TEST(NodeReadImage, AFailedCopyIsToldAndKeepsNothing) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const RequestId request = rig.ReadImage(session, Key(model, 0));
-  rig.Finish(kFile);
-  rig.Finish(kToClient, absl::InvalidArgumentError("it has holes"));
+  rig.Finish<FilesToHost>();
+  rig.Finish<HostToClient>(absl::InvalidArgumentError("it has holes"));
   EXPECT_THAT(StatusOf(rig, request),
               StatusIs(absl::StatusCode::kInvalidArgument, "it has holes"));
   EXPECT_TRUE(rig.Has(Key(model, 0), OnHost()));  // It is still good.
@@ -151,7 +148,7 @@ TEST(NodeReadImage, AFileThatCannotBeReadIsToldAndKeepsNothing) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const RequestId request = rig.ReadImage(session, Key(model, 0));
-  rig.Finish(kFile, absl::DataLossError("the file changed"));
+  rig.Finish<FilesToHost>(absl::DataLossError("the file changed"));
   EXPECT_THAT(StatusOf(rig, request), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(rig.Moving(), IsEmpty());
   ExpectFree(rig, model);
@@ -162,11 +159,11 @@ TEST(NodeReadImage, ASessionThatClosesInTheCopyLeavesNothingBehind) {
   const SessionId session = rig.Open(), other = rig.Open();
   const ModelId model = rig.AddModel(other, "m", {2});
   rig.ReadImage(session, Key(model, 0));
-  rig.Finish(kFile);
+  rig.Finish<FilesToHost>();
   rig.Close(session);
   // Until its end the copy reads the host's memory.
   EXPECT_EQ(rig.Evict("m").kept, 1u);
-  rig.Finish(kToClient);
+  rig.Finish<HostToClient>();
   ExpectFree(rig, model);
 }
 
@@ -176,7 +173,7 @@ TEST(NodeReadImage, ASessionThatClosesBeforeTheCopyStartsNone) {
   const ModelId model = rig.AddModel(other, "m", {2});
   rig.ReadImage(session, Key(model, 0));
   rig.Close(session);
-  rig.Finish(kFile);
+  rig.Finish<FilesToHost>();
   EXPECT_THAT(rig.Moving(), IsEmpty());
   ExpectFree(rig, model);
 }

@@ -16,7 +16,6 @@ using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kToDevice = TransferKind::kToDevice;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 const TierAt kDevice = NodeRig::FirstDevice();
 
@@ -92,8 +91,8 @@ TEST(NodeSpace, WhatArrivedIsToldBeforeItMakesWay) {
   const ModelId model = rig.AddModel(session, "m", {1, 2});
   const RequestId load = rig.Bring(Key(model, 0), kDevice, /*pin=*/false);
   const RequestId stage = rig.Stage(session, Key(model, 1));
-  rig.Finish(TransferKind::kReadFile);
-  rig.Finish(kToDevice);
+  rig.Finish<FilesToHost>();
+  rig.Finish<HostToDevice>();
   ASSERT_NE(rig.AnswerTo(load), nullptr);
   EXPECT_OK(rig.AnswerTo(load)->status);
   rig.FinishAll();
@@ -105,8 +104,8 @@ TEST(NodeSpace, AHostCopyThatIsBeingReadStaysPut) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2, 2});
   rig.Stage(session, Key(model, 0));
-  rig.Finish(TransferKind::kReadFile);
-  ASSERT_THAT(rig.Moving(kToDevice), SizeIs(1));
+  rig.Finish<FilesToHost>();
+  ASSERT_THAT(rig.Moving<HostToDevice>(), SizeIs(1));
   const RequestId second = rig.Stage(session, Key(model, 1));
   EXPECT_TRUE(rig.Has(Key(model, 0), OnHost()));
   rig.FinishAll();

@@ -20,8 +20,6 @@ using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-constexpr auto kFile = TransferKind::kReadFile;
-constexpr auto kToDevice = TransferKind::kToDevice;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
 const TierAt kDevice = NodeRig::FirstDevice();
@@ -37,12 +35,12 @@ TEST(NodeStage, ComesUpFromFileOverHostToDevice) {
   const RequestId request = rig.Stage(session, Key(model, 1));
   EXPECT_EQ(rig.StateOf(Key(model, 1), kDevice), Residency::kFilling);
   ASSERT_THAT(rig.Moving(), SizeIs(1));
-  EXPECT_EQ(rig.TransferOf(rig.Moving()[0]).kind, kFile);
+  EXPECT_THAT(rig.Moving<FilesToHost>(), SizeIs(1));
   EXPECT_TRUE(rig.TransferOf(rig.Moving()[0]).urgent);
-  rig.Finish(kFile);
+  rig.Finish<FilesToHost>();
   EXPECT_TRUE(rig.waiting(request));
   EXPECT_TRUE(rig.Has(Key(model, 1), OnHost()));
-  rig.Finish(kToDevice);
+  rig.Finish<HostToDevice>();
   const Answer* answer = rig.AnswerTo(request);
   ASSERT_NE(answer, nullptr);
   ASSERT_OK(answer->status);
@@ -229,7 +227,7 @@ TEST(NodeStage, AWaitingStageCountsInTheBudget) {
   const RequestId second = rig.Stage(session, Key(model, 1));
   EXPECT_TRUE(rig.waiting(first));
   EXPECT_FALSE(rig.waiting(second));
-  rig.Finish(kFile, absl::DataLossError("the file ends early"));
+  rig.Finish<FilesToHost>(absl::DataLossError("the file ends early"));
   EXPECT_FALSE(rig.waiting(first));
   rig.StageNow(session, Key(model, 1));  // The failed one's claim is gone.
 }
@@ -239,7 +237,7 @@ TEST(NodeStage, AFailedReadIsToldAndTheNextStageTriesAgain) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const RequestId request = rig.Stage(session, Key(model, 0));
-  rig.Finish(kFile, absl::DataLossError("the file ends early"));
+  rig.Finish<FilesToHost>(absl::DataLossError("the file ends early"));
   ASSERT_NE(rig.AnswerTo(request), nullptr);
   EXPECT_THAT(rig.AnswerTo(request)->status,
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("ends early")));
@@ -253,16 +251,16 @@ TEST(NodeStage, AFailedCopyLeavesTheHostCopy) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const RequestId request = rig.Stage(session, Key(model, 0));
-  rig.Finish(kFile);
-  rig.Finish(kToDevice, absl::InternalError("the link is down"));
+  rig.Finish<FilesToHost>();
+  rig.Finish<HostToDevice>(absl::InternalError("the link is down"));
   ASSERT_NE(rig.AnswerTo(request), nullptr);
   EXPECT_THAT(rig.AnswerTo(request)->status,
               StatusIs(absl::StatusCode::kInternal));
   EXPECT_TRUE(rig.Has(Key(model, 0), OnHost()));
   EXPECT_EQ(rig.TierOf(kDevice).used_bytes, 0u);
   rig.Stage(session, Key(model, 0));
-  EXPECT_THAT(rig.Moving(kFile), IsEmpty());
-  EXPECT_THAT(rig.Moving(kToDevice), SizeIs(1));
+  EXPECT_THAT(rig.Moving<FilesToHost>(), IsEmpty());
+  EXPECT_THAT(rig.Moving<HostToDevice>(), SizeIs(1));
 }
 
 TEST(NodeStage, NoSuchThingIsSaidSo) {
@@ -433,8 +431,8 @@ TEST(NodeStage, ClosingAtAnyStepGivesEverythingBack) {
     const SessionId session = rig.Open(), other = rig.Open();
     const ModelId model = rig.AddModel(session, "m", {2});
     rig.Stage(session, Key(model, 0));
-    if (step > 0) rig.Finish(kFile);
-    if (step > 1) rig.Finish(kToDevice);
+    if (step > 0) rig.Finish<FilesToHost>();
+    if (step > 1) rig.Finish<HostToDevice>();
     if (step > 2) rig.Stage(session, Key(model, 0));
     rig.Close(session);
     rig.FinishAll();
