@@ -151,6 +151,20 @@ class Attached {
   Status SetBudget(uint64_t bytes) {
     return Live([&] { return state_->staged->SetBudget(bytes); });
   }
+  // One pass's groups by name, in the order of their use; one may come several
+  // times. Nothing is learned any more. NotFound: there is no such group, and
+  // the plan stands as before.
+  Status SetOrder(const std::vector<std::string>& groups) {
+    return Live([&]() -> Status {
+      std::vector<uint32_t> order;
+      for (const std::string& name : groups) {
+        Result<uint32_t> group = state_->staged->model().FindGroup(name);
+        if (!group.ok()) return group.status();
+        order.push_back(*group);
+      }
+      return state_->staged->SetOrder(order);
+    });
+  }
   // Ask after synchronizing, before results are used.
   Status Check() const {
     return Live([&] { return state_->staged->Check(); });

@@ -137,6 +137,32 @@ ht::AttachOptions Budget(uint64_t bytes) {
 uint64_t HalfOf(const Net& net) { return BytesOf(net) / 2 + (64 << 10); }
 
 // Three passes and three after a change of budget, with running statistics.
+// Another order than a pass takes costs copies, never a wrong byte; the pass's
+// own costs none.
+TEST(AnOrderThatIsSetIsNotLearnedAway) {
+  hoist::Session session = Connect();
+  Net plain = MakeNet(11), net = MakeNet(11);
+  ht::Attached attached = Take(ht::Attach(*net, session, Budget(HalfOf(net))));
+  plain->to(attached.device());
+  const Tensor ids = Ids(attached.device());
+  const auto pass = [&] {
+    EXPECT(SameBits(Take(Pass(*net, attached, ids)), plain->forward(ids)));
+  };
+  for (int i = 0; i < 3; ++i) pass();
+  const hoist::Model& model = attached.model();
+  std::vector<std::string> backwards;
+  for (uint32_t g = model.group_count(); g-- > 0;) {
+    if (model.group_image_bytes(g) == 0) continue;
+    backwards.emplace_back(model.group_name(g));
+  }
+  EXPECT(attached.SetOrder({"no such group"}).code() == Code::kNotFound);
+  pass();
+  Ok(attached.SetOrder(backwards));
+  for (int i = 0; i < 3; ++i) pass();
+  EXPECT(attached.plan().stats().skipped > 0);  // It is not learned away.
+  Ok(attached.Check());
+}
+
 void EqualUnder(const ht::AttachOptions& options, uint64_t seed) {
   hoist::Session session = Connect();
   Net plain = MakeNet(seed), net = MakeNet(seed);

@@ -197,8 +197,8 @@ inline Result<c10::Device> TorchDevice(const Session& session, uint32_t index,
 // at the same addresses, whenever it is staged, until the plan is made anew
 // (a learned order, another budget).
 //
-// Threads:  Stage and its scopes are thread-safe; EndPass and SetBudget want
-//           nothing staged.
+// Threads:  Stage and its scopes are thread-safe; EndPass, SetBudget and
+//           SetOrder want nothing staged.
 class StagedTensors {
  public:
   class Scope;
@@ -227,9 +227,12 @@ class StagedTensors {
   Result<Scope> Stage(uint32_t group);
   Result<Scope> Stage(const std::string& group);
 
-  // As Plan's. After either, tensors may be new ones.
+  // As Plan's. After each, tensors may be new ones.
   Status EndPass() { return state_->plan.EndPass().status(); }
   Status SetBudget(uint64_t bytes) { return state_->plan.SetBudget(bytes); }
+  Status SetOrder(const std::vector<uint32_t>& groups) {
+    return state_->plan.SetOrder(groups);
+  }
   // Ask after synchronizing, before results are used.
   Status Check() const { return state_->plan.Check(); }
 
