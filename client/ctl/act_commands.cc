@@ -52,12 +52,16 @@ int PrintTotals(const char* verb, const Response& response,
   return kExitOk;
 }
 
+std::string CapText(uint64_t max_bytes_per_second) {
+  if (max_bytes_per_second == 0) return "no cap";
+  return "at most " + HumanBytes(max_bytes_per_second) + "/s";
+}
+
 // "weight 3, priority 0, at most 10.0 GiB/s".
 std::string ShareText(const v1::Share& share) {
   std::string text = "weight " + std::to_string(share.weight()) +
                      ", priority " + std::to_string(share.priority()) + ", ";
-  if (share.max_bytes_per_second() == 0) return text + "no cap";
-  return text + "at most " + HumanBytes(share.max_bytes_per_second()) + "/s";
+  return text + CapText(share.max_bytes_per_second());
 }
 
 std::string TimeOf(uint64_t unix_ms) {
@@ -137,9 +141,14 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
   } else {
-    output.out << "plan " << request.plan_id() << ": "
-               << ShareText(response.before()) << " -> "
-               << ShareText(response.after()) << '\n';
+    const bool loads = request.has_loads_of_device();
+    const auto text = [loads](const v1::Share& share) {
+      return loads ? CapText(share.max_bytes_per_second()) : ShareText(share);
+    };
+    output.out << (loads ? "loads of device " : "plan ")
+               << (loads ? request.loads_of_device() : request.plan_id())
+               << ": " << text(response.before()) << " -> "
+               << text(response.after()) << '\n';
   }
   return kExitOk;
 }

@@ -172,29 +172,36 @@ class CommandLine {
   }
 
   void AddShare(CLI::App* share) {
-    share
-        ->add_option_function<uint64_t>(
-            "PLAN", [this](uint64_t id) { parsed_.share.set_plan_id(id); },
-            "its number, as `hoistctl plans` shows it")
-        ->required();
-    share
-        ->add_option_function<uint32_t>(
-            "--weight",
-            [this](uint32_t weight) {
-              parsed_.share.mutable_change()->set_change_weight(true);
-              parsed_.share.mutable_change()->set_weight(weight);
-            },
-            "bytes are shared in proportion; a new plan has 1")
-        ->check(CLI::Range(1, 1000));
-    share
-        ->add_option_function<int32_t>(
-            "--priority",
-            [this](int32_t priority) {
-              parsed_.share.mutable_change()->set_change_priority(true);
-              parsed_.share.mutable_change()->set_priority(priority);
-            },
-            "-10 to 10; higher goes first; a new plan has 0")
-        ->check(CLI::Range(-10, 10));
+    CLI::Option* plan = share->add_option_function<uint64_t>(
+        "PLAN", [this](uint64_t id) { parsed_.share.set_plan_id(id); },
+        "its number, as `hoistctl plans` shows it");
+    CLI::Option* loads = share->add_option_function<uint32_t>(
+        "--loads",
+        [this](uint32_t device) { parsed_.share.set_loads_of_device(device); },
+        "no plan, but what is loaded and prefetched to this device; it has "
+        "what others leave, and --max-rate alone");
+    loads->excludes(plan);
+    CLI::Option* of_weight =
+        share
+            ->add_option_function<uint32_t>(
+                "--weight",
+                [this](uint32_t weight) {
+                  parsed_.share.mutable_change()->set_change_weight(true);
+                  parsed_.share.mutable_change()->set_weight(weight);
+                },
+                "bytes are shared in proportion; a new plan has 1")
+            ->check(CLI::Range(1, 1000));
+    CLI::Option* of_priority =
+        share
+            ->add_option_function<int32_t>(
+                "--priority",
+                [this](int32_t priority) {
+                  parsed_.share.mutable_change()->set_change_priority(true);
+                  parsed_.share.mutable_change()->set_priority(priority);
+                },
+                "-10 to 10; higher goes first; a new plan has 0")
+            ->check(CLI::Range(-10, 10));
+    loads->excludes(of_weight, of_priority);
     share
         ->add_option_function<uint64_t>(
             "--max-rate",
@@ -206,6 +213,9 @@ class CommandLine {
             "bytes a second, such as 10GB; 0: no cap")
         ->transform(CLI::AsSizeValue(true));
     share->callback([this] {
+      if (parsed_.share.of_case() == v1::SetShareRequest::OF_NOT_SET) {
+        throw CLI::RequiredError("PLAN or --loads");
+      }
       if (parsed_.share.has_change()) return;
       throw CLI::RequiredError("--weight, --priority or --max-rate");
     });
@@ -231,7 +241,8 @@ class CommandLine {
         ->check(CLI::IsMember({"owner", "everyone"}));
     CLI::App* share =
         Add("share",
-            "change how a plan shares its device's link with others; what is "
+            "change how a plan, or what is loaded, shares a device's link with "
+            "others; what is "
             "not named stays as it is",
             [this](Connection& daemon, const Output& output) {
               return Share(daemon, parsed_.share, output);

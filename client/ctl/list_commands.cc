@@ -69,6 +69,21 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
   }
 }
 
+// "link of device 0: 1.0 GiB for plans, ..."
+void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
+  for (const v1::LinkStatus& link : status.links()) {
+    out << "link of device " << link.device() << ": "
+        << HumanBytes(link.plan_bytes()) << " for plans, "
+        << HumanBytes(link.lease_bytes()) << " for who waited, "
+        << HumanBytes(link.background_bytes()) << " in the background";
+    if (link.load_max_bytes_per_second() > 0) {
+      out << " (at most " << HumanBytes(link.load_max_bytes_per_second())
+          << "/s)";
+    }
+    out << "; " << HumanBytes(link.bytes_per_second()) << "/s of late\n";
+  }
+}
+
 std::string Readers(v1::Readers readers) {
   return readers == v1::READERS_EVERYONE ? "everyone" : "owner";
 }
@@ -121,6 +136,7 @@ int ShowStatus(Connection& daemon, const Output& output) {
     output.out << "  not to be had: " << Shown(fallback) << '\n';
   }
   PrintMoved(status.counters(), output.out);
+  PrintLinks(status, output.out);
   for (const std::string& note : status.notes()) {
     output.out << "note: " << Shown(note) << '\n';
   }

@@ -121,12 +121,23 @@ struct Counters {
   absl::Duration longest_event;
 };
 
+// What was copied to a device, and for whom (LinkClass).
+struct LinkSnapshot {
+  DeviceIndex device;
+  uint64_t plan_bytes = 0;
+  uint64_t lease_bytes = 0;
+  uint64_t background_bytes = 0;
+  uint64_t bytes_per_second = 0;  // While anything was copied, of late.
+  uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
+};
+
 struct NodeSnapshot {
   bool draining = false;
   std::vector<TierSnapshot> tiers;
   std::vector<ModelSnapshot> models;
   std::vector<SessionSnapshot> sessions;
   std::vector<PlanSnapshot> plans;
+  std::vector<LinkSnapshot> links;
   Counters counters;
 };
 

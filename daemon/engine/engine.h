@@ -93,7 +93,7 @@ class Engine final : public EngineApi, private Loop {
   void SetPlan(SessionId session, SetPlanArgs args,
                Done<OpenedPlan> done) override;
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
-  void SetShare(PlanId plan, ShareChange change,
+  void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override;
   void Snapshot(Done<NodeSnapshot> done) override;
   void Load(ModelId model, TierAt to,
@@ -137,6 +137,10 @@ class Engine final : public EngineApi, private Loop {
   void PlanEnded(const EndedPlan& ended);
   void GroupHeld(const HeldGroup& held);
   void PlanCrowded(const CrowdedPlan& crowded);
+  absl::StatusOr<ShareChanged> SetPlanShare(PlanId plan,
+                                            const ShareChange& change);
+  absl::StatusOr<ShareChanged> SetLoadShare(DeviceIndex device,
+                                            const ShareChange& change);
   void TakeBackStrays(PlanId plan, const ReadAhead& ahead);
   void HostUsed(PlanId plan, LaneGroup group, absl::Duration step,
                 Effects& effects);

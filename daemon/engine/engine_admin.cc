@@ -21,6 +21,17 @@ void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
   plan.captured = lane.captured;
 }
 
+LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link) {
+  LinkSnapshot of;
+  of.device = device;
+  of.plan_bytes = link.copied_bytes(LinkClass::kPlans);
+  of.lease_bytes = link.copied_bytes(LinkClass::kLeases);
+  of.background_bytes = link.copied_bytes(LinkClass::kBackground);
+  of.bytes_per_second = static_cast<uint64_t>(link.Rate());
+  of.load_max_bytes_per_second = link.load_rate();
+  return of;
+}
+
 }  // namespace
 
 void Engine::Snapshot(Done<NodeSnapshot> done) {
@@ -28,9 +39,11 @@ void Engine::Snapshot(Done<NodeSnapshot> done) {
     NodeSnapshot snapshot = node_.Snapshot(Now());
     snapshot.counters.slow_events = slow_events_;
     snapshot.counters.longest_event = longest_event_;
-    for (const Link* link : parts_.mover.links) {
+    for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
+      snapshot.links.push_back(SnapshotLink(
+          DeviceIndex(static_cast<uint32_t>(i)), *parts_.mover.links[i]));
       snapshot.counters.host_to_device_bytes +=
-          link->copied_bytes(LinkClass::kPlans);
+          snapshot.links.back().plan_bytes;
     }
     for (const std::unique_ptr<Streamer>& streamer : streamers_) {
       for (const LaneStats& lane : streamer->Stats()) {

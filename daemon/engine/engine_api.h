@@ -100,8 +100,10 @@ class EngineApi {
   virtual void Unpin(CopySelector which, Done<CopyTotals> done) = 0;
   virtual void Evict(CopySelector which, bool forget,
                      Done<CopyTotals> done) = 0;
-  // How a plan shares its link. NotFound: no such plan, or it streams nothing.
-  virtual void SetShare(PlanId plan, ShareChange change,
+  // How a plan, or a device's loads, share its link. NotFound: no such plan, or
+  // it streams nothing; or no such device. InvalidArgument: loads have neither
+  // weight nor priority.
+  virtual void SetShare(ShareOf of, ShareChange change,
                         Done<ShareChanged> done) = 0;
   // From now on sessions and stages are refused; false takes that back.
   virtual void SetDraining(bool draining, DoneStatus done) = 0;

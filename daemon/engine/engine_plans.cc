@@ -213,21 +213,48 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
   node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
 }
 
-void Engine::SetShare(PlanId plan, ShareChange change,
-                      Done<ShareChanged> done) {
-  Post([this, plan, change, done = std::move(done)](Effects&) mutable {
-    const auto found = shares_.find(plan);
-    if (found == shares_.end()) {
-      return done(absl::NotFoundError(
-          absl::StrCat("no plan ", plan.number(),
-                       " that streams; `hoistctl plans` lists them")));
+void Engine::SetShare(ShareOf of, ShareChange change, Done<ShareChanged> done) {
+  Post([this, of, change, done = std::move(done)](Effects&) mutable {
+    if (const PlanId* plan = std::get_if<PlanId>(&of)) {
+      return done(SetPlanShare(*plan, change));
     }
-    ShareChanged changed;
-    changed.before = found->second;
-    found->second = changed.after = change.AppliedTo(changed.before);
-    StreamerOf(lanes_.at(plan).device()).SetShare(plan, changed.after);
-    done(changed);
+    done(SetLoadShare(std::get<DeviceIndex>(of), change));
   });
+}
+
+absl::StatusOr<ShareChanged> Engine::SetPlanShare(PlanId plan,
+                                                  const ShareChange& change) {
+  const auto found = shares_.find(plan);
+  if (found == shares_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("no plan ", plan.number(),
+                     " that streams; `hoistctl plans` lists them"));
+  }
+  ShareChanged changed;
+  changed.before = found->second;
+  found->second = changed.after = change.AppliedTo(changed.before);
+  StreamerOf(lanes_.at(plan).device()).SetShare(plan, changed.after);
+  return changed;
+}
+
+absl::StatusOr<ShareChanged> Engine::SetLoadShare(DeviceIndex device,
+                                                  const ShareChange& change) {
+  const std::vector<Link*>& links = parts_.mover.links;
+  if (device.number() >= links.size()) {
+    return absl::NotFoundError(absl::StrCat("no device ", device.number(),
+                                            "; there are ", links.size()));
+  }
+  if (change.weight.has_value() || change.priority.has_value()) {
+    return absl::InvalidArgumentError(
+        "loads have neither weight nor priority: they have what plans and who "
+        "waits leave; max_bytes_per_second caps them");
+  }
+  Link& link = *links[device.number()];
+  ShareChanged changed;
+  changed.before.max_bytes_per_second = link.load_rate();
+  changed.after = change.AppliedTo(changed.before);
+  link.SetLoadRate(changed.after.max_bytes_per_second);
+  return changed;
 }
 
 }  // namespace hoistd

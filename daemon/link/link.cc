@@ -45,10 +45,11 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
       clock_(clock),
       command_(std::move(command)),
       epoll_(std::move(epoll)),
+      load_rate_(options.load_bytes_per_second),
       copies_(std::move(copies)) {
   Add(LinkParty::Leases(), {}, leases_);
-  Add(LinkParty::Background(),
-      {.max_bytes_per_second = options.load_bytes_per_second}, background_);
+  Add(LinkParty::Background(), {.max_bytes_per_second = load_rate_},
+      background_);
   running_ = ThreadsOr(options.threads).Start(*this);
 }
 
@@ -82,6 +83,14 @@ void Link::FailImages() {
   const absl::Status why = absl::UnavailableError("hoistd is stopping");
   leases_.Fail(why);
   background_.Fail(why);
+}
+
+void Link::SetLoadRate(uint64_t bytes_per_second) {
+  load_rate_ = bytes_per_second;
+  Post([this, bytes_per_second] {
+    SetShare(LinkParty::Background(),
+             {.max_bytes_per_second = bytes_per_second});
+  });
 }
 
 void Link::Post(Command command) {

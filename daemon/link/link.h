@@ -36,7 +36,8 @@
 namespace hoistd {
 
 struct LinkOptions {
-  // Of loads and prefetches that nobody waits for, together; 0: no cap.
+  // Of loads and prefetches that nobody waits for, together; 0: no cap. At the
+  // start: SetLoadRate.
   uint64_t load_bytes_per_second = 0;
   Threads* threads = nullptr;  // nullptr: the system's.
 };
@@ -81,6 +82,9 @@ class Link final : private Loop {
   // No image is copied any more: those that wait, and those to come, are told
   // Unavailable. Of those that are cut, what is under way ends first.
   void GiveUpImages();
+  // LinkOptions::load_bytes_per_second, from now on.
+  void SetLoadRate(uint64_t bytes_per_second);
+  uint64_t load_rate() const { return load_rate_; }
   // Runs it on the link's thread, after what was posted before.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -88,6 +92,8 @@ class Link final : private Loop {
   uint64_t copied_bytes(LinkClass of) const {
     return copied_[static_cast<size_t>(of)];
   }
+  // As LinkMeter::Rate.
+  double Rate() const { return meter_.Rate(); }
   // As LinkMeter::Demand, now.
   double Demand() const { return meter_.Demand(clock_.Now()); }
   Device& device() const { return device_; }
@@ -171,6 +177,7 @@ class Link final : private Loop {
   const hoist::UniqueFd epoll_;
   LinkMeter meter_;
   std::array<std::atomic<uint64_t>, kLinkClasses> copied_ = {};
+  std::atomic<uint64_t> load_rate_;
 
   absl::Mutex mu_;
   std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);

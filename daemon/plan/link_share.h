@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -65,6 +66,10 @@ struct ShareChange {
     return share;
   }
 };
+
+// A plan; or what is loaded to a device and nobody waits for, of which the cap
+// alone can change.
+using ShareOf = std::variant<PlanId, DeviceIndex>;
 
 // What a change did.
 struct ShareChanged {

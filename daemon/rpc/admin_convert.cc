@@ -31,6 +31,15 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   }
 }
 
+void LinkStatusToProto(const LinkSnapshot& link, pb::LinkStatus* out) {
+  out->set_device(link.device.number());
+  out->set_plan_bytes(link.plan_bytes);
+  out->set_lease_bytes(link.lease_bytes);
+  out->set_background_bytes(link.background_bytes);
+  out->set_bytes_per_second(link.bytes_per_second);
+  out->set_load_max_bytes_per_second(link.load_max_bytes_per_second);
+}
+
 void CountersToProto(const Counters& counters, pb::Counters* out) {
   out->set_file_read_bytes(counters.file_read_bytes);
   out->set_spill_read_bytes(counters.spill_read_bytes);
@@ -94,6 +103,22 @@ absl::StatusOr<CopySelector> SelectorFromProto(const pb::CopySelector& selector,
   return which;
 }
 
+std::string ShareOfText(const pb::SetShareRequest& in) {
+  if (in.has_loads_of_device()) {
+    return absl::StrCat("loads of device ", in.loads_of_device());
+  }
+  return absl::StrCat("plan ", in.plan_id());
+}
+
+absl::StatusOr<ShareOf> ShareOfFromProto(const pb::SetShareRequest& in) {
+  if (in.has_plan_id()) return ShareOf(PlanId(in.plan_id()));
+  if (in.has_loads_of_device()) {
+    return ShareOf(DeviceIndex(in.loads_of_device()));
+  }
+  return absl::InvalidArgumentError(
+      "whose share is to change: set plan_id or loads_of_device");
+}
+
 absl::StatusOr<ShareChange> ShareChangeFromProto(const pb::ShareChange& in) {
   ShareChange change;
   if (in.change_weight()) change.weight = in.weight();
@@ -137,6 +162,9 @@ void StatusToProto(const NodeFacts& facts, const NodeNotes& notes,
   }
   for (const TierSnapshot& tier : snapshot.tiers) {
     TierStatusToProto(tier, out->add_tiers());
+  }
+  for (const LinkSnapshot& link : snapshot.links) {
+    LinkStatusToProto(link, out->add_links());
   }
   out->mutable_io()->set_engine(facts.io.engine);
   out->mutable_io()->set_direct(facts.direct_io);

@@ -24,6 +24,11 @@ enum class TierNeeded { kYes, kNo };
 absl::StatusOr<CopySelector> SelectorFromProto(
     const hoist::v1::CopySelector& selector, TierNeeded tier_needed);
 
+// InvalidArgument: it names nobody.
+absl::StatusOr<ShareOf> ShareOfFromProto(
+    const hoist::v1::SetShareRequest& request);
+// "plan 7", for the audit log.
+std::string ShareOfText(const hoist::v1::SetShareRequest& request);
 // InvalidArgument: nothing is to change, or to what no share may be.
 absl::StatusOr<ShareChange> ShareChangeFromProto(
     const hoist::v1::ShareChange& change);

@@ -192,8 +192,8 @@ Reactor* AdminService::SetShare(Context* context,
                                 const pb::SetShareRequest* request,
                                 pb::SetShareResponse* response) {
   auto call = UnaryCall<pb::SetShareResponse>::Start(response);
-  absl::StatusOr<AdminAct> act = env_->AdminActOf(
-      *context, "share", absl::StrCat("plan ", request->plan_id()));
+  absl::StatusOr<AdminAct> act =
+      env_->AdminActOf(*context, "share", ShareOfText(*request));
   if (!act.ok()) {
     call->Fail(act.status());
     return call.get();
@@ -206,11 +206,14 @@ Reactor* AdminService::SetShare(Context* context,
         ShareToProto(changed->after, out.mutable_after());
         call->Reply(std::move(out));
       });
+  absl::StatusOr<ShareOf> of = ShareOfFromProto(*request);
   absl::StatusOr<ShareChange> change = ShareChangeFromProto(request->change());
-  if (!change.ok()) {
-    done(change.status());
+  absl::Status status = of.status();
+  status.Update(change.status());
+  if (!status.ok()) {
+    done(status);
   } else {
-    env_->engine.SetShare(PlanId(request->plan_id()), *change, std::move(done));
+    env_->engine.SetShare(*of, *change, std::move(done));
   }
   return call.get();
 }

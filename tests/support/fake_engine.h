@@ -34,7 +34,7 @@ struct OrderAsked {
   std::vector<GroupIndex> order;
 };
 struct ShareAsked {
-  PlanId plan;
+  ShareOf of;
   ShareChange change;
 };
 struct LoadAsked {
@@ -296,9 +296,9 @@ class FakeEngine final : public EngineApi {
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
     Hand(clear_plan, session, plan, std::move(done));
   }
-  void SetShare(PlanId plan, ShareChange change,
+  void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override {
-    Hand(set_share, SessionId(), ShareAsked{plan, change}, std::move(done));
+    Hand(set_share, SessionId(), ShareAsked{of, change}, std::move(done));
   }
   void Snapshot(Done<NodeSnapshot> done) override {
     Hand(snapshot, SessionId(), std::monostate(), std::move(done));

@@ -288,14 +288,15 @@ TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
 }
 
 TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
-  PlanId plan;
+  ShareOf of;
   ShareChange change;
   int calls = 0;
   engine_.set_share.Answer([&](auto call) {
     ++calls;
-    plan = call.args.plan;
+    of = call.args.of;
     change = call.args.change;
-    if (plan != PlanId(7)) return call.done(absl::NotFoundError("no plan 8"));
+    if (of == ShareOf(PlanId(8)))
+      return call.done(absl::NotFoundError("no plan 8"));
     ShareChanged changed;
     changed.before.max_bytes_per_second = 1 << 20;
     changed.after = change.AppliedTo(changed.before);
@@ -304,7 +305,7 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   const Ran ran = Ctl({"share", "7", "--weight", "3", "--priority", "-2",
                        "--max-rate", "10GB"});
   EXPECT_EQ(ran.exit, 0) << ran.err;
-  EXPECT_EQ(plan, PlanId(7));
+  EXPECT_EQ(of, ShareOf(PlanId(7)));
   EXPECT_EQ(change.weight, 3u);
   EXPECT_EQ(change.priority, -2);
   EXPECT_EQ(change.max_bytes_per_second, 10'000'000'000u);
@@ -318,15 +319,22 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   EXPECT_THAT(Ctl({"share", "7", "--max-rate", "0"}).out,
               HasSubstr("-> weight 1, priority 0, no cap"));
   EXPECT_EQ(Ctl({"share", "8", "--weight", "2"}).exit, 1);
-  EXPECT_EQ(calls, 4);
+  const Ran loads = Ctl({"share", "--loads", "1", "--max-rate", "5MiB"});
+  EXPECT_EQ(of, ShareOf(DeviceIndex(1)));
+  EXPECT_EQ(loads.out,
+            "loads of device 1: at most 1.0 MiB/s -> at most 5.0 MiB/s\n");
+  EXPECT_EQ(calls, 5);
   const Ran nothing = Ctl({"share", "7"});
   EXPECT_EQ(nothing.exit, 2);
   EXPECT_THAT(nothing.err, HasSubstr("--weight, --priority or --max-rate"));
   EXPECT_EQ(Ctl({"share"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "--max-rate", "1MiB"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--loads", "0", "--max-rate", "1MiB"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "--loads", "0", "--weight", "2"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--weight", "0"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--priority", "11"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--max-rate", "fast"}).exit, 2);
-  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(calls, 5);
   EXPECT_THAT(Ctl({"share", "--help"}).out, HasSubstr("stays as it is"));
 }
 

@@ -194,7 +194,7 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
   const auto answer = client->Call(wish);
   ASSERT_EQ(answer.message.code(), 0) << answer.message.message();
   const PlanId plan(answer.message.plan().id());
-  const auto change = [&](PlanId of, const ShareChange& what) {
+  const auto change = [&](ShareOf of, const ShareChange& what) {
     Answer<absl::StatusOr<ShareChanged>> changed;
     rig_.engine().SetShare(of, what, changed.done());
     return changed.Wait();
@@ -214,6 +214,25 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
   }));
   EXPECT_THAT(change(PlanId(99), {.weight = 3}),
               StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(SessionPlan, WhatIsLoadedToADeviceCanBeCapped) {
+  const auto change = [&](uint32_t device, const ShareChange& what) {
+    Answer<absl::StatusOr<ShareChanged>> changed;
+    rig_.engine().SetShare(DeviceIndex(device), what, changed.done());
+    return changed.Wait();
+  };
+  ASSERT_OK_AND_ASSIGN(const ShareChanged changed,
+                       change(0, {.max_bytes_per_second = 5}));
+  EXPECT_EQ(changed.before.max_bytes_per_second, 0u);
+  EXPECT_EQ(changed.after.max_bytes_per_second, 5u);
+  EXPECT_EQ(rig_.Snapshot().links.at(0).load_max_bytes_per_second, 5u);
+  EXPECT_THAT(change(1, {.max_bytes_per_second = 5}),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(change(0, {.weight = 3}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(change(0, {.priority = 3}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_F(SessionPlan, APlanThatFitsWholeHasNoLane) {

@@ -189,6 +189,25 @@ TEST(Link, ACapOnLoadsHoldsBackThemAlone) {
   ASSERT_OK(rig.WaitFor(load));
 }
 
+TEST(Link, ACapOnLoadsMayComeAndGoWhileOneIsUnderWay) {
+  LinkRig rig({.load_bytes_per_second = kMiB});
+  const TransferId load = rig.Copy(0, 120 * kMiB, false);
+  const uint64_t burst = LinkShare::kBurstBytes + Link::kPieceBytes;
+  ASSERT_TRUE(testing::Until([&] {
+    return rig.link().copied_bytes(LinkClass::kBackground) == burst;
+  }));
+  EXPECT_EQ(rig.link().load_rate(), kMiB);
+  rig.link().SetLoadRate(0);
+  ASSERT_OK(rig.WaitFor(load));
+  EXPECT_EQ(rig.link().load_rate(), 0u);
+  rig.link().SetLoadRate(kMiB);
+  const TransferId next = rig.Copy(0, 120 * kMiB, false);
+  rig.Settle();
+  EXPECT_FALSE(rig.end(next).has_value());
+  rig.link().SetLoadRate(0);
+  ASSERT_OK(rig.WaitFor(next));
+}
+
 TEST(Link, ACustomerThatIsRemovedIsGoneWhenItsCopiesAre) {
   LinkRig rig;
   rig.faulty().HoldCopies();

@@ -40,6 +40,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
     snapshot.tiers.push_back(tier);
     snapshot.sessions = {Holding(1, 2), Holding(2, 3)};
     snapshot.counters.stages = 9;
+    snapshot.links = {{DeviceIndex(3), 10, 20, 30, 40, 50}};
     call.done(snapshot);
   });
   grpc::ClientContext context;
@@ -55,6 +56,13 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.counters().stages(), 9u);
   EXPECT_EQ(status.io().engine(), "threads");
   EXPECT_EQ(status.notes(0), "a note");
+  ASSERT_EQ(status.links_size(), 1);
+  EXPECT_EQ(status.links(0).device(), 3u);
+  EXPECT_EQ(status.links(0).plan_bytes(), 10u);
+  EXPECT_EQ(status.links(0).lease_bytes(), 20u);
+  EXPECT_EQ(status.links(0).background_bytes(), 30u);
+  EXPECT_EQ(status.links(0).bytes_per_second(), 40u);
+  EXPECT_EQ(status.links(0).load_max_bytes_per_second(), 50u);
   EXPECT_EQ(status.dropped_notes(), 2u);
 }
 
@@ -283,7 +291,7 @@ TEST_F(SetShareTest, HandsOverWhatIsNamedAndTellsWhatItDid) {
   all.set_change_max_bytes_per_second(false);
   ASSERT_TRUE(SetShare(request).ok());
   ASSERT_EQ(asked.size(), 2u);
-  EXPECT_EQ(asked[0].plan, PlanId(31));
+  EXPECT_EQ(asked[0].of, ShareOf(PlanId(31)));
   EXPECT_EQ(asked[0].change.weight, 1000u);
   EXPECT_EQ(asked[0].change.priority, -10);
   EXPECT_EQ(asked[0].change.max_bytes_per_second, 0u);
@@ -292,8 +300,28 @@ TEST_F(SetShareTest, HandsOverWhatIsNamedAndTellsWhatItDid) {
   EXPECT_EQ(asked[1].change.max_bytes_per_second, std::nullopt);
 }
 
+TEST_F(SetShareTest, IsOfAPlanOrOfADevicesLoads) {
+  std::vector<ShareAsked> asked;
+  engine_.set_share.Answer([&asked](auto call) {
+    asked.push_back(call.args);
+    call.done(ShareChanged());
+  });
+  v1::SetShareRequest request;
+  request.mutable_change()->set_change_max_bytes_per_second(true);
+  request.mutable_change()->set_max_bytes_per_second(7);
+  const grpc::Status nobody = SetShare(request);
+  EXPECT_EQ(nobody.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(nobody.error_message(), HasSubstr("plan_id or loads_of_device"));
+  request.set_loads_of_device(2);
+  ASSERT_TRUE(SetShare(request).ok());
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].of, ShareOf(DeviceIndex(2)));
+  EXPECT_EQ(asked[0].change.max_bytes_per_second, 7u);
+}
+
 TEST_F(SetShareTest, ABadShareIsRefusedBeforeTheEngine) {
   v1::SetShareRequest request;
+  request.set_plan_id(31);
   request.mutable_change()->set_change_weight(true);
   for (const uint32_t weight : {0u, 1001u}) {
     request.mutable_change()->set_weight(weight);
