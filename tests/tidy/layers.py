@@ -54,6 +54,7 @@ ZONES = {
     "client/ctl": zone("proto shared", "grpc protobuf cli11 nlohmann absl"),
     "daemon/base": zone("shared", "absl openssl xxhash"),
     "daemon/terms": zone("daemon/base shared", "absl", pure=True),
+    "daemon/keeper": zone("daemon/base shared", "absl spdlog systemd cli11"),
     "daemon/model": zone(TERMS, "absl nlohmann xxhash", pure=True),
     "daemon/plan": zone(TERMS, "absl", pure=True),
     "daemon/core": zone("daemon/model daemon/plan " + TERMS, "absl",
