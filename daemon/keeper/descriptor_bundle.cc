@@ -119,13 +119,13 @@ absl::StatusOr<DescriptorBundle> DescriptorBundle::Create() {
 }
 
 absl::StatusOr<DescriptorBundle> DescriptorBundle::Adopt(
-    hoist::UniqueFd in, hoist::UniqueFd out, KeptDescriptors& found) {
+    hoist::UniqueFd in, hoist::UniqueFd out, FoundDescriptor found) {
   DescriptorBundle bundle(std::move(in), std::move(out));
   // Twice: its copy was sent, and then it was not taken out any more.
   const auto stays = [&](KeptKey key) {
     return bundle.keys_.insert(key).second;
   };
-  HOIST_RETURN_IF_ERROR(bundle.TurnOver(stays, &found));
+  HOIST_RETURN_IF_ERROR(bundle.TurnOver(stays, found));
   return bundle;
 }
 
@@ -146,14 +146,14 @@ absl::Status DescriptorBundle::Add(KeptKey key, int fd) {
 
 absl::Status DescriptorBundle::Remove(KeptKey key) {
   HOIST_CHECK(Has(key));
-  HOIST_RETURN_IF_ERROR(
-      TurnOver([&](KeptKey of) { return of != key; }, nullptr));
+  HOIST_RETURN_IF_ERROR(TurnOver([&](KeptKey of) { return of != key; },
+                                 [](KeptKey, hoist::UniqueFd) {}));
   keys_.erase(key);
   return absl::OkStatus();
 }
 
 absl::Status DescriptorBundle::TurnOver(absl::FunctionRef<bool(KeptKey)> stays,
-                                        KeptDescriptors* found) {
+                                        FoundDescriptor found) {
   // Of this turn alone: one may be left of who was killed in the middle of his.
   Message end;
   end.end = 1;
@@ -167,7 +167,7 @@ absl::Status DescriptorBundle::TurnOver(absl::FunctionRef<bool(KeptKey)> stays,
     const KeptKey key = {message.kind, message.id};
     if (message.end == 0 && stays(key)) {
       HOIST_RETURN_IF_ERROR(Send(key, fd.get()));
-      if (found != nullptr) found->emplace(key, std::move(fd));
+      found(key, std::move(fd));
     }
     HOIST_RETURN_IF_ERROR(Receive(out_.get(), 0).status());
     if (message.end == 1 && message.id == end.id) return absl::OkStatus();

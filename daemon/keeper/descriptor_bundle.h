@@ -10,7 +10,6 @@
 #define HOIST_DAEMON_KEEPER_DESCRIPTOR_BUNDLE_H_
 
 #include <cstdint>
-#include <map>
 #include <set>
 
 #include "absl/functional/function_ref.h"
@@ -21,7 +20,8 @@
 
 namespace hoistd {
 
-using KeptDescriptors = std::map<KeptKey, hoist::UniqueFd>;
+// Gets a duplicate of a descriptor that is kept; it stays kept.
+using FoundDescriptor = absl::FunctionRef<void(KeptKey, hoist::UniqueFd)>;
 
 // Messages are taken from one end only after a copy of them was sent into the
 // other: whoever is killed leaves each descriptor there once or twice, and who
@@ -37,12 +37,13 @@ class DescriptorBundle {
   static constexpr uint64_t kMost = 192;
 
   static absl::StatusOr<DescriptorBundle> Create();
-  // Two ends that another process made. Puts duplicates of what they hold into
-  // `found`, which has none of those keys. DataLoss: they hold what no bundle
-  // does; then they are of no use.
+  // Two ends that another process made. `found` is called for each that they
+  // hold, so that no more are open at once than it keeps. DataLoss: they hold
+  // what no bundle does, and are of no use. ResourceExhausted: this process may
+  // open no more.
   static absl::StatusOr<DescriptorBundle> Adopt(hoist::UniqueFd in,
                                                 hoist::UniqueFd out,
-                                                KeptDescriptors& found);
+                                                FoundDescriptor found);
   DescriptorBundle(DescriptorBundle&&) = default;
   DescriptorBundle& operator=(DescriptorBundle&&) = default;
 
@@ -62,10 +63,9 @@ class DescriptorBundle {
   DescriptorBundle(hoist::UniqueFd in, hoist::UniqueFd out);
 
   absl::Status Send(KeptKey key, int fd);
-  // Takes all messages out and sends those again that stay, of which `found`
-  // gets duplicates, if it is there.
+  // Takes all messages out and sends those again that stay; `found` gets these.
   absl::Status TurnOver(absl::FunctionRef<bool(KeptKey)> stays,
-                        KeptDescriptors* found);
+                        FoundDescriptor found);
 
   hoist::UniqueFd in_;   // Is sent into.
   hoist::UniqueFd out_;  // Holds what was sent.

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
@@ -51,10 +51,16 @@ DescriptorBundle Make() {
   return *std::move(bundle);
 }
 
+using Found = std::map<KeptKey, hoist::UniqueFd>;
+
 // As a new process has it, while somebody else held the ends.
 absl::StatusOr<DescriptorBundle> Next(const DescriptorBundle& bundle,
-                                      KeptDescriptors& found) {
-  return DescriptorBundle::Adopt(Dup(bundle.in()), Dup(bundle.out()), found);
+                                      Found& found) {
+  return DescriptorBundle::Adopt(
+      Dup(bundle.in()), Dup(bundle.out()),
+      [&](KeptKey key, hoist::UniqueFd fd) {
+        EXPECT_TRUE(found.emplace(key, std::move(fd)).second);
+      });
 }
 
 TEST(DescriptorBundle, KeepsWhatEverybodyElseHasClosed) {
@@ -66,7 +72,7 @@ TEST(DescriptorBundle, KeepsWhatEverybodyElseHasClosed) {
   ASSERT_OK(bundle.Remove({3, 2}));
   EXPECT_FALSE(bundle.Has({3, 2}));
   for (int again = 0; again < 3; ++again) {
-    KeptDescriptors found;
+    Found found;
     ASSERT_OK_AND_ASSIGN(DescriptorBundle next, Next(bundle, found));
     ASSERT_EQ(found.size(), 4u);
     for (const auto& [key, fd] : found) {
@@ -98,7 +104,7 @@ TEST(DescriptorBundle, TakesAsManyAsItSaysAndThenTurnsOver) {
   EXPECT_GE(count, 100u);  // Debian's net.core.wmem_max lets 192 in.
   EXPECT_THAT(bundle.Add({1, count}, file.get()),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  KeptDescriptors found;
+  Found found;
   ASSERT_OK(Next(bundle, found));
   EXPECT_EQ(found.size(), count);
   ASSERT_OK(bundle.Remove({1, 0}));
@@ -111,11 +117,10 @@ TEST(DescriptorBundle, OfWhatIsNoneNothingIsTaken) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   hoist::UniqueFd in(ends[0]), out(ends[1]);
   ASSERT_EQ(send(in.get(), "something else", 14, 0), 14);
-  KeptDescriptors found;
+  const auto found = [](KeptKey, hoist::UniqueFd) { ADD_FAILURE(); };
   EXPECT_THAT(
       DescriptorBundle::Adopt(std::move(in), std::move(out), found).status(),
       StatusIs(absl::StatusCode::kDataLoss));
-  EXPECT_TRUE(found.empty());
 }
 
 // A process is killed while it adds, removes and adopts: what was there before
@@ -134,7 +139,7 @@ TEST(DescriptorBundle, WhoeverIsKilledInTheMiddleOfATurnLosesNothing) {
     turns = 0;
     const pid_t child = fork();
     if (child == 0) {
-      KeptDescriptors found;
+      Found found;
       absl::StatusOr<DescriptorBundle> mine = Next(bundle, found);
       if (!mine.ok()) _exit(1);
       const hoist::UniqueFd file = FileOf("passing");
@@ -152,7 +157,7 @@ TEST(DescriptorBundle, WhoeverIsKilledInTheMiddleOfATurnLosesNothing) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit " << WEXITSTATUS(status);
   }
-  KeptDescriptors found;
+  Found found;
   ASSERT_OK(Next(bundle, found));
   found.erase({2, 1});
   ASSERT_EQ(found.size(), 40u);
