@@ -282,6 +282,9 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(host, HostPool::Create(pool, DevicePointers()));
   HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
   HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
+  if (store != nullptr) {
+    notes.insert(notes.end(), store->notes().begin(), store->notes().end());
+  }
   return absl::OkStatus();
 }
 

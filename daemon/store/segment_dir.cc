@@ -7,16 +7,18 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "daemon/base/status.h"
 #include "daemon/io/direct_probe.h"
@@ -24,40 +26,72 @@
 namespace hoistd {
 namespace {
 
-std::string PartName(SpillId id) { return absl::StrCat(id.number(), ".part"); }
-std::string ImageName(SpillId id) { return absl::StrCat(id.number(), ".img"); }
+constexpr absl::string_view kPart = ".part";
+constexpr absl::string_view kImage = ".img";
+constexpr absl::string_view kRemoved = ".del";  // As long as ".img": no room.
+constexpr absl::string_view kLost = ".lost";
 
-struct Entry {
-  std::string name;
-  SpillId id;
-  bool part = false;
-};
+// Ids beyond are nobody's: the next ones must fit SQLite's integers.
+constexpr uint64_t kMaxId = uint64_t{1} << 62;
+// Of damaged catalogues.
+constexpr int kMostKept = 8;
+constexpr size_t kMostWhy = 500;
 
-// Our own files in `dir_fd`; what else is there is left alone.
-std::vector<Entry> OurFiles(int dir_fd) {
-  std::vector<Entry> entries;
+std::string NameOf(SpillId id, absl::string_view suffix) {
+  return absl::StrCat(id.number(), suffix);
+}
+
+// Ids that have a file with this suffix in `dir_fd`, in no order. What else is
+// there is left alone.
+std::vector<SpillId> IdsIn(int dir_fd, absl::string_view suffix) {
+  std::vector<SpillId> ids;
   const int own = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (own < 0) return entries;
+  if (own < 0) return ids;
   const auto close_dir = [](DIR* dir) { closedir(dir); };
   const std::unique_ptr<DIR, decltype(close_dir)> dir(fdopendir(own),
                                                       close_dir);
   if (dir == nullptr) {
     close(own);
-    return entries;
+    return ids;
   }
   while (const dirent* found = readdir(dir.get())) {
     absl::string_view stem = found->d_name;
-    Entry entry = {.name = found->d_name,
-                   .part = absl::EndsWith(stem, ".part")};
     uint64_t number = 0;
-    if ((absl::ConsumeSuffix(&stem, ".part") ||
-         absl::ConsumeSuffix(&stem, ".img")) &&
-        absl::SimpleAtoi(stem, &number)) {
-      entry.id = SpillId(number);
-      entries.push_back(std::move(entry));
+    if (absl::ConsumeSuffix(&stem, suffix) && absl::SimpleAtoi(stem, &number) &&
+        number > 0 && number < kMaxId &&
+        NameOf(SpillId(number), suffix) == found->d_name) {
+      ids.push_back(SpillId(number));
     }
   }
-  return entries;
+  return ids;
+}
+
+// The first `bytes`, as far as the file goes.
+absl::StatusOr<std::vector<std::byte>> ReadStart(int fd, uint64_t bytes) {
+  std::vector<std::byte> start(bytes);
+  size_t have = 0;
+  while (have < start.size()) {
+    const ssize_t got = pread(fd, start.data() + have, start.size() - have,
+                              static_cast<off_t>(have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoToStatus(errno, "read");
+    if (got == 0) break;
+    have += static_cast<size_t>(got);
+  }
+  start.resize(have);
+  return start;
+}
+
+absl::Status Unlink(int dir_fd, const std::string& name) {
+  if (unlinkat(dir_fd, name.c_str(), 0) != 0 && errno != ENOENT) {
+    return ErrnoToStatus(errno, name);
+  }
+  return absl::OkStatus();
+}
+
+bool Exists(const std::string& path) {
+  struct stat st = {};
+  return lstat(path.c_str(), &st) == 0;
 }
 
 absl::StatusOr<hoist::UniqueFd> MakeDir(const std::string& path) {
@@ -101,14 +135,7 @@ absl::StatusOr<SegmentDir> SegmentDir::Open(const std::string& path) {
 }
 
 std::string SegmentDir::ImagePath(SpillId id) const {
-  return path_ + "/images/" + ImageName(id);
-}
-
-bool SegmentDir::HasImages() const {
-  for (const Entry& entry : OurFiles(images_.get())) {
-    if (!entry.part) return true;
-  }
-  return false;
+  return path_ + "/images/" + NameOf(id, kImage);
 }
 
 absl::StatusOr<bool> SegmentDir::HasCatalogue() const {
@@ -118,20 +145,84 @@ absl::StatusOr<bool> SegmentDir::HasCatalogue() const {
   return ErrnoToStatus(errno, catalogue_path());
 }
 
-void SegmentDir::Sweep(
-    const std::function<bool(SpillId, bool quarantined)>& is_known) {
-  for (const bool quarantined : {false, true}) {
-    const int fd = quarantined ? quarantine_.get() : images_.get();
-    for (const Entry& entry : OurFiles(fd)) {
-      if (!entry.part && is_known(entry.id, quarantined)) continue;
-      // One that stays is found again at the next start.
-      unlinkat(fd, entry.name.c_str(), 0);
-    }
+void SegmentDir::DropNewCatalogue() {
+  for (const char* end : {"", "-wal", "-shm", "-journal"}) {
+    unlink((new_catalogue_path() + end).c_str());
   }
 }
 
+absl::StatusOr<std::string> SegmentDir::ReplaceCatalogue() {
+  const std::string old = catalogue_path();
+  std::string kept;
+  for (int n = 1; n <= kMostKept; ++n) {
+    const std::string name = absl::StrCat(old, ".damaged-", n);
+    if (Exists(name)) continue;
+    // A link, so that there is a catalogue at every moment; not all file
+    // systems have them.
+    if (link(old.c_str(), name.c_str()) == 0 ||
+        rename(old.c_str(), name.c_str()) == 0) {
+      kept = name;
+    }
+    break;
+  }
+  // Its WAL must go before: the new one would take it for its own.
+  if (kept.empty()) {
+    unlink((old + "-wal").c_str());
+  } else if (rename((old + "-wal").c_str(), (kept + "-wal").c_str()) != 0 &&
+             errno != ENOENT) {
+    return ErrnoToStatus(errno, old + "-wal");
+  }
+  unlink((old + "-shm").c_str());
+  const hoist::UniqueFd top(
+      open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!top.valid() || fsync(top.get()) != 0) return ErrnoToStatus(errno, path_);
+  if (rename(new_catalogue_path().c_str(), old.c_str()) != 0) {
+    return ErrnoToStatus(errno, old);
+  }
+  if (fsync(top.get()) != 0) return ErrnoToStatus(errno, path_);
+  return kept;
+}
+
+std::map<SpillId, SegmentDir::Places> SegmentDir::Files() const {
+  std::map<SpillId, Places> files;
+  for (const SpillId id : IdsIn(images_.get(), kPart)) files[id].part = true;
+  for (const SpillId id : IdsIn(images_.get(), kImage)) files[id].image = true;
+  for (const SpillId id : IdsIn(images_.get(), kRemoved)) {
+    files[id].removed = true;
+  }
+  for (const SpillId id : IdsIn(quarantine_.get(), kImage)) {
+    files[id].quarantined = true;
+  }
+  return files;
+}
+
+std::vector<SegmentDir::LostFile> SegmentDir::Lost() const {
+  std::vector<LostFile> lost;
+  for (const SpillId id : IdsIn(quarantine_.get(), kLost)) {
+    LostFile file = {.id = id, .name = NameOf(id, kLost)};
+    struct stat st = {};
+    if (fstatat(quarantine_.get(), file.name.c_str(), &st,
+                AT_SYMLINK_NOFOLLOW) == 0) {
+      file.bytes = static_cast<uint64_t>(st.st_size);
+    }
+    const hoist::UniqueFd why(openat(quarantine_.get(),
+                                     NameOf(id, ".why").c_str(),
+                                     O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    const auto text = ReadStart(why.get(), kMostWhy);
+    if (text.ok()) {
+      file.why.assign(reinterpret_cast<const char*>(text->data()),
+                      text->size());
+    }
+    lost.push_back(std::move(file));
+  }
+  std::sort(lost.begin(), lost.end(), [](const auto& one, const auto& other) {
+    return one.id < other.id;
+  });
+  return lost;
+}
+
 absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
-  const std::string name = PartName(id);
+  const std::string name = NameOf(id, kPart);
   SegmentFile file;
   file.bytes = bytes;
   file.fd = hoist::UniqueFd(
@@ -159,12 +250,12 @@ absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
 
 void SegmentDir::DropPart(SpillId id) {
   // One that stays is swept at the next start.
-  unlinkat(images_.get(), PartName(id).c_str(), 0);
+  unlinkat(images_.get(), NameOf(id, kPart).c_str(), 0);
 }
 
 absl::Status SegmentDir::Publish(SpillId id) {
-  if (renameat(images_.get(), PartName(id).c_str(), images_.get(),
-               ImageName(id).c_str()) != 0) {
+  if (renameat(images_.get(), NameOf(id, kPart).c_str(), images_.get(),
+               NameOf(id, kImage).c_str()) != 0) {
     return ErrnoToStatus(errno, ImagePath(id));
   }
   if (fsync(images_.get()) != 0) return ErrnoToStatus(errno, path_ + "/images");
@@ -174,7 +265,7 @@ absl::Status SegmentDir::Publish(SpillId id) {
 absl::StatusOr<SegmentFile> SegmentDir::OpenImage(SpillId id,
                                                   uint64_t bytes) const {
   SegmentFile file;
-  file.fd = hoist::UniqueFd(openat(images_.get(), ImageName(id).c_str(),
+  file.fd = hoist::UniqueFd(openat(images_.get(), NameOf(id, kImage).c_str(),
                                    O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file.fd.valid()) return ErrnoToStatus(errno, ImagePath(id));
   struct stat st = {};
@@ -189,19 +280,96 @@ absl::StatusOr<SegmentFile> SegmentDir::OpenImage(SpillId id,
   return file;
 }
 
-absl::Status SegmentDir::RemoveImage(SpillId id, bool quarantined) {
-  const int fd = quarantined ? quarantine_.get() : images_.get();
-  if (unlinkat(fd, ImageName(id).c_str(), 0) != 0 && errno != ENOENT) {
+absl::StatusOr<FoundSegment> SegmentDir::ReadHeader(SpillId id,
+                                                    bool quarantined) const {
+  const std::string name = NameOf(id, kImage);
+  const hoist::UniqueFd fd(
+      openat(quarantined ? quarantine_.get() : images_.get(), name.c_str(),
+             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoToStatus(errno, name);
+  struct stat st = {};
+  if (fstat(fd.get(), &st) != 0) return ErrnoToStatus(errno, name);
+  if (!S_ISREG(st.st_mode)) return absl::DataLossError("it is no file");
+  const auto file_bytes = static_cast<uint64_t>(st.st_size);
+  if (file_bytes < SegmentHeaderBytes(0)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("it has ", file_bytes, " bytes, and no whole header"));
+  }
+  HOIST_ASSIGN_OR_RETURN(const auto start,
+                         ReadStart(fd.get(), kSegmentHeaderStart));
+  HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
+                         FindSegmentHeaderBytes(start, file_bytes));
+  HOIST_ASSIGN_OR_RETURN(const auto header, ReadStart(fd.get(), bytes));
+  return FindSegmentHeader(header);
+}
+
+absl::Status SegmentDir::DropImage(SpillId id, bool quarantined) {
+  const int dir = quarantined ? quarantine_.get() : images_.get();
+  HOIST_RETURN_IF_ERROR(Unlink(dir, NameOf(id, kImage)));
+  if (fsync(dir) != 0) return ErrnoToStatus(errno, path_);
+  return absl::OkStatus();
+}
+
+absl::Status SegmentDir::BeginRemoval(SpillId id) {
+  const std::string removed = NameOf(id, kRemoved);
+  bool any = false;
+  for (const int from : {images_.get(), quarantine_.get()}) {
+    if (renameat(from, NameOf(id, kImage).c_str(), images_.get(),
+                 removed.c_str()) == 0) {
+      any = true;
+    } else if (errno != ENOENT) {
+      return ErrnoToStatus(errno, ImagePath(id));
+    }
+  }
+  // The row may have to wait: something must say that it goes.
+  if (!any) {
+    const hoist::UniqueFd marker(
+        openat(images_.get(), removed.c_str(),
+               O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!marker.valid()) return ErrnoToStatus(errno, ImagePath(id));
+  }
+  if (fsync(images_.get()) != 0 || fsync(quarantine_.get()) != 0) {
     return ErrnoToStatus(errno, ImagePath(id));
   }
   return absl::OkStatus();
 }
 
+void SegmentDir::FreeRemoved(SpillId id) {
+  const hoist::UniqueFd fd(openat(images_.get(), NameOf(id, kRemoved).c_str(),
+                                  O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+  // Where it fails the space is free later, with the file.
+  if (fd.valid()) static_cast<void>(ftruncate(fd.get(), 0) == 0);
+}
+
+void SegmentDir::EndRemoval(SpillId id) {
+  // One that stays is found again at the next start.
+  Unlink(images_.get(), NameOf(id, kRemoved)).IgnoreError();
+}
+
 absl::Status SegmentDir::Quarantine(SpillId id) {
-  const std::string name = ImageName(id);
+  const std::string name = NameOf(id, kImage);
   if (renameat(images_.get(), name.c_str(), quarantine_.get(), name.c_str()) !=
           0 &&
       errno != ENOENT) {
+    return ErrnoToStatus(errno, ImagePath(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SegmentDir::PutAside(SpillId id, bool quarantined,
+                                  const std::string& why) {
+  // The reason is for people: without room for it the file is kept all the
+  // same.
+  const hoist::UniqueFd text(
+      openat(quarantine_.get(), NameOf(id, ".why").c_str(),
+             O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (text.valid()) {
+    static_cast<void>(write(text.get(), why.data(), why.size()) >= 0);
+  }
+  // No other file has had this id: new ones are above those of lost files.
+  if (renameat(quarantined ? quarantine_.get() : images_.get(),
+               NameOf(id, kImage).c_str(), quarantine_.get(),
+               NameOf(id, kLost).c_str()) != 0) {
     return ErrnoToStatus(errno, ImagePath(id));
   }
   return absl::OkStatus();

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/hash.h"
+#include "daemon/base/status.h"
+#include "daemon/store/description.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
@@ -15,7 +17,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[8] = {'H', 'O', 'I', 'S', 'T', 'S', 'E', 'G'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kUndescribed = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Fixed {
   char magic[8];
@@ -26,7 +29,7 @@ struct Fixed {
   Fingerprint group_fingerprint;
   Fingerprint header_hash;
 };
-static_assert(sizeof(Fixed) == 64);
+static_assert(sizeof(Fixed) == kSegmentHeaderStart);
 
 Fingerprint HashWithoutItself(std::span<const std::byte> header) {
   std::vector<std::byte> copy(header.begin(), header.end());
@@ -35,24 +38,56 @@ Fingerprint HashWithoutItself(std::span<const std::byte> header) {
   return Xxh3(copy);
 }
 
+absl::Status CheckStart(const Fixed& fixed) {
+  if (std::memcmp(fixed.magic, kMagic, sizeof kMagic) != 0) {
+    return absl::DataLossError("it is not a segment file");
+  }
+  if ((fixed.version != kVersion && fixed.version != kUndescribed) ||
+      fixed.block_bytes != kBlockBytes) {
+    return absl::DataLossError(
+        absl::StrCat("its version is ", fixed.version, ", not ", kVersion));
+  }
+  return absl::OkStatus();
+}
+
+// What lies between the table and the zeros. `from` is as its checksum says.
+absl::StatusOr<std::vector<std::byte>> DescriptionIn(
+    std::span<const std::byte> from, uint64_t image_bytes) {
+  const uint64_t at =
+      sizeof(Fixed) + BlockCount(image_bytes) * sizeof(Fingerprint);
+  uint64_t bytes = 0;
+  if (from.size() - at < sizeof bytes) {
+    return absl::DataLossError("its header is too short");
+  }
+  std::memcpy(&bytes, from.data() + at, sizeof bytes);
+  from = from.subspan(at + sizeof bytes);
+  if (bytes == 0 || bytes > from.size()) {
+    return absl::DataLossError("its header has no whole description");
+  }
+  from = from.first(bytes);
+  return std::vector<std::byte>(from.begin(), from.end());
+}
+
 }  // namespace
 
 uint64_t BlockCount(uint64_t image_bytes) {
   return (image_bytes + kBlockBytes - 1) / kBlockBytes;
 }
 
-uint64_t SegmentHeaderBytes(uint64_t image_bytes) {
-  const uint64_t bytes =
+uint64_t SegmentHeaderBytes(uint64_t image_bytes, uint64_t description_bytes) {
+  uint64_t bytes =
       sizeof(Fixed) + BlockCount(image_bytes) * sizeof(Fingerprint);
+  if (description_bytes > 0) bytes += sizeof(uint64_t) + description_bytes;
   return (bytes + hoist::kImageAlignment - 1) / hoist::kImageAlignment *
          hoist::kImageAlignment;
 }
 
 Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
                                 std::span<std::byte> to) {
-  HOIST_CHECK(to.size() == SegmentHeaderBytes(header.image_bytes));
+  const uint64_t described = header.description.size();
+  HOIST_CHECK(to.size() == SegmentHeaderBytes(header.image_bytes, described));
   HOIST_CHECK(header.blocks.size() == BlockCount(header.image_bytes));
-  Fixed fixed = {.version = kVersion,
+  Fixed fixed = {.version = described > 0 ? kVersion : kUndescribed,
                  .block_bytes = kBlockBytes,
                  .image_bytes = header.image_bytes,
                  .header_bytes = to.size(),
@@ -61,11 +96,70 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
   std::fill(to.begin(), to.end(), std::byte{0});
   std::memcpy(to.data(), &fixed, sizeof fixed);
   const auto table = std::as_bytes(std::span(header.blocks));
-  std::copy(table.begin(), table.end(), to.begin() + sizeof fixed);
+  auto at = std::copy(table.begin(), table.end(), to.begin() + sizeof fixed);
+  if (described > 0) {
+    const auto count = std::as_bytes(std::span(&described, 1));
+    at = std::copy(count.begin(), count.end(), at);
+    std::copy(header.description.begin(), header.description.end(), at);
+  }
   const Fingerprint hash = HashWithoutItself(to);
   std::memcpy(to.data() + offsetof(Fixed, header_hash), hash.data(),
               hash.size());
   return hash;
+}
+
+absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
+    std::span<const std::byte> start, uint64_t file_bytes) {
+  Fixed fixed;
+  if (start.size() < sizeof fixed) return absl::DataLossError("no header");
+  std::memcpy(&fixed, start.data(), sizeof fixed);
+  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
+  // Before anything is made of these sizes.
+  if (fixed.image_bytes > hoist::kMaxImageBytes ||
+      fixed.header_bytes < SegmentHeaderBytes(fixed.image_bytes) ||
+      fixed.header_bytes >
+          SegmentHeaderBytes(fixed.image_bytes, kMaxDescriptionBytes)) {
+    return absl::DataLossError("its header speaks of impossible sizes");
+  }
+  if (file_bytes != fixed.header_bytes + fixed.image_bytes) {
+    return absl::DataLossError(
+        absl::StrCat("it has ", file_bytes, " bytes instead of ",
+                     fixed.header_bytes + fixed.image_bytes));
+  }
+  return fixed.header_bytes;
+}
+
+absl::StatusOr<FoundSegment> FindSegmentHeader(
+    std::span<const std::byte> from) {
+  Fixed fixed;
+  if (from.size() < sizeof fixed) return absl::DataLossError("no header");
+  std::memcpy(&fixed, from.data(), sizeof fixed);
+  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
+  if (fixed.header_bytes != from.size() ||
+      fixed.image_bytes > hoist::kMaxImageBytes ||
+      from.size() < SegmentHeaderBytes(fixed.image_bytes)) {
+    return absl::DataLossError("its header has another size than it says");
+  }
+  if (HashWithoutItself(from) != fixed.header_hash) {
+    return absl::DataLossError("its header's checksum is wrong");
+  }
+  FoundSegment found = {
+      .header = {.image_bytes = fixed.image_bytes,
+                 .group_fingerprint = fixed.group_fingerprint},
+      .header_hash = fixed.header_hash};
+  SegmentHeader& header = found.header;
+  header.blocks.resize(BlockCount(header.image_bytes));
+  const auto table = std::as_writable_bytes(std::span(header.blocks));
+  std::copy_n(from.begin() + sizeof fixed, table.size(), table.begin());
+  if (fixed.version != kUndescribed) {
+    HOIST_ASSIGN_OR_RETURN(header.description,
+                           DescriptionIn(from, header.image_bytes));
+  }
+  if (from.size() !=
+      SegmentHeaderBytes(header.image_bytes, header.description.size())) {
+    return absl::DataLossError("its header has another size than it needs");
+  }
+  return found;
 }
 
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
@@ -74,31 +168,17 @@ absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
   Fixed fixed;
   if (from.size() < sizeof fixed) return absl::DataLossError("no header");
   std::memcpy(&fixed, from.data(), sizeof fixed);
-  if (std::memcmp(fixed.magic, kMagic, sizeof kMagic) != 0) {
-    return absl::DataLossError("it is not a segment file");
-  }
-  if (fixed.version != kVersion || fixed.block_bytes != kBlockBytes) {
-    return absl::DataLossError(
-        absl::StrCat("its version is ", fixed.version, ", not ", kVersion));
-  }
-  if (fixed.image_bytes != image_bytes || fixed.header_bytes != from.size() ||
-      from.size() != SegmentHeaderBytes(image_bytes)) {
+  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
+  if (fixed.image_bytes != image_bytes) {
     return absl::DataLossError(
         absl::StrCat("its header speaks of ", fixed.image_bytes,
                      " bytes, the catalogue of ", image_bytes));
   }
-  if (HashWithoutItself(from) != fixed.header_hash) {
-    return absl::DataLossError("its header's checksum is wrong");
-  }
-  if (fixed.header_hash != header_hash) {
+  HOIST_ASSIGN_OR_RETURN(FoundSegment found, FindSegmentHeader(from));
+  if (found.header_hash != header_hash) {
     return absl::DataLossError("it is not the file that the catalogue knows");
   }
-  SegmentHeader header = {.image_bytes = image_bytes,
-                          .group_fingerprint = fixed.group_fingerprint};
-  header.blocks.resize(BlockCount(image_bytes));
-  const auto table = std::as_writable_bytes(std::span(header.blocks));
-  std::copy_n(from.begin() + sizeof fixed, table.size(), table.begin());
-  return header;
+  return std::move(found.header);
 }
 
 absl::Status CheckBlocks(const SegmentHeader& header, uint64_t first,

@@ -6,9 +6,12 @@
 //         32  the group's fingerprint
 //         48  XXH3-128 of this header with these 16 bytes zero
 //         64  XXH3-128 of each block of the image, the last one short
+//             from version 2 on: u64 bytes of the description, and those
 //             zeros up to a multiple of 4 KiB; then the image
 //
-// All numbers are little-endian.
+// All numbers are little-endian. The description (description.h) says what the
+// image is of, so that a lost catalogue row can be made again from the file.
+// Version 1 has none: an image of it is served as ever, with its row.
 #ifndef HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 #define HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 
@@ -25,17 +28,29 @@ namespace hoistd {
 
 inline constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
+// What must be read to know how long a header is.
+inline constexpr uint64_t kSegmentHeaderStart = 64;
+
 struct SegmentHeader {
   uint64_t image_bytes = 0;
   Fingerprint group_fingerprint = {};
   std::vector<Fingerprint> blocks;
+  std::vector<std::byte> description;  // Empty: version 1.
 };
 
-// `image_bytes` is at most hoist::kMaxImageBytes.
-uint64_t BlockCount(uint64_t image_bytes);
-uint64_t SegmentHeaderBytes(uint64_t image_bytes);
+struct FoundSegment {
+  SegmentHeader header;
+  Fingerprint header_hash = {};
+};
 
-// Fills `to`, of SegmentHeaderBytes. Returns the header's own checksum, which
+// `image_bytes` is at most hoist::kMaxImageBytes, `description_bytes` at most
+// kMaxDescriptionBytes; 0: version 1.
+uint64_t BlockCount(uint64_t image_bytes);
+uint64_t SegmentHeaderBytes(uint64_t image_bytes,
+                            uint64_t description_bytes = 0);
+
+// Fills `to`, of SegmentHeaderBytes; of version 1 where nothing is described.
+// Returns the header's own checksum, which
 // the catalogue keeps: it binds a row to one file's exact content.
 Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
                                 std::span<std::byte> to);
@@ -45,6 +60,13 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
     std::span<const std::byte> from, uint64_t image_bytes,
     const Fingerprint& header_hash);
+
+// For files of which no row speaks. The first says how long the header of a
+// file of `file_bytes` is, by its first kSegmentHeaderStart bytes; the second
+// takes all of it. DataLoss: it is no whole segment file.
+absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
+    std::span<const std::byte> start, uint64_t file_bytes);
+absl::StatusOr<FoundSegment> FindSegmentHeader(std::span<const std::byte> from);
 
 // Compares `bytes`, which are the image's from block `first` on, with the
 // table. DataLoss: names the first block that differs.

@@ -57,7 +57,7 @@ void SpillStore::Get(SpillId id, std::span<std::byte> to, Done done) {
 }
 
 void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
-  const uint64_t header_bytes = SegmentHeaderBytes(job->to.size());
+  const uint64_t header_bytes = job->row.header_bytes;
   auto file = dir_.OpenImage(job->row.id, header_bytes + job->to.size());
   if (!file.ok()) {
     const bool missing = absl::IsNotFound(file.status());
@@ -96,7 +96,7 @@ void SpillStore::ReadBlocks(std::shared_ptr<GetJob> job) {
     const auto to =
         job->to.subspan(at, std::min(kReadBytes, job->to.size() - at));
     io_.Read({.file = job->file.io(),
-              .offset = SegmentHeaderBytes(job->to.size()) + at,
+              .offset = job->row.header_bytes + at,
               .into = {{to.data(), to.size()}}},
              [this, job, gather, at, to](const absl::Status& status) {
                if (!status.ok()) return gather->Part(status);
@@ -120,7 +120,7 @@ void SpillStore::FinishGet(std::shared_ptr<GetJob> job,
 }
 
 absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
-  const std::string reason(why.message());
+  CatalogueRow row;
   {
     absl::MutexLock lock(&mu_);
     const auto found = rows_.find(id);
@@ -129,18 +129,24 @@ absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
           absl::StrCat("spilled image ", id.number(), " was removed"));
     }
     // Before the file moves: no Get may begin now.
-    if (found->second.quarantined.empty()) found->second.quarantined = reason;
+    if (found->second.quarantined.empty()) {
+      found->second.quarantined = std::string(why.message());
+    }
+    row = found->second;
   }
   absl::Status status = Annotate(
       why, absl::StrCat(dir_.ImagePath(id), " is damaged; it was moved to ",
                         options_.dir, "/quarantine"));
-  absl::Status kept = dir_.Quarantine(id);
-  kept.Update(catalogue_.MarkQuarantined(id, reason));
-  if (kept.ok()) return status;
-  // It is refused all the same, and checked again after a restart.
+  const absl::Status moved = dir_.Quarantine(id);
+  // Where the row cannot say so, the file's place does at the next start.
+  const absl::Status marked = catalogue_.MarkQuarantined(row);
+  if (moved.ok()) return status;
+  // It is refused all the same, at the next start too if the row could be
+  // written, else checked again.
   return absl::DataLossError(
-      absl::StrCat(dir_.ImagePath(id), " is damaged: ", reason,
-                   "; quarantine failed: ", kept.message()));
+      absl::StrCat(dir_.ImagePath(id), " is damaged: ", why.message(),
+                   "; quarantine failed: ", moved.message(),
+                   marked.ok() ? "" : absl::StrCat("; ", marked.message())));
 }
 
 }  // namespace hoistd

@@ -6,6 +6,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
 #include "daemon/io/aligned_buffer.h"
+#include "daemon/store/description.h"
 #include "daemon/store/segment_header.h"
 #include "daemon/store/spill_store.h"
 #include "hoist/shared/image_layout.h"
@@ -25,6 +26,7 @@ struct SpillStore::PutJob {
   std::shared_ptr<const SpillMeta> meta;
   std::span<const std::byte> image;
   PutDone done;
+  uint64_t header_size = 0;
   uint64_t file_bytes = 0;
   bool part = false;  // There is an N.part.
   SegmentFile file;
@@ -46,6 +48,9 @@ absl::Status SpillStore::CheckPut(const SpillMeta& meta,
   if (!meta.group.runs.empty()) {
     return absl::InvalidArgumentError(
         "the group is read from files: it needs no spilling");
+  }
+  if (DescriptionBytes(meta) > kMaxDescriptionBytes) {
+    return absl::InvalidArgumentError("the group has too many tensors");
   }
   return absl::OkStatus();
 }
@@ -69,7 +74,9 @@ void SpillStore::Put(std::shared_ptr<const SpillMeta> meta,
   auto job = std::make_shared<PutJob>();
   absl::Status status = CheckPut(*meta, image);
   if (status.ok()) {
-    job->file_bytes = SegmentHeaderBytes(image.size()) + image.size();
+    job->header_size =
+        SegmentHeaderBytes(image.size(), DescriptionBytes(*meta));
+    job->file_bytes = job->header_size + image.size();
     auto id = Reserve(job->file_bytes);
     status = id.status();
     if (id.ok()) job->id = *id;
@@ -103,10 +110,9 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
           desk_.Post([this, job, status] { FinishPut(job, status); });
         }
       });
-  io_.Write({.file = job->file.io(),
-             .offset = SegmentHeaderBytes(job->image.size()),
-             .from = job->image},
-            [gather](const absl::Status& status) { gather->Part(status); });
+  io_.Write(
+      {.file = job->file.io(), .offset = job->header_size, .from = job->image},
+      [gather](const absl::Status& status) { gather->Part(status); });
   for (uint64_t task = 0; task < tasks; ++task) {
     hashers_.Post([job, gather, task] {
       const uint64_t begin = task * kHashBytes;
@@ -121,12 +127,13 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
 }
 
 void SpillStore::WriteHeader(std::shared_ptr<PutJob> job) {
-  auto buffer = AlignedBuffer::Create(SegmentHeaderBytes(job->image.size()));
+  auto buffer = AlignedBuffer::Create(job->header_size);
   if (!buffer.ok()) {
     desk_.Post([this, job, why = buffer.status()] { FinishPut(job, why); });
     return;
   }
   job->header_bytes = *std::move(buffer);
+  job->header.description = EncodeDescription(job->id, *job->meta);
   job->header_hash = EncodeSegmentHeader(job->header, job->header_bytes.span());
   // The sync covers the image too: it is the file's.
   io_.Write({.file = job->file.io(),
@@ -143,14 +150,17 @@ void SpillStore::WriteHeader(std::shared_ptr<PutJob> job) {
 
 void SpillStore::Publish(std::shared_ptr<PutJob> job) {
   absl::Status status = dir_.Publish(job->id);
-  CatalogueRow row = {
-      .id = job->id, .meta = job->meta, .header_hash = job->header_hash};
+  CatalogueRow row = {.id = job->id,
+                      .meta = job->meta,
+                      .header_bytes = job->header_size,
+                      .header_hash = job->header_hash};
   if (status.ok()) {
     status = Annotate(catalogue_.Add(row), dir_.catalogue_path());
   }
   if (!status.ok()) {
-    // Whichever name it has got to. One that stays is swept at the next start.
-    dir_.RemoveImage(job->id, false).IgnoreError();
+    // Whichever name it has got to. One that stays is whole, and taken in at
+    // the next start: nobody is harmed by that.
+    dir_.DropImage(job->id, false).IgnoreError();
     return FinishPut(job, status);
   }
   job->part = false;

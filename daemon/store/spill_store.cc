@@ -6,76 +6,40 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
-#include "daemon/store/segment_header.h"
 
 namespace hoistd {
-namespace {
-
-uint64_t FileBytes(const SpillMeta& meta) {
-  return SegmentHeaderBytes(meta.group.image_bytes) + meta.group.image_bytes;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SpillStore>> SpillStore::Open(
     const SpillOptions& options, IoEngine& io) {
   HOIST_ASSIGN_OR_RETURN(SegmentDir dir, SegmentDir::Open(options.dir));
-  const bool had_images = dir.HasImages();
-  HOIST_ASSIGN_OR_RETURN(const bool had_catalogue, dir.HasCatalogue());
-  if (had_images && !had_catalogue) {
-    // Opening would sweep them all as orphans.
-    return absl::FailedPreconditionError(absl::StrCat(
-        options.dir, " has images and no catalogue.db: put it back, or empty ",
-        options.dir, "/images to start afresh"));
-  }
-  HOIST_ASSIGN_OR_RETURN(Catalogue catalogue,
-                         Catalogue::Open(dir.catalogue_path()));
-  std::unique_ptr<SpillStore> store(
-      new SpillStore(options, io, std::move(dir), std::move(catalogue)));
-  HOIST_RETURN_IF_ERROR(Annotate(store->LoadRows(), options.dir));
-  return store;
+  HOIST_ASSIGN_OR_RETURN(SpillRecovery found, RecoverSpills(dir));
+  return std::unique_ptr<SpillStore>(
+      new SpillStore(options, io, std::move(dir), std::move(found)));
 }
 
 SpillStore::SpillStore(const SpillOptions& options, IoEngine& io,
-                       SegmentDir dir, Catalogue catalogue)
+                       SegmentDir dir, SpillRecovery found)
     : options_(options),
       io_(io),
       dir_(std::move(dir)),
-      catalogue_(std::move(catalogue)),
+      catalogue_(std::move(found.catalogue)),
+      lost_bytes_(found.lost_bytes),
+      notes_(std::move(found.notes)),
+      rows_(std::move(found.rows)),
+      used_bytes_(lost_bytes_),
+      last_id_(found.last_id),
       hashers_(std::max(options.hash_threads, 1)),
-      desk_(1) {}
+      desk_(1) {
+  for (std::string& note : notes_) {
+    note = absl::StrCat("disk.spill_dir ", options_.dir, ": ", note);
+  }
+  for (const auto& [id, row] : rows_) used_bytes_ += FileBytes(row);
+}
 
 SpillStore::~SpillStore() {
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(
       +[](uint64_t* under_way) { return *under_way == 0; }, &under_way_));
-}
-
-absl::Status SpillStore::LoadRows() {
-  HOIST_ASSIGN_OR_RETURN(std::vector<CatalogueRow> rows, catalogue_.Load());
-  for (CatalogueRow& row : rows) {
-    if (!row.quarantined.empty()) continue;
-    const auto file = dir_.OpenImage(row.id, FileBytes(*row.meta));
-    if (file.ok()) continue;
-    // Open must not fail for one damaged image; Get says what happened.
-    row.quarantined = std::string(file.status().message());
-    HOIST_RETURN_IF_ERROR(dir_.Quarantine(row.id));
-    HOIST_RETURN_IF_ERROR(catalogue_.MarkQuarantined(row.id, row.quarantined));
-  }
-  std::map<SpillId, CatalogueRow> known;
-  for (CatalogueRow& row : rows) known.emplace(row.id, std::move(row));
-  dir_.Sweep([&known](SpillId id, bool quarantined) {
-    const auto found = known.find(id);
-    return found != known.end() &&
-           found->second.quarantined.empty() != quarantined;
-  });
-  absl::MutexLock lock(&mu_);
-  rows_ = std::move(known);
-  for (const auto& [id, row] : rows_) {
-    used_bytes_ += FileBytes(*row.meta);
-    last_id_ = std::max(last_id_, id.number());
-  }
-  return absl::OkStatus();
 }
 
 void SpillStore::Begin() {
@@ -104,7 +68,6 @@ void SpillStore::Remove(SpillId id, Done done) {
 }
 
 absl::Status SpillStore::DoRemove(SpillId id) {
-  bool quarantined = false;
   uint64_t bytes = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -113,16 +76,27 @@ absl::Status SpillStore::DoRemove(SpillId id) {
       return absl::NotFoundError(
           absl::StrCat("no spilled image ", id.number()));
     }
-    quarantined = !found->second.quarantined.empty();
-    bytes = FileBytes(*found->second.meta);
+    bytes = FileBytes(found->second);
   }
-  // The row first: a file without one is swept, a row without a file is not.
-  HOIST_RETURN_IF_ERROR(catalogue_.Remove(id));
-  const absl::Status removed = dir_.RemoveImage(id, quarantined);
+  // The file's name first: an image without a row is taken in again at a start.
+  HOIST_RETURN_IF_ERROR(dir_.BeginRemoval(id));
+  absl::Status row = catalogue_.Remove(id);
+  if (!row.ok()) {
+    // On a full disk its own room may be all that the row needs to go.
+    dir_.FreeRemoved(id);
+    row = catalogue_.Remove(id);
+  }
+  if (row.ok() && catalogue_.durable()) {
+    dir_.EndRemoval(id);
+  } else {
+    // N.del stays, and at the next start the row goes with it.
+    dir_.FreeRemoved(id);
+  }
   absl::MutexLock lock(&mu_);
   rows_.erase(id);
-  if (removed.ok()) used_bytes_ -= bytes;
-  return Annotate(removed, "the file stays until the next start");
+  used_bytes_ -= bytes;
+  if (absl::IsResourceExhausted(row)) return absl::OkStatus();
+  return Annotate(row, "the row stays until the next start");
 }
 
 std::vector<SpillRecord> SpillStore::List() const {
@@ -132,7 +106,7 @@ std::vector<SpillRecord> SpillStore::List() const {
   for (const auto& [id, row] : rows_) {
     records.push_back({.id = id,
                        .meta = row.meta,
-                       .file_bytes = FileBytes(*row.meta),
+                       .file_bytes = FileBytes(row),
                        .quarantined = row.quarantined});
   }
   return records;
@@ -141,12 +115,13 @@ std::vector<SpillRecord> SpillStore::List() const {
 SpillUsage SpillStore::usage() const {
   absl::MutexLock lock(&mu_);
   SpillUsage usage = {.capacity_bytes = options_.capacity_bytes,
-                      .used_bytes = used_bytes_};
+                      .used_bytes = used_bytes_,
+                      .quarantined_bytes = lost_bytes_};
   for (const auto& [id, row] : rows_) {
     if (row.quarantined.empty()) {
       ++usage.images;
     } else {
-      usage.quarantined_bytes += FileBytes(*row.meta);
+      usage.quarantined_bytes += FileBytes(row);
     }
   }
   return usage;

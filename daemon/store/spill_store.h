@@ -17,6 +17,7 @@
 #include "daemon/base/task_threads.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/store/segment_dir.h"
+#include "daemon/store/spill_recovery.h"
 #include "daemon/store/spill_types.h"
 #include "daemon/terms/io_engine.h"
 
@@ -26,23 +27,26 @@ namespace hoistd {
 // and a catalogue that says what they are.
 //
 // An image is there once its `done` has said so, and then also after a power
-// cut; until then nothing of it is seen, whatever stops the daemon. Every
-// byte that Get delivers has been compared with its checksum.
+// cut. If the daemon is stopped before, it is there after the next start, or
+// nothing of it is. Every byte that Get delivers has been compared with its
+// checksum, and everything that List says as well.
 //
 // Threads:  thread-safe. Callbacks come from a thread of the store, with no
 //           lock held, once each; they must not block. SQLite and the
 //           directory are used by one thread of its own, checksums by others.
 // Owns:     the directory, locked against other stores. Borrows the engine.
 //           The destructor waits for what was asked for.
-// Bounds:   `capacity_bytes` of segment files.
+// Bounds:   `capacity_bytes` of segment files, lost ones included.
 // Restart:  everything is on the disk.
 class SpillStore {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using PutDone = absl::AnyInvocable<void(absl::StatusOr<SpillId>)>;
 
-  // Sweeps what a crash left. FailedPrecondition: the directory is in use, or
-  // it has images and no catalogue. DataLoss: the catalogue is damaged.
+  // Sees to what a crash or damage left, and says so in notes(): neither a
+  // damaged catalogue nor a full disk keeps it from opening (spill_recovery.h).
+  // FailedPrecondition: the directory is in use, or a newer hoistd's; or it has
+  // images of the older form and no catalogue.
   static absl::StatusOr<std::unique_ptr<SpillStore>> Open(
       const SpillOptions& options, IoEngine& io);
   ~SpillStore();
@@ -59,21 +63,22 @@ class SpillStore {
   void Get(SpillId id, std::span<std::byte> to, Done done)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Frees a quarantined image too. NotFound.
+  // Frees a quarantined image too, and works on a full disk. NotFound.
   void Remove(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // By id, quarantined ones too.
   std::vector<SpillRecord> List() const ABSL_LOCKS_EXCLUDED(mu_);
   SpillUsage usage() const ABSL_LOCKS_EXCLUDED(mu_);
+  // What was wrong at Open: every image that was there before and is not in
+  // List() is named here, or counted in the last of very many.
+  const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   struct PutJob;
   struct GetJob;
 
   SpillStore(const SpillOptions& options, IoEngine& io, SegmentDir dir,
-             Catalogue catalogue);
-
-  absl::Status LoadRows();
+             SpillRecovery found);
 
   absl::Status CheckPut(const SpillMeta& meta,
                         std::span<const std::byte> image) const;
@@ -104,6 +109,8 @@ class SpillStore {
   IoEngine& io_;
   SegmentDir dir_;       // The desk's alone, once open.
   Catalogue catalogue_;  // The desk's alone, once open.
+  const uint64_t lost_bytes_;
+  std::vector<std::string> notes_;  // Unchanged, once open.
 
   mutable absl::Mutex mu_;
   std::map<SpillId, CatalogueRow> rows_ ABSL_GUARDED_BY(mu_);

@@ -38,7 +38,7 @@ struct SpillRecord {
 struct SpillUsage {
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;         // With what is being written.
-  uint64_t quarantined_bytes = 0;  // Part of `used_bytes`.
+  uint64_t quarantined_bytes = 0;  // Part of `used_bytes`; lost ones too.
   uint64_t images = 0;             // That can be read.
 };
 

@@ -1,5 +1,7 @@
 #include "daemon/store/sqlite.h"
 
+#include <cerrno>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 
@@ -36,7 +38,13 @@ absl::StatusCode CodeOf(int code) {
 }  // namespace
 
 absl::Status SqliteStatus(sqlite3* db, int code) {
-  const absl::StatusCode status = CodeOf(code);
+  absl::StatusCode status = CodeOf(code);
+  const int error = db != nullptr ? sqlite3_system_errno(db) : 0;
+  // Not every place where a disk is full has a code of its own.
+  if (((code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN) &&
+      (error == ENOSPC || error == EDQUOT)) {
+    status = absl::StatusCode::kResourceExhausted;
+  }
   if (status == absl::StatusCode::kOk) return absl::OkStatus();
   return absl::Status(
       status, db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code));

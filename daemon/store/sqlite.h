@@ -50,6 +50,8 @@ class SqliteQuery {
   absl::Status Run();
   const absl::Status& status() const { return status_; }
 
+  // Of the statement's rows; 0 after a failure to prepare it.
+  int columns() const { return sqlite3_column_count(statement_.get()); }
   // Of the row, by column from 0.
   int64_t IntAt(int column) const;
   std::string TextAt(int column) const;

@@ -16,6 +16,7 @@
 
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/create_io_engine.h"
+#include "daemon/store/description.h"
 #include "daemon/store/spill_store.h"
 #include "gtest/gtest.h"
 #include "tests/support/io_wait.h"
@@ -86,6 +87,13 @@ inline absl::Status CheckSpilled(SpillStore& store, SpillId id,
     return absl::InternalError("wrong bytes were served");
   }
   return status;
+}
+
+// Whether they say the same of the same image, whatever its state.
+inline bool SameImage(const SpillRecord& one, const SpillRecord& other) {
+  return one.file_bytes == other.file_bytes &&
+         EncodeDescription(one.id, *one.meta) ==
+             EncodeDescription(other.id, *other.meta);
 }
 
 inline size_t FilesIn(const std::string& dir) {

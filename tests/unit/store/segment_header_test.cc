@@ -55,6 +55,41 @@ TEST(SegmentHeader, WhatWasEncodedIsDecoded) {
   EXPECT_EQ(back.blocks, header.blocks);
 }
 
+std::vector<std::byte> MakeDescription() {
+  std::vector<std::byte> description(5000);
+  for (size_t i = 0; i < description.size(); ++i) {
+    description[i] = static_cast<std::byte>(i * 7);
+  }
+  return description;
+}
+
+TEST(SegmentHeader, TheDescriptionIsFoundWithoutARow) {
+  SegmentHeader header = MakeHeader();
+  header.description = MakeDescription();
+  const uint64_t size = SegmentHeaderBytes(kImageBytes, 5000);
+  EXPECT_EQ(size, 12288u);
+  std::vector<std::byte> bytes(size);
+  const Fingerprint hash = EncodeSegmentHeader(header, bytes);
+  EXPECT_THAT(
+      FindSegmentHeaderBytes(std::span(bytes).first(64), size + kImageBytes),
+      testing::IsOk());
+  EXPECT_THAT(FindSegmentHeaderBytes(std::span(bytes).first(64),
+                                     size + kImageBytes - 1),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("instead of")));
+  ASSERT_OK_AND_ASSIGN(const FoundSegment found, FindSegmentHeader(bytes));
+  EXPECT_EQ(found.header.description, header.description);
+  EXPECT_EQ(found.header.blocks, header.blocks);
+  EXPECT_EQ(found.header_hash, hash);
+  EXPECT_THAT(FindSegmentHeader(std::span(bytes).first(size - 4096)),
+              StatusIs(absl::StatusCode::kDataLoss));
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] ^= std::byte{0x10};
+    EXPECT_THAT(FindSegmentHeader(bytes), StatusIs(absl::StatusCode::kDataLoss))
+        << "byte " << at;
+    bytes[at] ^= std::byte{0x10};
+  }
+}
+
 TEST(SegmentHeader, EveryFlippedBitIsDataLoss) {
   std::vector<std::byte> bytes(SegmentHeaderBytes(kImageBytes));
   const Fingerprint hash = EncodeSegmentHeader(MakeHeader(), bytes);

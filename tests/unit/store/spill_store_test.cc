@@ -184,33 +184,6 @@ TEST_F(SpillStoreTest, OrphansOfACrashAreSweptAndStrangersAreNot) {
   EXPECT_OK(CheckSpilled(*store, id, image));
 }
 
-TEST_F(SpillStoreTest, ImagesWithoutTheirCatalogueAreNotSwept) {
-  {
-    ASSERT_OK_AND_ASSIGN(auto store, Open());
-    ASSERT_OK(PutAndWait(*store, SpillImage(10)));
-  }
-  for (const char* end : {"", "-wal", "-shm"}) {
-    std::filesystem::remove(dir_ + "/catalogue.db" + end);
-  }
-  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                               HasSubstr("put it back")));
-  EXPECT_EQ(FilesIn(dir_ + "/images"), 1u);
-}
-
-TEST_F(SpillStoreTest, ACorruptedCatalogueIsDataLossAndSweepsNothing) {
-  {
-    ASSERT_OK_AND_ASSIGN(auto store, Open());
-    ASSERT_OK(PutAndWait(*store, SpillImage(10)));
-  }
-  const std::string path = dir_ + "/catalogue.db";
-  std::filesystem::remove(path + "-wal");
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file << std::string(2000, 'x');
-  file.close();
-  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-  EXPECT_EQ(FilesIn(dir_ + "/images"), 1u);
-}
-
 TEST_F(SpillStoreTest, ASecondStoreInTheDirectoryIsRefused) {
   ASSERT_OK_AND_ASSIGN(auto store, Open());
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
