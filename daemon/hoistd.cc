@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/core/device_space.h"
@@ -26,6 +27,7 @@
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
 #include "daemon/io/create_io_engine.h"
+#include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
@@ -228,6 +230,9 @@ struct Hoistd::Parts {
   Devices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
+  std::optional<Keep> keep;  // If somebody holds what is kept.
+  std::vector<FoundImage> kept_images;
+  hoist::UniqueFd host_memory;
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
   std::unique_ptr<SpillStore> store;
@@ -238,6 +243,9 @@ struct Hoistd::Parts {
   std::vector<std::unique_ptr<RpcServer>> rpc;
   std::string summary;
 
+  void TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
+                std::vector<std::string>& notes);
+  absl::Status MakeHostPool(uint64_t bytes, std::vector<std::string>& notes);
   absl::Status OpenTiers(std::vector<std::string>& notes);
   absl::Status StartErrands(ErrandSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
@@ -253,6 +261,65 @@ std::vector<Device*> Hoistd::Parts::DevicePointers() const {
   std::vector<Device*> pointers;
   for (const auto& device : devices) pointers.push_back(device.get());
   return pointers;
+}
+
+// What the last hoistd kept. Whatever is wrong with it, this one begins.
+void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
+                             std::vector<std::string>& notes) {
+  Keep::Found found;
+  absl::StatusOr<Keep> made = Keep::Create(
+      holder, handed, found, [this](KeptKey key, hoist::UniqueFd fd) {
+        if (key == kHostPoolKey) host_memory = std::move(fd);
+      });
+  for (std::string& note : found.notes) notes.push_back(std::move(note));
+  if (!made.ok()) {
+    notes.push_back(absl::StrCat("nothing will outlive this hoistd: ",
+                                 std::string(made.status().message())));
+    host_memory.reset();
+    return;
+  }
+  keep = *std::move(made);
+  kept_images = FindKeptImages(found.records, notes);
+}
+
+// Of the last hoistd's memory, if it is the same size.
+absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
+                                         std::vector<std::string>& notes) {
+  HostPoolOptions pool;
+  pool.bytes = bytes;
+  pool.touch_threads = config.host.touch_threads > 0
+                           ? static_cast<int>(config.host.touch_threads)
+                           : static_cast<int>(std::clamp(
+                                 std::thread::hardware_concurrency(), 1u, 16u));
+  if (host_memory.valid()) {
+    absl::StatusOr<std::unique_ptr<HostPool>> taken =
+        HostPool::Create(pool, DevicePointers(), host_memory);
+    if (taken.ok()) {
+      host = *std::move(taken);
+      return absl::OkStatus();
+    }
+    notes.push_back(
+        absl::StrCat("what the last hoistd had on the host is "
+                     "dropped: ",
+                     std::string(taken.status().message())));
+    HOIST_RETURN_IF_ERROR(keep->DropDescriptor(kHostPoolKey));
+  }
+  // Without the memory, or with new memory, they are nowhere.
+  for (const FoundImage& image : std::exchange(kept_images, {})) {
+    HOIST_RETURN_IF_ERROR(EraseKeptImage(image.host_offset, *keep));
+  }
+  HOIST_ASSIGN_OR_RETURN(host_memory, MakeHostMemory(bytes));
+  HOIST_ASSIGN_OR_RETURN(host,
+                         HostPool::Create(pool, DevicePointers(), host_memory));
+  if (!keep.has_value()) return absl::OkStatus();
+  const absl::Status kept =
+      keep->KeepDescriptor(kHostPoolKey, host_memory.get());
+  if (!kept.ok()) {
+    notes.push_back(absl::StrCat("nothing will outlive this hoistd: ",
+                                 std::string(kept.message())));
+    keep.reset();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
@@ -273,13 +340,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
       ChooseHostPoolSize(config.host.pool_bytes, CgroupMemoryLimit(""));
   if (!size.ok()) return Annotate(size.status(), "host.pool");
   if (!size->note.empty()) notes.push_back(size->note);
-  HostPoolOptions pool;
-  pool.bytes = size->bytes;
-  pool.touch_threads = config.host.touch_threads > 0
-                           ? static_cast<int>(config.host.touch_threads)
-                           : static_cast<int>(std::clamp(
-                                 std::thread::hardware_concurrency(), 1u, 16u));
-  HOIST_ASSIGN_OR_RETURN(host, HostPool::Create(pool, DevicePointers()));
+  HOIST_RETURN_IF_ERROR(MakeHostPool(size->bytes, notes));
   HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
   HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
   if (store != nullptr) {
@@ -335,6 +396,8 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   if (config.disk.direct == DiskConfig::Direct::kNever) {
     parts.files.mode = ReadMode::kBuffered;
   }
+  parts.keep = keep.has_value() ? &*keep : nullptr;
+  parts.kept_images = std::move(kept_images);
   parts.version = HOIST_VERSION;
   parts.notes = std::move(notes);
   HOIST_ASSIGN_OR_RETURN(engine, Engine::Create(std::move(parts)));
@@ -426,11 +489,16 @@ absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant,
 Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
-    const Config& config, hoist::UniqueFd session_fd, ErrandSpawner& spawner) {
+    const Config& config, std::vector<HandedFd> handed, FdStore* store,
+    ErrandSpawner& spawner) {
   std::unique_ptr<Hoistd> hoistd(new Hoistd(std::make_unique<Parts>()));
   Parts& parts = *hoistd->parts_;
   parts.config = config;
   std::vector<std::string> notes;
+  if (store != nullptr) parts.TakeOver(*store, handed, notes);
+  // Systemd's, if it listens for hoistd.
+  hoist::UniqueFd session_fd;
+  if (!handed.empty()) session_fd = std::move(handed.front().fd);
   HOIST_RETURN_IF_ERROR(parts.OpenTiers(notes));
   for (const std::string& note : notes) spdlog::warn("{}", note);
   for (const std::string& fallback : parts.io->info().fallbacks) {
@@ -452,6 +520,24 @@ Hoistd::~Hoistd() {
   // The engine waits for what it has asked of them.
   if (parts_->errands != nullptr) parts_->errands->Stop();
   parts_->relay.Connect(nullptr);
+}
+
+void Hoistd::KeeperGone() {
+  parts_->relay.Note(
+      "hoist-keeper has ended: if hoistd does too, what it has is lost; start "
+      "hoist-keeper again in the same folder");
+}
+
+absl::Status Hoistd::StoreAgain() {
+  absl::Notification over;
+  absl::Status stored;
+  parts_->engine->StoreAgain([&](absl::Status status) {
+    stored = std::move(status);
+    over.Notify();
+  });
+  over.WaitForNotification();
+  if (stored.ok()) parts_->relay.Note("a new hoist-keeper has taken over");
+  return stored;
 }
 
 std::string Hoistd::Summary() const { return parts_->summary; }

@@ -3,12 +3,14 @@
 #define HOIST_DAEMON_HOISTD_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
 #include "daemon/errand/errand_spawner.h"
-#include "hoist/shared/unique_fd.h"
+#include "daemon/keeper/fd_store.h"
 
 namespace hoistd {
 
@@ -16,14 +18,21 @@ namespace hoistd {
 // Owns:     everything that runs. What others borrow is destroyed after them.
 class Hoistd {
  public:
-  // `session_fd`: a listening session socket from systemd, or none. Errors name
-  // the setting that would mend them.
-  // `spawner` is borrowed.
+  // `handed`: a listening session socket from systemd, or none, and what the
+  // last hoistd kept. `store`: who keeps what the next one is to have; nullptr:
+  // nobody. Both and `spawner` are borrowed. Errors name the setting that would
+  // mend them.
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
-      const Config& config, hoist::UniqueFd session_fd, ErrandSpawner& spawner);
+      const Config& config, std::vector<HandedFd> handed, FdStore* store,
+      ErrandSpawner& spawner);
   // Sessions end at once; gRPC calls that run get a second to finish. Files
   // that hang are not waited for.
   ~Hoistd();
+
+  // The keeper has ended; or another is there, and has what is to outlive
+  // hoistd once this returns OK. Both are told in the log and status.
+  void KeeperGone();
+  absl::Status StoreAgain();
 
   // What it serves, in a line, for the log and systemd's status.
   std::string Summary() const;

@@ -10,19 +10,27 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config.h"
 #include "daemon/hoistd.h"
+#include "daemon/keeper/fd_store.h"
+#include "daemon/keeper/keeper_watch.h"
 #include "hoist/shared/socket_path.h"
 
 namespace hoistd {
 namespace {
 
 constexpr char kDefaultConfig[] = "/etc/hoist/hoistd.toml";
+// After a start that was refused.
+constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kExitRefused = 1;  // The configuration, or the machine.
 
 void SetUpLog(const LogConfig& config) {
@@ -57,12 +65,6 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The session socket, where systemd opened it for us.
-hoist::UniqueFd SocketFromSystemd() {
-  if (sd_listen_fds(/*unset_environment=*/1) < 1) return hoist::UniqueFd();
-  return hoist::UniqueFd(SD_LISTEN_FDS_START);
-}
-
 // What main() waits for. Blocked in all threads, which inherit the mask.
 sigset_t BlockSignals() {
   sigset_t awaited;
@@ -75,12 +77,31 @@ sigset_t BlockSignals() {
   return awaited;
 }
 
-// Returns with the name of the signal that asks hoistd to stop. SIGHUP does
-// only where it says that hoistd's terminal has gone.
-const char* AwaitStop(const sigset_t& awaited, bool on_terminal) {
+// A signal, or what came of the keeper meanwhile.
+int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
+  constexpr timespec kLook = {0, 500'000'000};
+  bool told = false;
   while (true) {
     int got = 0;
-    sigwait(&awaited, &got);
+    if (!keeper.has_keeper()) {
+      sigwait(&awaited, &got);
+      return got;
+    }
+    got = sigtimedwait(&awaited, nullptr, &kLook);
+    if (got > 0) return got;
+    if (!keeper.Gone()) continue;
+    if (!std::exchange(told, true)) hoistd.KeeperGone();
+    if (keeper.Renew() && hoistd.StoreAgain().ok()) told = false;
+  }
+}
+
+// Returns with the name of the signal that asks hoistd to stop. SIGHUP does
+// only where it says that hoistd's terminal has gone.
+const char* AwaitStop(const sigset_t& awaited, bool on_terminal,
+                      Hoistd& hoistd) {
+  KeeperWatch keeper;
+  while (true) {
+    const int got = AwaitSignal(awaited, hoistd, keeper);
     if (got == SIGTERM) return "SIGTERM";
     if (got == SIGINT) return "SIGINT";
     if (on_terminal) return "SIGHUP";
@@ -104,11 +125,16 @@ int Run(const Config& config) {
                   std::string(spawner.status().message()));
     return kExitRefused;
   }
+  const std::unique_ptr<FdStore> store = NotifyFdStore();
+  std::vector<HandedFd> handed = TakeHandedFds();
+  const bool first = handed.empty();
   absl::StatusOr<std::unique_ptr<Hoistd>> hoistd =
-      Hoistd::Create(config, SocketFromSystemd(), **spawner);
+      Hoistd::Create(config, std::move(handed), store.get(), **spawner);
   if (!hoistd.ok()) {
     spdlog::error("hoistd cannot start: {}",
                   std::string(hoistd.status().message()));
+    // It is tried again, and what the last one kept must not be lost meanwhile.
+    if (!first) absl::SleepFor(kPause);
     return kExitRefused;
   }
   const std::string summary = (*hoistd)->Summary();
@@ -116,7 +142,7 @@ int Run(const Config& config) {
                summary);
   sd_notifyf(0, "READY=1\nSTATUS=%s", summary.c_str());
 
-  spdlog::info("stopping ({})", AwaitStop(awaited, on_terminal));
+  spdlog::info("stopping ({})", AwaitStop(awaited, on_terminal, **hoistd));
   sd_notify(0, "STOPPING=1");
   hoistd->reset();
   return EXIT_SUCCESS;

@@ -45,6 +45,14 @@ struct EndedPlan {
   DeviceIndex device;
 };
 
+// A published image that is whole on the host; or, without a model, one that no
+// longer is.
+struct KeptImage {
+  uint64_t host_offset = 0;
+  ModelPtr model;
+  GroupIndex group;
+};
+
 // What is to be done about an event, in order.
 struct Effects {
   // Of each device in this order, one after another. Node::SlabMade tells of

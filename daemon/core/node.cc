@@ -89,9 +89,16 @@ const Peer* Node::PeerOf(SessionId id) const {
 }
 
 void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
-  const uint64_t ready = std::min(ready_bytes, options_.host_capacity_bytes);
+  uint64_t ready = std::min(ready_bytes, options_.host_capacity_bytes);
+  // Nobody gets a part of where a restored image lies.
+  for (const auto& [offset, key] : restored_) {
+    if (offset < ready && offset + copies_.SpaceOf(key) > ready) {
+      ready = offset;
+    }
+  }
   if (ready <= host_.bytes()) return;
   host_.Grow(ready - host_.bytes());
+  PlaceRestored(effects);
   ++space_epoch_;
   Tick(now, effects);
 }

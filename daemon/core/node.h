@@ -65,6 +65,7 @@ struct NodeOptions {
   // write to it, or the operator says that they trust each other.
   bool users_share_devices = true;
   QuotaOptions quota;
+  bool keeps = false;  // Somebody takes TakeKept.
   // Rough rates, to weigh one copy against another; they need not be exact.
   double host_bytes_per_second = 50e9;
   double disk_bytes_per_second = 3e9;
@@ -74,8 +75,8 @@ struct NodeOptions {
 // Owns:     the books.
 // Bounds:   what one user holds is bounded by `quota`; sessions in all, and
 //           requests, by those who call.
-// Restart:  not persistent; files are registered again, spilled models are
-//           restored from the store's list.
+// Restart:  not persistent; files are registered again, published groups are
+//           restored from what the store and the keeper have.
 class Node {
  public:
   struct BringArgs {
@@ -113,10 +114,9 @@ class Node {
                                     std::shared_ptr<const ModelSpec> spec,
                                     std::optional<Readers> readers,
                                     Effects& effects);
-  // A spilled group, found in the store at start-up.
-  absl::Status Restore(const std::string& model, User owner, Readers readers,
-                       std::shared_ptr<const Group> group,
-                       const Content& content, SpillId spill);
+  // Before anything else happens; a model's groups in their order.
+  // InvalidArgument: it is nowhere, or where it cannot be.
+  absl::Status Restore(const RestoredGroup& restored);
   // Receives a group's image; the reply carries the model.
   void Publish(RequestId request, SessionId session, const std::string& model,
                std::shared_ptr<const Group> group,
@@ -218,6 +218,10 @@ class Node {
   // that an admin. NotFound: nor may it read it.
   absl::Status ForgetBy(SessionId session, ModelId model, absl::Time now,
                         Effects& effects);
+  // What is to be kept that was not taken yet, in order; nothing unless
+  // NodeOptions::keeps. A successor must know it before effects of the same
+  // event are carried out: what lies there is about to be used, or overwritten.
+  std::vector<KeptImage> TakeKept() { return std::exchange(kept_, {}); }
   void SetDraining(bool draining) { draining_ = draining; }
   NodeSnapshot Snapshot(absl::Time now) const;
   const QuotaBook& quota() const { return quota_; }
@@ -456,6 +460,11 @@ class Node {
   TransferId Start(GroupKey key, TransferWay way, bool urgent,
                    Effects& effects);
   TransferId Start(Transfer transfer, Effects& effects);
+  void Hurry(const Need& need, const Copy& copy, Effects& effects);
+  void Hurry(TransferId id, Effects& effects);
+  void PlaceRestored(Effects& effects);
+  void HostChecked(const Transfer& transfer, const absl::Status& read,
+                   const Content& content, absl::Time now, Effects& effects);
   void HostFilled(const Transfer& transfer, const absl::Status& status,
                   absl::Time now, Effects& effects);
   void DeviceFilled(const Transfer& transfer, const absl::Status& status,
@@ -467,6 +476,8 @@ class Node {
   void Count(const Transfer& transfer);
   void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
 
+  // Of a published image.
+  void Keep(const CopyRef& ref, const Copy& copy);
   void Note(Effects& effects, EventKind kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
@@ -489,6 +500,10 @@ class Node {
   PlanBook plans_;
   NeedBook needs_;
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
+
+  // Restored images by offset, while the pool is not up where they lie.
+  std::map<uint64_t, GroupKey> restored_;
+  std::vector<KeptImage> kept_;  // Not told yet.
 
   Counters counters_;
   bool draining_ = false;

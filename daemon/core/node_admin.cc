@@ -174,6 +174,11 @@ void Node::SnapshotCopies(TierSnapshot& tier) const {
       const GroupKey key = {id, GroupIndex(g)};
       for (const auto& [place, copy] : group.copies) {
         if (place.at != tier.at || copy.state == Residency::kAbsent) continue;
+        const auto restored = restored_.find(copy.offset);
+        if (place == kHost && restored != restored_.end() &&
+            restored->second == key) {
+          continue;  // The pool is not up there yet.
+        }
         uint64_t space = SpaceOf(*group.group);
         const bool in_parts = place == kHost && parts_.Has(key);
         if (in_parts) {

@@ -68,7 +68,7 @@ bool Node::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   if (!need.urgent) return true;
   // What others only prefetch holds somebody up now.
   for (const TransferId filler : parts_.FillersOf(ref.key)) {
-    if (!transfers_.at(filler).urgent) effects.urgent.push_back(filler);
+    Hurry(filler, effects);
   }
   return true;
 }

@@ -1,5 +1,6 @@
 // Models: registering, finding, publishing, forgetting.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "daemon/core/node.h"
 #include "daemon/model/model_name.h"
 #include "daemon/model/published_group.h"
+#include "hoist/shared/image_layout.h"
 
 namespace hoistd {
 
@@ -44,21 +46,62 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
   return entry.model;
 }
 
-absl::Status Node::Restore(const std::string& name, User owner, Readers readers,
-                           std::shared_ptr<const Group> group,
-                           const Content& content, SpillId spill) {
-  ModelEntry* entry = models_.Named(owner, name);
+absl::Status Node::Restore(const RestoredGroup& restored) {
+  const uint64_t bytes = SpaceOf(*restored.group);
+  const std::string name =
+      absl::StrCat(restored.model, "/", restored.group->name);
+  if (restored.host_offset.has_value()) {
+    const uint64_t offset = *restored.host_offset;
+    const auto after = restored_.lower_bound(offset);
+    const bool free =
+        offset % hoist::kImageAlignment == 0 &&
+        bytes <= options_.host_capacity_bytes &&
+        offset <= options_.host_capacity_bytes - bytes &&
+        (after == restored_.end() || after->first - offset >= bytes) &&
+        (after == restored_.begin() ||
+         std::prev(after)->first + copies_.SpaceOf(std::prev(after)->second) <=
+             offset);
+    if (!free) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " cannot lie where it was kept"));
+    }
+  } else if (!restored.spill.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is nowhere"));
+  }
+  ModelEntry* entry = models_.Named(restored.owner, restored.model);
   if (entry == nullptr) {
     const ModelId id(++last_id_);
-    entry = &models_.AddPublished(id, name, owner, readers);
+    entry = &models_.AddPublished(id, restored.model, restored.owner,
+                                  restored.readers);
   }
-  if (FindGroup(*entry->model->spec, group->name).has_value()) {
+  if (FindGroup(*entry->model->spec, restored.group->name).has_value()) {
     return absl::AlreadyExistsError(
-        absl::StrCat("two spilled images of ", name, "/", group->name));
+        absl::StrCat("two published images of ", name));
   }
-  HOIST_RETURN_IF_ERROR(models_.Append(*entry, std::move(group), content));
-  entry->groups.back().spilled = spill;
+  HOIST_RETURN_IF_ERROR(
+      models_.Append(*entry, restored.group, restored.content));
+  entry->groups.back().spilled = restored.spill;
+  if (!restored.host_offset.has_value()) return absl::OkStatus();
+  const GroupKey key = {
+      entry->model->id,
+      GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))};
+  Copy& copy = copies_.At({key, kHost});
+  copies_.Apply(copy, ResidencyEvent::kReserve);
+  copy.owner = copies_.NewOwner({key, kHost});
+  copy.offset = *restored.host_offset;
+  restored_[copy.offset] = key;
   return absl::OkStatus();
+}
+
+// What the pool has grown over is checked, and there once it is found right.
+void Node::PlaceRestored(Effects& effects) {
+  while (!restored_.empty() && restored_.begin()->first < host_.bytes()) {
+    const auto [offset, key] = *restored_.begin();
+    Copy& copy = copies_.At({key, kHost});
+    host_.AllocateAt(offset, copies_.SpaceOf(key), copy.owner);
+    copy.filling = Start(key, CheckOnHost{offset}, /*urgent=*/false, effects);
+    restored_.erase(restored_.begin());
+  }
 }
 
 absl::StatusOr<ModelPtr> Node::Find(SessionId session,

@@ -35,7 +35,7 @@ Need& Node::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {
     if (parts_.Has(copy.key)) {
       for (const TransferId id : parts_.FillersOf(copy.key)) fillers.insert(id);
     }
-    effects.urgent.insert(effects.urgent.end(), fillers.begin(), fillers.end());
+    for (const TransferId id : fillers) Hurry(id, effects);
     needs_.Changed(need);
     needs_.Wake(copy);
   }
@@ -107,7 +107,10 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   if (copy.state == Residency::kFilling && copy.awaiting_host) {
     AdvanceDeviceFill(need, copy, now, effects);
   }
-  if (!copy.usable()) return false;
+  if (!copy.usable()) {
+    Hurry(need, copy, effects);
+    return false;
+  }
   const bool keeps =
       std::any_of(need.waiters.begin(), need.waiters.end(),
                   [](const Waiter& w) { return w.lease || w.pin; });
@@ -143,6 +146,16 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   return !need.gated;
 }
 
+// Somebody waits for what nobody waited for when it was started.
+void Node::Hurry(const Need& need, const Copy& copy, Effects& effects) {
+  if (need.urgent && copy.filling.has_value()) Hurry(*copy.filling, effects);
+}
+
+void Node::Hurry(TransferId id, Effects& effects) {
+  if (std::exchange(transfers_.at(id).urgent, true)) return;
+  effects.urgent.push_back(id);
+}
+
 // The device copy has its space; it is filled from the host copy.
 void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
                              Effects& effects) {
@@ -153,7 +166,7 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
       return needs_.Block(need);
     }
   }
-  if (!host.usable()) return;
+  if (!host.usable()) return Hurry(need, host, effects);
   ++host.readers;
   host.fresh = false;
   host.last_use = now;

@@ -150,6 +150,7 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   copy.offset = *incoming.offset;
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
+  Keep(ref, copy);
   ++space_epoch_;
   Note(effects, EventKind::kCopyPresent, ref, "published");
   return entry->model;

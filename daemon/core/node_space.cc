@@ -256,6 +256,7 @@ void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
       LeaveParts(ref.key);
     } else {
       host_.Free(copy.offset);
+      if (options_.keeps) kept_.push_back({copy.offset, nullptr, {}});
     }
   }
   copies_.DropOwner(copy.owner);

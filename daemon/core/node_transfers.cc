@@ -51,6 +51,9 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
                    ReceiveDone(incoming_.Take(id), status, result.content, now,
                                effects);
                  },
+                 [&](const CheckOnHost&) {
+                   HostChecked(transfer, status, result.content, now, effects);
+                 },
                  [&](const HostToSpill&) {
                    Spilled(transfer, status, result, now, effects);
                  },
@@ -65,14 +68,46 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
   Tick(now, effects);
 }
 
+// A restored image has been read where it lies.
+void Node::HostChecked(const Transfer& transfer, const absl::Status& read,
+                       const Content& content, absl::Time now,
+                       Effects& effects) {
+  const CopyRef ref = {transfer.key, kHost};
+  Copy& copy = copies_.At(ref);
+  GroupEntry& group = *copies_.FindGroup(transfer.key);
+  const Model& model = *copies_.FindModel(transfer.key.model)->model;
+  copy.filling.reset();
+  absl::Status status = read;
+  if (status.ok() &&
+      content != model.spec->group_contents[transfer.key.group.number()]) {
+    status = absl::DataLossError("its bytes changed while no hoistd ran");
+  }
+  if (status.ok()) {
+    HostPresent(ref, copy, now, effects);
+    if (group.unsaved()) {
+      quota_.Add(model.owner, Quota::kPublishedBytes, SpaceOf(*group.group));
+    }
+    return;
+  }
+  HostAbsent(ref, copy, status, effects);
+  needs_.Wake(transfer.key);
+  if (group.on_disk()) return;  // They go there.
+  MarkLostIfGone(transfer.key, status, effects);
+  FailNeeds(transfer.key, group.lost, effects);
+}
+
 void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
                       absl::Time now, Effects& effects) {
   const CopyRef ref = {transfer.key, kHost};
   Copy& copy = copies_.At(ref);
   copy.filling.reset();
-  if (status.ok()) return HostPresent(ref, copy, now, effects);
-  HostAbsent(ref, copy, status, effects);
   const SpillToHost* spill = transfer.by<SpillToHost>();
+  if (status.ok()) {
+    HostPresent(ref, copy, now, effects);
+    if (spill != nullptr) Keep(ref, copy);
+    return;
+  }
+  HostAbsent(ref, copy, status, effects);
   if (spill != nullptr && absl::IsDataLoss(status)) {
     // The store has put the bytes aside; they are not tried again, and go when
     // the model is forgotten.
@@ -155,6 +190,12 @@ void Node::Count(const Transfer& transfer) {
   } else if (transfer.by<HostToDevice>() != nullptr) {
     counters_.host_to_device_bytes += bytes;
   }
+}
+
+void Node::Keep(const CopyRef& ref, const Copy& copy) {
+  if (!options_.keeps) return;
+  kept_.push_back(
+      {copy.offset, copies_.FindModel(ref.key.model)->model, ref.key.group});
 }
 
 }  // namespace hoistd

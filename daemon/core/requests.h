@@ -193,6 +193,19 @@ struct LoadProgress {
   uint32_t left_out_groups = 0;  // Did not fit; not an error.
 };
 
+// A group that was published before this hoistd began, and where its bytes are.
+struct RestoredGroup {
+  std::string model;
+  User owner;
+  Readers readers = Readers::kOwner;
+  std::shared_ptr<const Group> group;
+  Content content = {};
+  std::optional<SpillId> spill;
+  // In the host pool, which is as it was: the image lies there, if its content
+  // is still that.
+  std::optional<uint64_t> host_offset;
+};
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_CORE_REQUESTS_H_

@@ -37,6 +37,9 @@ struct ClientToHost {
   std::shared_ptr<hoist::UniqueFd> memfd;
   std::optional<uint64_t> host_offset;  // Unset: it is only hashed.
 };
+struct CheckOnHost {  // It lies there already; its content is told.
+  uint64_t host_offset = 0;
+};
 struct HostToSpill {
   uint64_t host_offset = 0;
   User owner;
@@ -52,8 +55,9 @@ struct HostToClient {
   std::shared_ptr<hoist::UniqueFd> memfd;
   RequestId request;  // What its end answers.
 };
-using TransferWay = std::variant<FilesToHost, SpillToHost, ClientToHost,
-                                 HostToSpill, HostToDevice, HostToClient>;
+using TransferWay =
+    std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
+                 HostToSpill, HostToDevice, HostToClient>;
 
 struct Transfer {
   TransferId id;
@@ -72,7 +76,7 @@ struct Transfer {
 
 struct TransferResult {
   SpillId spill;         // HostToSpill.
-  Content content = {};  // ClientToHost: the group's.
+  Content content = {};  // ClientToHost, CheckOnHost: the group's.
 };
 
 }  // namespace hoistd

@@ -18,12 +18,18 @@ std::vector<DeviceInfo> DevicesOf(const EngineParts& parts) {
   return devices;
 }
 
+NodeOptions NodeOptionsOf(const EngineParts& parts) {
+  NodeOptions options = parts.node;
+  options.keeps = parts.keep != nullptr;
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
   parts.mover.threads = parts.threads;
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
-  HOIST_RETURN_IF_ERROR(engine->Restore());
+  engine->Restore();
   engine->mover_ = std::make_unique<Mover>(
       engine->parts_.mover,
       [e = engine.get()](TransferId id, absl::Status status,
@@ -36,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
       });
   engine->MakeSlabMakers();
   engine->MakeStreamers();
+  if (engine->parts_.keep != nullptr) engine->parts_.keep->Adopted();
   engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
   return engine;
 }
@@ -44,7 +51,7 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       notes_(parts_.notes),
       started_(parts_.clock->Now()),
-      node_(parts_.node, DevicesOf(parts_)) {
+      node_(NodeOptionsOf(parts_), DevicesOf(parts_)) {
   for (std::unique_ptr<Executor>& opener : openers_) {
     opener = ThreadsOr(parts_.threads).MakeExecutor(1);
   }
@@ -117,19 +124,6 @@ void Engine::MakeStreamers() {
   }
 }
 
-// Published groups that were spilled before this daemon started.
-absl::Status Engine::Restore() {
-  if (parts_.mover.store == nullptr) return absl::OkStatus();
-  for (const SpillRecord& record : parts_.mover.store->List()) {
-    const SpillMeta& meta = *record.meta;
-    const absl::Status restored = node_.Restore(
-        meta.model, meta.owner, meta.readers,
-        std::make_shared<Group>(meta.group), meta.group_content, record.id);
-    if (!restored.ok()) AddNote(std::string(restored.message()));
-  }
-  return absl::OkStatus();
-}
-
 NodeFacts Engine::facts() const {
   NodeFacts facts;
   facts.version = parts_.version;
@@ -199,6 +193,8 @@ void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
   const absl::Time begin = Now();
   Effects effects;
   event(effects);
+  // Before what lies there is used or overwritten.
+  KeepImages();
   Carry(std::move(effects));
   const absl::Duration took = Now() - begin;
   if (took > kSlowEvent) ++slow_events_;

@@ -16,6 +16,7 @@
 #include "daemon/base/threads.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/engine/kept_images.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/open_files.h"
@@ -36,6 +37,10 @@ struct EngineParts {
   SourceFileOptions files;
   std::string version;
   std::vector<std::string> notes;  // For `status`.
+  // What outlives hoistd, for its successor; the engine's alone from now on.
+  // nullptr: nothing does.
+  Keep* keep = nullptr;
+  std::vector<FoundImage> kept_images;  // The last one's; in the host pool.
   // For the engine, its openers, mover, streamers and what makes slabs;
   // nullptr: the system's.
   // Those of the links are to be the same.
@@ -48,7 +53,7 @@ struct EngineParts {
 // Owns:     the node, the mover and the devices' slabs. Borrows the parts.
 // Bounds:   events queue; each is a request (bounded by sessions) or the end of
 //           a transfer (bounded by the pools).
-// Restart:  Create restores what the spill store holds.
+// Restart:  Create restores what the spill store holds, and what was kept.
 class Engine final : public EngineApi, private Loop {
  public:
   // An event that takes longer holds up whoever else asks, and is counted.
@@ -64,6 +69,8 @@ class Engine final : public EngineApi, private Loop {
   // More of the host pool may be used.
   void GrowHost(uint64_t ready_bytes);
   // Something that `status` should show.
+  // A new keeper is there. OK too where nothing is kept.
+  void StoreAgain(DoneStatus done);
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
   void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
@@ -122,7 +129,8 @@ class Engine final : public EngineApi, private Loop {
   };
 
   explicit Engine(EngineParts parts);
-  absl::Status Restore();
+  void Restore();
+  void KeepImages();
   // What RegisterModel opened, from any thread.
   void AddOpened(SessionId session, std::optional<Readers> readers,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
@@ -192,6 +200,7 @@ class Engine final : public EngineApi, private Loop {
   uint64_t next_opener_ = 0;
   bool saw_stopping_ = false;
   bool over_ = false;
+  bool told_unkept_ = false;
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 

@@ -1,8 +1,10 @@
 #include "daemon/host/host_pool.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -50,8 +52,13 @@ std::vector<Device*> CudaAlone(std::vector<Device*> devices) {
 
 }  // namespace
 
+absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes) {
+  return ToAbsl(hoist::CreateMemfd("hoist-host", bytes));
+}
+
 absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
-    const HostPoolOptions& options, std::vector<Device*> devices) {
+    const HostPoolOptions& options, std::vector<Device*> devices,
+    const hoist::UniqueFd& memory) {
   HostPoolOptions o = options;
   o.piece_bytes = std::min(o.piece_bytes, kMaxPiece);
   o.first_piece_bytes = std::min(o.first_piece_bytes, kMaxPiece);
@@ -66,17 +73,24 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
                        size));
     }
   }
-  HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd fd,
-                         ToAbsl(hoist::CreateMemfd("hoist-host", o.bytes)));
+  struct stat file;
+  if (fstat(memory.get(), &file) != 0) {
+    return ErrnoToStatus(errno, "the host pool's memory");
+  }
+  if (static_cast<uint64_t>(file.st_size) != o.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the host pool's memory has ", file.st_size,
+                     " bytes, and not ", o.bytes));
+  }
   HOIST_ASSIGN_OR_RETURN(
-      hoist::Mapping memory,
-      ToAbsl(hoist::Mapping::OfFd(fd.get(), o.bytes,
+      hoist::Mapping mapping,
+      ToAbsl(hoist::Mapping::OfFd(memory.get(), o.bytes,
                                   hoist::Mapping::Access::kReadWrite)));
   // Advice alone: it fails where the kernel has no huge pages.
-  madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
-  const absl::Status spread = SpreadOverNodes(memory.span());
+  madvise(mapping.data(), mapping.size(), MADV_HUGEPAGE);
+  const absl::Status spread = SpreadOverNodes(mapping.span());
   return absl::WrapUnique(new HostPool(o, CudaAlone(std::move(devices)),
-                                       std::move(memory),
+                                       std::move(mapping),
                                        std::string(spread.message())));
 }
 

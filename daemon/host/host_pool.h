@@ -19,6 +19,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/terms/device.h"
 #include "hoist/shared/mapping.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
@@ -34,6 +35,10 @@ struct HostPoolOptions {
   uint64_t shy_piece_bytes = uint64_t{32} << 20;
   int touch_threads = 4;
 };
+
+// The memory of a pool, which may be older than this process: then it holds
+// what the last one left there. Shared with nobody else.
+absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes);
 
 // One memfd, mapped for writing. With a CUDA device it is brought up in the
 // background, piece by piece from its start: several threads touch the pages,
@@ -61,9 +66,10 @@ class HostPool {
   static constexpr double kLeastPart = 0.05;
   static constexpr uint64_t kShyPiecesAhead = 8;
 
-  // InvalidArgument: a size is 0 or not a multiple of 2 MiB.
+  // InvalidArgument: a size is 0 or not a multiple of 2 MiB, or not `memory`'s.
   static absl::StatusOr<std::unique_ptr<HostPool>> Create(
-      const HostPoolOptions& options, std::vector<Device*> devices);
+      const HostPoolOptions& options, std::vector<Device*> devices,
+      const hoist::UniqueFd& memory);
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
   // Stops bring-up after the piece in hand, and unregisters.

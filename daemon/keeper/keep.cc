@@ -107,14 +107,27 @@ void Keep::Forget(uint64_t bundle) {
   store_->Remove(EndName(bundle, kOut)).IgnoreError();
 }
 
+absl::Status Keep::StoreAgain() {
+  HOIST_RETURN_IF_ERROR(store_->Store(BookName(), {book_.fd()}));
+  for (const auto& [number, bundle] : bundles_) {
+    HOIST_RETURN_IF_ERROR(StoreBundle(number, bundle));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Keep::StoreBundle(uint64_t number,
+                               const DescriptorBundle& bundle) {
+  HOIST_RETURN_IF_ERROR(store_->Store(EndName(number, kIn), {bundle.in()}));
+  return store_->Store(EndName(number, kOut), {bundle.out()});
+}
+
 absl::StatusOr<DescriptorBundle*> Keep::BundleWithRoom() {
   for (auto& [number, bundle] : bundles_) {
     if (!bundle.full()) return &bundle;
   }
   HOIST_ASSIGN_OR_RETURN(DescriptorBundle bundle, DescriptorBundle::Create());
   const uint64_t number = ++last_bundle_;
-  absl::Status stored = store_->Store(EndName(number, kIn), {bundle.in()});
-  stored.Update(store_->Store(EndName(number, kOut), {bundle.out()}));
+  const absl::Status stored = StoreBundle(number, bundle);
   if (!stored.ok()) {
     Forget(number);
     return stored;

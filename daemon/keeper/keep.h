@@ -54,6 +54,8 @@ class Keep {
     return book_.Put(key, value);
   }
   absl::Status Erase(KeptKey key) { return book_.Erase(key); }
+  // Stores all of it with a store that is a new one.
+  absl::Status StoreAgain();
   // What was found has been taken over, and did not end hoistd.
   void Adopted() { book_.Adopted(); }
 
@@ -68,6 +70,7 @@ class Keep {
   void AdoptBundles(std::map<uint64_t, Ends> ends, bool understood,
                     Found& found, FoundDescriptor descriptor);
   absl::StatusOr<DescriptorBundle*> BundleWithRoom();
+  absl::Status StoreBundle(uint64_t number, const DescriptorBundle& bundle);
   void Forget(uint64_t bundle);
 
   FdStore* store_;

@@ -84,6 +84,7 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       reads_({kReadsUnderWay, kSmallReadsUnderWay}),
       spills_({kSpillsUnderWay}),
       receives_({CopyThreads(parts_)}),
+      checks_({1, kSmallReadsUnderWay}),
       images_({kImagesUnderWay}),
       receivers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))),
       copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {}
@@ -111,6 +112,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
           },
           [&](const SpillToHost&) -> Road& { return reads_; },
           [&](const ClientToHost&) -> Road& { return receives_; },
+          [&](const CheckOnHost&) -> Road& { return checks_; },
           [&](const HostToSpill&) -> Road& { return spills_; },
           [&](const HostToDevice&) -> Road& {
             HOIST_CHECK(false);  // Its link has turns of its own.
@@ -242,20 +244,32 @@ void Mover::Carry(const Transfer& transfer, const ClientToHost& way) {
       image = held->span();
     }
     if (!status.ok()) return Report(transfer.id, std::move(status));
-    auto hash = std::make_shared<ContentHash>(
-        transfer.group, image,
-        [this, id = transfer.id, held](const Content& content) {
-          TransferResult result;
-          result.content = content;
-          Report(id, absl::OkStatus(), result);
-        });
-    // Idle threads help; the one that copied does not wait for them.
-    const auto helpers =
-        std::min(static_cast<size_t>(CopyThreads(parts_)), hash->pieces());
-    for (size_t i = 1; i < helpers; ++i) {
-      receivers_->Post([hash] { hash->Help(); });
-    }
-    hash->Help(/*last=*/true);
+    Hash(transfer, image, held);
+  });
+}
+
+// On a thread of receivers_, which others may help. `held` lives as long.
+void Mover::Hash(const Transfer& transfer, std::span<const std::byte> image,
+                 std::shared_ptr<hoist::Mapping> held) {
+  auto hash = std::make_shared<ContentHash>(
+      transfer.group, image,
+      [this, id = transfer.id, held = std::move(held)](const Content& content) {
+        TransferResult result;
+        result.content = content;
+        Report(id, absl::OkStatus(), result);
+      });
+  // Idle threads help; the one that is here does not wait for them.
+  const auto helpers =
+      std::min(static_cast<size_t>(CopyThreads(parts_)), hash->pieces());
+  for (size_t i = 1; i < helpers; ++i) {
+    receivers_->Post([hash] { hash->Help(); });
+  }
+  hash->Help(/*last=*/true);
+}
+
+void Mover::Carry(const Transfer& transfer, const CheckOnHost& way) {
+  receivers_->Post([this, transfer, way] {
+    Hash(transfer, HostOf(transfer, way.host_offset), nullptr);
   });
 }
 

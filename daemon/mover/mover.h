@@ -26,6 +26,7 @@
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/ids.h"
 #include "daemon/terms/io_engine.h"
+#include "hoist/shared/mapping.h"
 
 namespace hoistd {
 
@@ -83,9 +84,12 @@ class Mover {
   void ReadParked(const Transfer& transfer, const FilesToHost& way, User owner);
   void Carry(const Transfer& transfer, const SpillToHost& way);
   void Carry(const Transfer& transfer, const ClientToHost& way);
+  void Carry(const Transfer& transfer, const CheckOnHost& way);
   void Carry(const Transfer& transfer, const HostToSpill& way);
   void Carry(const Transfer& transfer, const HostToDevice& way);
   void Carry(const Transfer& transfer, const HostToClient& way);
+  void Hash(const Transfer& transfer, std::span<const std::byte> image,
+            std::shared_ptr<hoist::Mapping> held);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
   std::span<std::byte> HostOf(const Transfer& transfer, uint64_t offset) const;
   // Where they lie.
@@ -98,6 +102,7 @@ class Mover {
   std::map<User, Road> parked_reads_;  // By owner; those that are not idle.
   Road spills_;
   Road receives_;
+  Road checks_;
   Road images_;
   absl::flat_hash_map<TransferId, Road*> road_of_;
   absl::flat_hash_map<TransferId, Link*> link_of_;

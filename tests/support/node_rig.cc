@@ -35,6 +35,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.default_readers = options_.readers;
   node.users_share_devices = options_.users_share_devices;
   node.quota = options_.quota;
+  node.keeps = true;
   std::vector<DeviceInfo> devices;
   for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
     FakeDeviceOptions device;
@@ -66,6 +67,14 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
+  for (const KeptImage& image : node_->TakeKept()) {
+    if (image.model == nullptr) {
+      kept_.erase(image.host_offset);
+    } else {
+      kept_[image.host_offset] =
+          image.model->spec->groups[image.group.number()].get();
+    }
+  }
   for (const SlabWork& work : effects.slabs) {
     slab_work_[work.device].push_back(work);
   }
@@ -476,7 +485,8 @@ void NodeRig::Finish(TransferId id, absl::Status status) {
     result.spill = SpillId(++last_spill_);
     spills_[result.spill] = transfer.group.get();
   }
-  if (transfer.by<ClientToHost>() != nullptr) {
+  if (transfer.by<ClientToHost>() != nullptr ||
+      transfer.by<CheckOnHost>() != nullptr) {
     result.content[0] = contents_.at(transfer.group.get());
   }
   Do([&](Effects& e) {
@@ -489,6 +499,16 @@ void NodeRig::Store(SpillId id, std::shared_ptr<const Group> group) {
   spills_[id] = group.get();
   images_[group.get()].assign(group->image_bytes / kPage, group.get());
   groups_.push_back(std::move(group));
+}
+
+std::shared_ptr<const Group> NodeRig::Lay(uint64_t page, std::string name,
+                                          uint64_t pages, uint8_t content) {
+  std::shared_ptr<const Group> group = MakeGroup(std::move(name), pages);
+  contents_[group.get()] = content;
+  FillImage(host_, page * kPage, *group);
+  kept_[page * kPage] = group.get();
+  laid_.insert(group.get());
+  return group;
 }
 
 // --- The memory
@@ -565,6 +585,10 @@ void NodeRig::Begin(const Transfer& transfer) {
 }
 
 void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
+  if (transfer.by<CheckOnHost>() != nullptr) {
+    laid_.erase(transfer.group.get());
+    return;
+  }
   const Label mine = writing_.at(transfer.id).get();
   const uint64_t bytes = transfer.group->image_bytes;
   if (const auto* way = transfer.by<HostToDevice>()) {
@@ -588,6 +612,26 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
     ExpectAll(host_, *to, bytes, mine, "two write to the host");
     Fill(host_, *to, bytes, nullptr);
     if (status.ok()) FillImage(host_, *to, *transfer.group);
+  }
+}
+
+// A successor that begins now has all that was published and lies on the host.
+void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
+  size_t published = 0;
+  for (const ModelSnapshot& model : snapshot.models) {
+    if (!model.published) continue;
+    for (const GroupSnapshot& group : model.groups) {
+      for (const CopySnapshot& copy : group.copies) {
+        if (copy.at == OnHost() && (copy.residency == Residency::kPresent ||
+                                    copy.residency == Residency::kSpilling)) {
+          ++published;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(kept_.size(), published + laid_.size());
+  for (const auto& [offset, group] : kept_) {
+    ExpectImage(host_, offset, *group, "a kept image was overwritten");
   }
 }
 
@@ -639,6 +683,7 @@ void NodeRig::Check() {
                    "a copy to a client reads other bytes");
     }
   }
+  CheckKept(snapshot);
   std::map<SessionId, uint32_t> leases;
   for (const auto& [id, lease] : leases_) ++leases[lease.first];
   for (const SessionSnapshot& session : snapshot.sessions) {

@@ -129,6 +129,10 @@ class NodeRig {
   absl::Status Forget(ModelId model);
   absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages);
+  // What the last hoistd left on the host, and kept.
+  std::shared_ptr<const Group> Lay(uint64_t page, std::string name,
+                                   uint64_t pages, uint8_t content);
+  const std::map<uint64_t, const Group*>& kept() const { return kept_; }
   // Time passes, and a tick comes.
   void Advance(absl::Duration by);
 
@@ -249,6 +253,7 @@ class NodeRig {
   void Sent(SessionId session, DeviceIndex device,
             const std::vector<SlabUse>& slabs);
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
+  void CheckKept(const NodeSnapshot& snapshot) const;
   void CheckSlabs() const;
   void CheckSlabWork(const TierSnapshot& tier);
   void CheckPlans() const;
@@ -287,6 +292,8 @@ class NodeRig {
   std::map<TransferId, std::unique_ptr<int>> writing_;  // Their labels.
   std::map<SpillId, const Group*> spills_;
   std::map<const Group*, uint8_t> contents_;
+  std::map<uint64_t, const Group*> kept_;  // By offset, as it was told.
+  std::set<const Group*> laid_;            // Of these, not checked yet.
   std::map<RequestId, SessionId> open_;
   std::map<RequestId, Answer> answers_;
   std::set<RequestId> abandoned_;  // Their session was closed.

@@ -12,7 +12,8 @@ MIB = 1 << 20
 
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
-                 extra="", backend="emulated", mode="0660", limits=None):
+                 extra="", backend="emulated", mode="0660", limits=None,
+                 keeper=None):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
@@ -39,8 +40,13 @@ sink = "stderr"
 """)
         self.log = open(self.path / "log", "wb+")
         self.process = subprocess.Popen(
-            [binary, "--config", str(config)], stdin=subprocess.DEVNULL,
+            self.kept(keeper) + [binary, "--config", str(config)],
+            stdin=subprocess.DEVNULL,
             stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=limits)
+
+    def kept(self, keeper):
+        """Under this hoist-keeper, if it is given: it is `process` then."""
+        return [keeper, "--dir", str(self.path), "--"] if keeper else []
 
     def log_text(self):
         self.log.flush()

@@ -305,10 +305,17 @@ TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
   group->name = "a";
   group->image_bytes = 2 * kPage;
   const Content content = {7};
-  ASSERT_OK(rig.node().Restore("p", User(1), Readers::kOwner, group, content,
-                               SpillId(5)));
-  EXPECT_THAT(rig.node().Restore("p", User(1), Readers::kOwner, group, content,
-                                 SpillId(6)),
+  RestoredGroup restored;
+  restored.model = "p";
+  restored.owner = User(1);
+  restored.group = group;
+  restored.content = content;
+  EXPECT_THAT(rig.node().Restore(restored),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  restored.spill = SpillId(5);
+  ASSERT_OK(rig.node().Restore(restored));
+  restored.spill = SpillId(6);
+  EXPECT_THAT(rig.node().Restore(restored),
               StatusIs(absl::StatusCode::kAlreadyExists));
   const SessionId owner = rig.Open(1), other = rig.Open(2);
   EXPECT_FALSE(rig.node().Find(other, "p").ok());

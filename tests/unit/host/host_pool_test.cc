@@ -18,6 +18,13 @@
 namespace hoistd {
 namespace {
 
+absl::StatusOr<std::unique_ptr<HostPool>> MakePool(
+    const HostPoolOptions& options, std::vector<Device*> devices) {
+  HOIST_ASSIGN_OR_RETURN(const hoist::UniqueFd memory,
+                         MakeHostMemory(options.bytes));
+  return HostPool::Create(options, std::move(devices), memory);
+}
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -141,9 +148,8 @@ HostPoolOptions Options() {
 TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
   ASSERT_OK_AND_ASSIGN(const auto device,
                        EmulatedDevice::Create({.total_bytes = 2 * kMiB}));
-  ASSERT_OK_AND_ASSIGN(
-      const auto pool,
-      HostPool::Create({.bytes = uint64_t{64} << 30}, {device.get()}));
+  ASSERT_OK_AND_ASSIGN(const auto pool,
+                       MakePool({.bytes = uint64_t{64} << 30}, {device.get()}));
   EXPECT_EQ(pool->ready_bytes(), uint64_t{64} << 30);
   Growth growth(pool->bytes());
   pool->Start(
@@ -159,8 +165,7 @@ TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
 TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
   PinningDevice device;
   {
-    ASSERT_OK_AND_ASSIGN(const auto pool,
-                         HostPool::Create(Options(), {&device}));
+    ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(Options(), {&device}));
     EXPECT_EQ(pool->ready_bytes(), 0u);
     Growth growth(pool->bytes());
     pool->Start(
@@ -180,7 +185,7 @@ TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
 TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
   PinningDevice device;
   device.Allow(1);
-  ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
+  ASSERT_OK_AND_ASSIGN(auto pool, MakePool(Options(), {&device}));
   Growth growth(pool->bytes());
   pool->Start(
       growth.Callback(), [] { return 0.0; }, NoNotes());
@@ -196,7 +201,7 @@ TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
 TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
   PinningDevice device;
   device.RefuseNth(2);
-  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(Options(), {&device}));
+  ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(Options(), {&device}));
   Growth growth(pool->bytes());
   std::vector<std::string> notes;
   pool->Start(
@@ -212,7 +217,7 @@ TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
   for (int started = 0; started < 4; ++started) {
     PinningDevice device;
     device.Allow(started);
-    ASSERT_OK_AND_ASSIGN(auto pool, HostPool::Create(Options(), {&device}));
+    ASSERT_OK_AND_ASSIGN(auto pool, MakePool(Options(), {&device}));
     Growth growth(pool->bytes());
     pool->Start(
         growth.Callback(), [] { return 0.0; }, NoNotes());
@@ -231,7 +236,7 @@ TEST(HostPool, BesideCopiesPiecesAreSmallAndLittleIsTouchedAhead) {
   options.first_piece_bytes = 8 * kMiB;
   options.shy_piece_bytes = 2 * kMiB;
   options.touch_threads = 8;
-  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(options, {&device}));
+  ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
   Growth growth(pool->bytes());
   std::atomic<double> demand = 0.5;
   pool->Start(
@@ -266,15 +271,15 @@ TEST(HostPool, PinningTakesTheTimeThatCopiesLeaveAndAPartOfItAtTheLeast) {
 
 TEST(HostPool, APoolThatWasNeverStartedGoes) {
   PinningDevice device;
-  EXPECT_OK(HostPool::Create(Options(), {&device}));
+  EXPECT_OK(MakePool(Options(), {&device}));
 }
 
 TEST(HostPool, OddSizesAreRefused) {
   for (const uint64_t bytes : {uint64_t{0}, kMiB, 3 * kMiB}) {
-    EXPECT_THAT(HostPool::Create({.bytes = bytes}, {}),
+    EXPECT_THAT(MakePool({.bytes = bytes}, {}),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
-  EXPECT_THAT(HostPool::Create({.bytes = 4 * kMiB, .piece_bytes = 1}, {}),
+  EXPECT_THAT(MakePool({.bytes = 4 * kMiB, .piece_bytes = 1}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 

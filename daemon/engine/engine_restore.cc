@@ -1,0 +1,86 @@
+// What was published before this hoistd began: by the store, and by whoever
+// kept the host's memory.
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "daemon/engine/engine.h"
+#include "daemon/engine/kept_images.h"
+
+namespace hoistd {
+namespace {
+
+// Of all models, by owner, model and index: the order to restore them in.
+using RestoredGroups =
+    std::map<std::tuple<User, std::string, GroupIndex, std::string>,
+             RestoredGroup>;
+
+RestoredGroup& GroupOf(const SpillMeta& meta, RestoredGroups& all) {
+  RestoredGroup& group =
+      all[{meta.owner, meta.model, meta.group_index, meta.group.name}];
+  if (group.group == nullptr) {
+    group.model = meta.model;
+    group.owner = meta.owner;
+    group.readers = meta.readers;
+    group.group = std::make_shared<Group>(meta.group);
+    group.content = meta.group_content;
+  }
+  return group;
+}
+
+}  // namespace
+
+void Engine::Restore() {
+  RestoredGroups all;
+  for (const FoundImage& image : parts_.kept_images) {
+    GroupOf(image.meta, all).host_offset = image.host_offset;
+  }
+  if (parts_.mover.store != nullptr) {
+    for (const SpillRecord& record : parts_.mover.store->List()) {
+      RestoredGroup& group = GroupOf(*record.meta, all);
+      if (group.content == record.meta->group_content) group.spill = record.id;
+    }
+  }
+  std::map<std::pair<User, std::string>, uint32_t> missing;
+  std::map<std::pair<User, std::string>, uint32_t> next;
+  for (const auto& [at, group] : all) {
+    const absl::Status restored = node_.Restore(group);
+    if (!restored.ok()) {
+      AddNote(std::string(restored.message()));
+      continue;
+    }
+    const uint32_t index = std::get<GroupIndex>(at).number();
+    uint32_t& expected = next[{group.owner, group.model}];
+    if (index > expected) {
+      missing[{group.owner, group.model}] += index - expected;
+    }
+    expected = index + 1;
+  }
+  for (const auto& [model, groups] : missing) {
+    AddNote(absl::StrCat("model ", model.second, " of ", ToString(model.first),
+                         " is back without ", groups,
+                         " of its groups; publish it again"));
+  }
+}
+
+void Engine::StoreAgain(DoneStatus done) {
+  Post([this, done = std::move(done)](Effects&) mutable {
+    done(parts_.keep == nullptr ? absl::OkStatus() : parts_.keep->StoreAgain());
+  });
+}
+
+void Engine::KeepImages() {
+  const std::vector<KeptImage> images = node_.TakeKept();
+  if (images.empty()) return;
+  HOIST_CHECK(parts_.keep != nullptr);
+  for (const KeptImage& image : images) {
+    const absl::Status kept = WriteKeptImage(image, *parts_.keep);
+    if (kept.ok() || std::exchange(told_unkept_, true)) continue;
+    AddNote(absl::StrCat("not all published images outlive hoistd: ",
+                         std::string(kept.message())));
+  }
+}
+
+}  // namespace hoistd

@@ -1,0 +1,300 @@
+#include "daemon/keeper/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "daemon/base/status.h"
+#include "daemon/keeper/keeper_watch.h"
+
+namespace hoistd {
+namespace {
+
+constexpr int kCannotExec = 127;
+
+absl::StatusOr<hoist::UniqueFd> OpenLock(const std::string& path) {
+  hoist::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) return ErrnoToStatus(errno, path);
+  return fd;
+}
+
+struct flock WholeFile() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// A process's own, which exec leaves it and fork does not share.
+std::string ProgramLock(const std::string& dir) {
+  return absl::StrCat(dir, "/program.lock");
+}
+
+hoist::UniqueFd TakeSignals() {
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) {
+    sigaddset(&taken, signal);
+  }
+  sigprocmask(SIG_BLOCK, &taken, nullptr);
+  return hoist::UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+std::string HowItEnded(int status) {
+  if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status));
+  return absl::StrCat("exit status ", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(
+    const KeeperOptions& options, std::vector<HandedFd> handed) {
+  HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd lock,
+                         OpenLock(KeeperLock(options.dir)));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        options.dir, " has a keeper; end it, or give --dir another folder"));
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(lock.get(), 0) != 0 ||
+      pwrite(lock.get(), pid.data(), pid.size(), 0) !=
+          static_cast<ssize_t>(pid.size())) {
+    return ErrnoToStatus(errno, options.dir);
+  }
+  hoist::UniqueFd signals = TakeSignals();
+  if (!signals.valid()) return ErrnoToStatus(errno, "take signals");
+  HOIST_ASSIGN_OR_RETURN(
+      NotifySocket socket,
+      NotifySocket::Listen(absl::StrCat(options.dir, "/keeper.sock")));
+  return absl::WrapUnique(new Keeper(options, std::move(socket),
+                                     std::move(lock), std::move(signals),
+                                     std::move(handed)));
+}
+
+Keeper::Keeper(const KeeperOptions& options, NotifySocket socket,
+               hoist::UniqueFd lock, hoist::UniqueFd signals,
+               std::vector<HandedFd> handed)
+    : options_(options),
+      socket_(std::move(socket)),
+      lock_(std::move(lock)),
+      signals_(std::move(signals)),
+      pause_(options.first_pause) {
+  for (HandedFd& one : handed) {
+    shelf_.Add(std::move(one.name), std::move(one.fd));
+  }
+}
+
+Keeper::~Keeper() = default;
+
+int Keeper::Run() {
+  if (const std::optional<pid_t> orphan = FindOrphan()) {
+    const absl::Status watched = Watch(*orphan);
+    if (watched.ok()) {
+      spdlog::info("pid {} runs on, and is kept again", *orphan);
+      ready_ = ever_ready_ = true;
+    }
+  }
+  while (!exit_.has_value()) {
+    if (program_ == 0 && absl::Now() >= start_at_) {
+      const absl::Status started = Start();
+      if (!started.ok()) {
+        spdlog::error("{}", std::string(started.message()));
+        start_at_ = absl::Now() + pause_;
+      }
+    }
+    if (program_ != 0 && absl::Now() >= kill_at_) {
+      spdlog::warn("pid {} has not ended, and is killed", program_);
+      SignalProgram(SIGKILL);
+      kill_at_ = absl::InfiniteFuture();
+    }
+    pollfd ready[] = {{signals_.get(), POLLIN, 0},
+                      {socket_.fd(), POLLIN, 0},
+                      {program_fd_.get(), POLLIN, 0}};
+    const int64_t ms = std::clamp<int64_t>(
+        absl::ToInt64Milliseconds(UntilDue()) + 1, 0, 60'000);
+    if (poll(ready, 3, static_cast<int>(ms)) < 0 && errno != EINTR) break;
+    OnNotice();  // What it said before it ended.
+    if (ready[0].revents != 0) OnSignal();
+    if (!child_ && program_ != 0 && ready[2].revents != 0) Ended(0);
+  }
+  return exit_.value_or(1);
+}
+
+std::optional<pid_t> Keeper::FindOrphan() const {
+  const auto lock = OpenLock(ProgramLock(options_.dir));
+  struct flock whole = WholeFile();
+  if (!lock.ok() || fcntl(lock->get(), F_GETLK, &whole) != 0 ||
+      whole.l_type == F_UNLCK || whole.l_pid <= 0) {
+    return std::nullopt;
+  }
+  return whole.l_pid;
+}
+
+absl::Status Keeper::Watch(pid_t program) {
+  program_fd_ =
+      hoist::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, program, 0)));
+  if (!program_fd_.valid()) return ErrnoToStatus(errno, "pidfd_open");
+  program_ = program;
+  return absl::OkStatus();
+}
+
+absl::Status Keeper::Start() {
+  const pid_t child = fork();
+  if (child < 0) return ErrnoToStatus(errno, "fork");
+  if (child == 0) BecomeProgram();
+  child_ = true;
+  ready_ = false;
+  const absl::Status watched = Watch(child);
+  // It is reaped like any other; only SIGCHLD tells.
+  if (!watched.ok()) program_ = child;
+  return absl::OkStatus();
+}
+
+void Keeper::BecomeProgram() const {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int count = static_cast<int>(shelf_.held().size());
+  // Out of the way of what is handed over: if any of the file's descriptors is
+  // closed, the lock is given up.
+  int lock = -1;
+  {
+    const auto opened = OpenLock(ProgramLock(options_.dir));
+    if (opened.ok()) {
+      lock = fcntl(opened->get(), F_DUPFD, SD_LISTEN_FDS_START + count);
+    }
+  }
+  struct flock whole = WholeFile();
+  // Who holds it ends: it was not found to run.
+  if (lock < 0 || fcntl(lock, F_SETLKW, &whole) != 0) _exit(kCannotExec);
+
+  std::vector<std::string> names;
+  std::vector<int> out_of_the_way;
+  for (const FdShelf::Held& one : shelf_.held()) {
+    names.push_back(one.name);
+    out_of_the_way.push_back(
+        fcntl(one.fd.get(), F_DUPFD_CLOEXEC, SD_LISTEN_FDS_START + count));
+  }
+  for (int i = 0; i < count; ++i) {
+    if (dup2(out_of_the_way[static_cast<size_t>(i)], SD_LISTEN_FDS_START + i) <
+        0) {
+      _exit(kCannotExec);
+    }
+  }
+  setenv("NOTIFY_SOCKET", absl::StrCat(options_.dir, "/keeper.sock").c_str(),
+         1);
+  setenv(kKeeperFolderVariable, options_.dir.c_str(), 1);
+  if (count > 0) {
+    setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
+    setenv("LISTEN_FDS", absl::StrCat(count).c_str(), 1);
+    setenv("LISTEN_FDNAMES", absl::StrJoin(names, ":").c_str(), 1);
+  }
+  std::vector<char*> arguments;
+  for (const std::string& one : options_.command) {
+    arguments.push_back(const_cast<char*>(one.c_str()));
+  }
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  spdlog::error("{} cannot be run: {}", options_.command[0],
+                std::string(ErrnoToStatus(errno, "exec").message()));
+  _exit(kCannotExec);
+}
+
+void Keeper::Ended(int status) {
+  program_ = 0;
+  program_fd_.reset();
+  child_ = false;
+  kill_at_ = absl::InfiniteFuture();
+  const int code =
+      WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (stopping_ || (!ever_ready_ && shelf_.held().empty())) {
+    exit_ = code;
+    return;
+  }
+  if (ready_) pause_ = options_.first_pause;
+  spdlog::warn(
+      "{} ended ({}); it is started again in {}, with {} descriptors "
+      "that it left",
+      options_.command[0], HowItEnded(status), absl::FormatDuration(pause_),
+      shelf_.held().size());
+  start_at_ = absl::Now() + pause_;
+  pause_ = std::min(pause_ * 2, options_.longest_pause);
+}
+
+void Keeper::Reap() {
+  int status = 0;
+  pid_t child;
+  // Others' orphans too, where this is the first process of a container.
+  while ((child = waitpid(-1, &status, WNOHANG)) > 0) {
+    OnNotice();
+    if (child == program_ && child_) Ended(status);
+  }
+}
+
+void Keeper::OnSignal() {
+  signalfd_siginfo got;
+  while (read(signals_.get(), &got, sizeof(got)) == sizeof(got)) {
+    switch (got.ssi_signo) {
+      case SIGCHLD:
+        Reap();
+        break;
+      case SIGHUP:
+        SignalProgram(SIGHUP);
+        break;
+      default:
+        stopping_ = true;
+        sd_notify(0, "STOPPING=1");
+        if (program_ == 0) {
+          exit_ = 0;
+          return;
+        }
+        SignalProgram(static_cast<int>(got.ssi_signo));
+        kill_at_ = absl::Now() + options_.stop_patience;
+    }
+  }
+}
+
+void Keeper::OnNotice() {
+  while (std::optional<Notice> notice = socket_.Receive()) {
+    // Nobody else's word counts.
+    if (program_ == 0 || notice->sender != program_) continue;
+    shelf_.Take(*notice);
+    if (notice->values["READY"] == "1") ready_ = ever_ready_ = true;
+    for (const char* key : {"READY", "STATUS"}) {
+      const auto told = notice->values.find(key);
+      if (told == notice->values.end()) continue;
+      sd_notifyf(0, "%s=%s", key, told->second.c_str());
+    }
+  }
+}
+
+void Keeper::SignalProgram(int signal) const {
+  if (program_fd_.valid()) {
+    syscall(SYS_pidfd_send_signal, program_fd_.get(), signal, nullptr, 0);
+  } else if (program_ != 0) {
+    kill(program_, signal);
+  }
+}
+
+absl::Duration Keeper::UntilDue() const {
+  const absl::Time due = program_ == 0 ? start_at_ : kill_at_;
+  return std::max(absl::ZeroDuration(), due - absl::Now());
+}
+
+}  // namespace hoistd

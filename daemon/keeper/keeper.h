@@ -1,0 +1,92 @@
+// hoist-keeper: keeps one program running, and what it leaves behind.
+//
+// What systemd does for a unit with Restart=always and FileDescriptorStoreMax,
+// by the same protocol (sd_notify(3), sd_listen_fds(3)), where there is no
+// systemd: in containers, for one user, in tests. So hoistd has one way.
+#ifndef HOIST_DAEMON_KEEPER_KEEPER_H_
+#define HOIST_DAEMON_KEEPER_KEEPER_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/keeper/fd_store.h"
+#include "daemon/keeper/notify_socket.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+struct KeeperOptions {
+  std::string dir;                   // Its socket and locks; it is there.
+  std::vector<std::string> command;  // The program, and its arguments.
+  // Until it is started again: at first, and at the most; twice as long each
+  // time that it ends before it is ready.
+  absl::Duration first_pause = absl::Milliseconds(100);
+  absl::Duration longest_pause = absl::Seconds(10);
+  // For the program to end after SIGTERM, before it is killed.
+  absl::Duration stop_patience = absl::Seconds(30);
+};
+
+// Threads:  one, which has no other: it forks. It takes SIGCHLD, SIGTERM,
+//           SIGINT and SIGHUP.
+// Owns:     what the program stored, and the folder's lock.
+// Bounds:   what the program stores; only from it is anything taken.
+// Restart:  the program lives on when its keeper dies, and goes on being kept
+// by
+//           the next one in this folder, which it stores everything with again.
+class Keeper {
+ public:
+  // FailedPrecondition: the folder has a keeper.
+  static absl::StatusOr<std::unique_ptr<Keeper>> Create(
+      const KeeperOptions& options, std::vector<HandedFd> handed);
+  ~Keeper();
+
+  // Until it is told to stop by SIGTERM or SIGINT, which the program gets too.
+  // Returns the program's exit status, 128 + N for signal N. A program that
+  // ends before it was ever ready, with nothing stored, is not started again:
+  // that is for whoever called to mend.
+  int Run();
+
+ private:
+  Keeper(const KeeperOptions& options, NotifySocket socket,
+         hoist::UniqueFd lock, hoist::UniqueFd signals,
+         std::vector<HandedFd> handed);
+
+  // The program that a former keeper started, if it still runs.
+  std::optional<pid_t> FindOrphan() const;
+  absl::Status Watch(pid_t program);
+  absl::Status Start();
+  [[noreturn]] void BecomeProgram() const;
+  void Ended(int status);
+  void OnSignal();
+  void OnNotice();
+  void SignalProgram(int signal) const;
+  void Reap();
+  absl::Duration UntilDue() const;
+
+  const KeeperOptions options_;
+  NotifySocket socket_;
+  const hoist::UniqueFd lock_;
+  const hoist::UniqueFd signals_;
+  FdShelf shelf_;
+  pid_t program_ = 0;  // 0: it does not run.
+  bool child_ = false;
+  hoist::UniqueFd program_fd_;  // Its pidfd.
+  absl::Time start_at_ = absl::InfinitePast();  // Not before.
+  absl::Time kill_at_ = absl::InfiniteFuture();
+  absl::Duration pause_;
+  bool ready_ = false;       // It is, or was before it ended.
+  bool ever_ready_ = false;  // Or one before it was.
+  bool stopping_ = false;
+  std::optional<int> exit_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_KEEPER_KEEPER_H_

@@ -1,0 +1,59 @@
+// hoist-keeper: see keeper.h.
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "daemon/keeper/keeper.h"
+#include "hoist/shared/socket_path.h"
+
+namespace hoistd {
+namespace {
+
+// What systemd made for the unit; else the user's own.
+hoist::Result<std::string> DefaultFolder() {
+  const char* runtime = std::getenv("RUNTIME_DIRECTORY");
+  if (runtime != nullptr && *runtime != '\0') return std::string(runtime);
+  return hoist::MakeUserSocketFolder();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "hoist-keeper keeps hoistd running and holds what it leaves behind, as "
+      "systemd does where there is one.");
+  KeeperOptions options;
+  app.add_option("--dir", options.dir,
+                 "a folder of its own for its socket and locks (default: "
+                 "$RUNTIME_DIRECTORY, or the user's runtime folder)");
+  app.add_option("COMMAND", options.command,
+                 "what to keep running, with its arguments behind --: "
+                 "hoist-keeper -- hoistd --user")
+      ->required();
+  app.set_version_flag("--version", "hoist-keeper " HOIST_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  spdlog::set_default_logger(spdlog::stderr_color_mt("hoist-keeper"));
+  if (options.dir.empty()) {
+    hoist::Result<std::string> folder = DefaultFolder();
+    if (!folder.ok()) {
+      spdlog::error("{}", folder.status().message());
+      return EXIT_FAILURE;
+    }
+    options.dir = *folder;
+  }
+  absl::StatusOr<std::unique_ptr<Keeper>> keeper =
+      Keeper::Create(options, TakeHandedFds());
+  if (!keeper.ok()) {
+    spdlog::error("{}", std::string(keeper.status().message()));
+    return EXIT_FAILURE;
+  }
+  return (*keeper)->Run();
+}
+
+}  // namespace
+}  // namespace hoistd
+
+int main(int argc, char** argv) { return hoistd::Main(argc, argv); }

@@ -1,0 +1,43 @@
+#include "daemon/keeper/keeper_watch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace hoistd {
+
+std::string KeeperLock(const std::string& folder) {
+  return folder + "/keeper.lock";
+}
+
+KeeperWatch::KeeperWatch() {
+  const char* folder = std::getenv(kKeeperFolderVariable);
+  if (folder == nullptr) return;
+  folder_ = folder;
+  Renew();
+}
+
+bool KeeperWatch::Gone() const {
+  pollfd keeper = {keeper_.get(), POLLIN, 0};
+  return !keeper_.valid() || poll(&keeper, 1, 0) > 0;
+}
+
+bool KeeperWatch::Renew() {
+  const hoist::UniqueFd lock(
+      open(KeeperLock(folder_).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[32] = {};
+  if (!lock.valid() || read(lock.get(), text, sizeof(text) - 1) <= 0) {
+    return false;
+  }
+  // Nobody holds it: the number is an old one, and may be anybody's.
+  if (flock(lock.get(), LOCK_SH | LOCK_NB) == 0) return false;
+  keeper_ = hoist::UniqueFd(
+      static_cast<int>(syscall(SYS_pidfd_open, std::atoi(text), 0)));
+  return !Gone();
+}
+
+}  // namespace hoistd

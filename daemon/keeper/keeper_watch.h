@@ -1,0 +1,35 @@
+// Whether hoistd's keeper lives, as hoistd sees it.
+#ifndef HOIST_DAEMON_KEEPER_KEEPER_WATCH_H_
+#define HOIST_DAEMON_KEEPER_KEEPER_WATCH_H_
+
+#include <string>
+
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+// Tells the program that its keeper is a hoist-keeper, and where.
+inline constexpr char kKeeperFolderVariable[] = "HOIST_KEEPER";
+// The keeper holds a lock on it, and its pid is in it.
+std::string KeeperLock(const std::string& folder);
+
+// Threads: one at a time.
+class KeeperWatch {
+ public:
+  // Of $HOIST_KEEPER; without it, as under systemd, there is none to watch.
+  KeeperWatch();
+
+  bool has_keeper() const { return !folder_.empty(); }
+  // Whether the one that was looked at last has ended.
+  bool Gone() const;
+  // Looks for the one that there is now; false: there is none.
+  bool Renew();
+
+ private:
+  std::string folder_;
+  hoist::UniqueFd keeper_;  // Its pidfd.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_KEEPER_KEEPER_WATCH_H_

@@ -1,0 +1,190 @@
+"""What hoistd leaves behind when it dies, and who holds it: hoist-keeper.
+
+keeper_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
+PYTHONPATH and NumPy.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+import hoist  # noqa: E402
+from real_daemon import MIB, RealDaemon  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+KEEPER = sys.argv.pop(1)
+HOISTD = sys.argv.pop(1)
+GROUPS = 10
+
+
+def until(condition, seconds=30):
+    """What `condition` returns, once it is something."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("it never came to be")
+        time.sleep(0.01)
+    return result
+
+
+def bytes_of(group):
+    return np.random.default_rng(group).integers(
+        0, 256, MIB + group, dtype=np.uint8)
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class Keeper(unittest.TestCase):
+    def setUp(self):
+        self.daemon = RealDaemon(HOISTD, host=64 * MIB, keeper=KEEPER)
+        self.addCleanup(self.stop)
+        self.connect().close()
+
+    def stop(self):
+        if os.environ.get("HOIST_KEEPER_TEST_LOG"):
+            print(self.daemon.log_text())
+        self.daemon.stop()
+
+    def connect(self):
+        return hoist.connect(self.daemon.socket, connect_deadline=30)
+
+    def pid(self):
+        return int(self.daemon.status()["pid"])
+
+    def publish(self):
+        with self.connect() as session:
+            for group in range(GROUPS):
+                session.publish("model", f"g{group}",
+                                {"w": bytes_of(group)})
+
+    def check_all(self):
+        """All groups are staged, from the host, with the right bytes."""
+        with self.connect() as session:
+            model = session.model("model")
+            self.assertEqual([group.name for group in model],
+                             [f"g{group}" for group in range(GROUPS)])
+            for group in range(GROUPS):
+                with session.stage(model[f"g{group}"]) as lease:
+                    np.testing.assert_array_equal(
+                        lease["w"].numpy(), bytes_of(group))
+
+    def kill_hoistd(self):
+        pid = self.pid()
+        os.kill(pid, signal.SIGKILL)
+        return until(lambda: self.served_by_another(pid))
+
+    def served_by_another(self, pid):
+        try:
+            return self.pid() != pid and self.pid()
+        except subprocess.CalledProcessError:
+            return None
+
+    def test_what_was_published_is_there_after_each_kill(self):
+        self.publish()
+        for _ in range(8):
+            self.kill_hoistd()
+            self.check_all()
+        counters = self.daemon.counters()
+        self.assertEqual(counters.get("spill_read_bytes", 0), 0)
+        # What is forgotten does not come back.
+        self.daemon.forget_models()
+        self.kill_hoistd()
+        with self.connect() as session:
+            with self.assertRaises(hoist.NotFound):
+                session.model("model")
+        self.publish()
+        self.kill_hoistd()
+        self.check_all()
+
+    def test_bytes_that_changed_are_lost_and_the_others_are_not(self):
+        self.publish()
+        pid = self.pid()
+        os.kill(pid, signal.SIGSTOP)
+        pool = next(
+            fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
+            if "hoist-host" in os.readlink(fd))
+        memory = open(pool, "r+b", buffering=0)
+        image = bytes_of(3).tobytes()
+        whole = os.pread(memory.fileno(), 64 * MIB, 0)
+        at = whole.find(image[:4096])
+        self.assertEqual(whole[at:at + len(image)], image)
+        os.pwrite(memory.fileno(), bytes([image[1000] ^ 4]), at + 1000)
+        memory.close()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: self.served_by_another(pid))
+        with self.connect() as session:
+            model = session.model("model")
+            with self.assertRaisesRegex(hoist.DataLoss, "is lost"):
+                session.stage(model["g3"])
+            with session.stage(model["g4"]) as lease:
+                np.testing.assert_array_equal(lease["w"].numpy(),
+                                              bytes_of(4))
+
+    def test_a_keeper_that_dies_is_told_of_and_another_takes_over(self):
+        self.publish()
+        pid = self.pid()
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        until(lambda: any("hoist-keeper has ended" in note
+                          for note in self.daemon.status()["notes"]))
+        self.check_all()
+        # The same hoistd, under a new keeper.
+        config = str(self.daemon.path / "hoistd.toml")
+        self.daemon.process = subprocess.Popen(
+            self.daemon.kept(KEEPER) + [HOISTD, "--config", config],
+            stdin=subprocess.DEVNULL, stdout=self.daemon.log,
+            stderr=subprocess.STDOUT)
+        until(lambda: any("has taken over" in note
+                          for note in self.daemon.status()["notes"]))
+        self.assertEqual(self.pid(), pid)
+        self.assertNotEqual(self.kill_hoistd(), pid)
+        self.check_all()
+
+    def test_a_folder_has_one_keeper(self):
+        second = subprocess.run(
+            self.daemon.kept(KEEPER) + ["true"], capture_output=True,
+            text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("has a keeper", second.stderr)
+
+    def test_both_end_when_the_keeper_is_told_to(self):
+        pid = self.pid()
+        self.daemon.process.terminate()
+        self.assertEqual(self.daemon.process.wait(timeout=60), 0)
+        self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
+
+    def test_a_restart_by_sigterm_keeps_all(self):
+        self.publish()
+        pid = self.pid()
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: self.served_by_another(pid))
+        self.check_all()
+
+
+class Refused(unittest.TestCase):
+    def test_what_was_never_ready_is_not_tried_again(self):
+        daemon = RealDaemon(HOISTD, extra="[nonsense]\nkey = 1\n",
+                            keeper=KEEPER)
+        self.assertEqual(daemon.process.wait(timeout=60), 1)
+        self.assertIn("nonsense", daemon.log_text())
+        daemon.stop()
+
+    def test_what_cannot_be_run_is_said(self):
+        daemon = RealDaemon("/nowhere/hoistd", keeper=KEEPER)
+        self.assertEqual(daemon.process.wait(timeout=60), 127)
+        self.assertIn("/nowhere/hoistd cannot be run", daemon.log_text())
+        daemon.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
