@@ -29,9 +29,21 @@ namespace hoistd {
 namespace {
 
 constexpr char kDefaultConfig[] = "/etc/hoist/hoistd.toml";
-// After a start that was refused.
-constexpr absl::Duration kPause = absl::Seconds(1);
 constexpr int kExitRefused = 1;  // The configuration, or the machine.
+// The same, and who started this holds what the last one kept. It must go on
+// trying, or that is lost; after a pause, so that it does not do only that.
+constexpr int kExitKept = 75;  // sysexits.h: EX_TEMPFAIL.
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+// To be asked before TakeHandedFds.
+int RefusedStatus() {
+  return std::getenv("LISTEN_FDS") == nullptr ? kExitRefused : kExitKept;
+}
+
+int Refuse(int status) {
+  if (status == kExitKept) absl::SleepFor(kPause);
+  return status;
+}
 
 void SetUpLog(const LogConfig& config) {
   const bool journal = config.sink == LogConfig::Sink::kJournal ||
@@ -126,16 +138,14 @@ int Run(const Config& config) {
     return kExitRefused;
   }
   const std::unique_ptr<FdStore> store = NotifyFdStore();
+  const int refused = RefusedStatus();
   std::vector<HandedFd> handed = TakeHandedFds();
-  const bool first = handed.empty();
   absl::StatusOr<std::unique_ptr<Hoistd>> hoistd =
       Hoistd::Create(config, std::move(handed), store.get(), **spawner);
   if (!hoistd.ok()) {
     spdlog::error("hoistd cannot start: {}",
                   std::string(hoistd.status().message()));
-    // It is tried again, and what the last one kept must not be lost meanwhile.
-    if (!first) absl::SleepFor(kPause);
-    return kExitRefused;
+    return Refuse(refused);
   }
   const std::string summary = (*hoistd)->Summary();
   spdlog::info("hoistd {} serves {}: {}", HOIST_VERSION, config.server.socket,
@@ -195,7 +205,7 @@ int Main(int argc, char** argv) {
   if (!config.ok()) {
     std::fprintf(stderr, "hoistd: %s\n",
                  std::string(config.status().message()).c_str());
-    return kExitRefused;
+    return flags.check ? kExitRefused : Refuse(RefusedStatus());
   }
   if (flags.check) {
     std::printf("%s: fine\n",

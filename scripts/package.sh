@@ -65,8 +65,8 @@ take_program() {  # FILE FOLDER RPATH
 
 take_programs() {
   local file
-  for file in "$tree"/daemon/hoistd "$tree"/client/ctl/hoistctl \
-    "$tree"/client/examples/*; do
+  for file in "$tree"/daemon/hoistd "$tree"/daemon/keeper/hoist-keeper \
+    "$tree"/client/ctl/hoistctl "$tree"/client/examples/*; do
     if is_program "$file"; then
       take_program "$file" "$out/bin" "\$ORIGIN/../lib"
     fi
@@ -184,6 +184,7 @@ smoke_test() {
   done
   if [[ -n ${targets[*]} ]]; then return; fi
   env -i "$out/bin/hoistd" --version
+  env -i "$out/bin/hoist-keeper" --version
   env -i "$out/bin/hoistctl" version
 }
 

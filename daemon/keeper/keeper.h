@@ -77,7 +77,7 @@ class Keeper {
   FdShelf shelf_;
   pid_t program_ = 0;  // 0: it does not run.
   bool child_ = false;
-  hoist::UniqueFd program_fd_;  // Its pidfd.
+  hoist::UniqueFd program_fd_;                  // Its pidfd.
   absl::Time start_at_ = absl::InfinitePast();  // Not before.
   absl::Time kill_at_ = absl::InfiniteFuture();
   absl::Duration pause_;

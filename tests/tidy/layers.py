@@ -88,7 +88,7 @@ ZONES = {
     # main: the only place that builds concrete things.
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/errand daemon/io"
-        " daemon/host daemon/store daemon/link daemon/mover daemon/stream"
+        " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
         " daemon/engine daemon/session daemon/rpc",
         "absl cli11 spdlog systemd"),
 }

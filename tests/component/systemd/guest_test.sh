@@ -140,10 +140,28 @@ systemctl kill -s HUP hoistd
 check "SIGHUP is logged" eventually logged_sighup
 check "and it runs on" same "$pid" "$(main_pid)"
 
-pid=$(main_pid)
-systemctl kill -s KILL hoistd
-check "it is started again after SIGKILL" eventually restarted
+# The inode of the host pool's memory, which systemd holds as well.
+host_memory() {
+  local fd
+  for fd in /proc/"$(main_pid)"/fd/*; do
+    if [[ $(readlink "$fd") == *hoist-host* ]]; then stat -L -c %i "$fd"; fi
+  done
+}
+memory=$(host_memory)
+check "the host pool's memory is there" test -n "$memory"
+check "systemd holds what is kept" same 3 \
+  "$(systemctl show -P NFileDescriptorStore hoistd)"
+for _ in 1 2 3 4 5 6 7 8; do
+  pid=$(main_pid)
+  systemctl kill -s KILL hoistd
+  check "it is started again after SIGKILL" eventually restarted
+done
 check "and serves again" exits_with 0 hoistctl status
+check "with the same memory" same "$memory" "$(host_memory)"
+check "after systemctl restart too" systemctl restart hoistd
+check "it has the same memory" same "$memory" "$(host_memory)"
+check "nothing was dropped" \
+  bash -c '! journalctl -u hoistd | grep -q "is dropped"'
 
 pid=$(main_pid)
 touch /opt/hoist/of-the-old-one

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "daemon/base/status.h"
 #include "daemon/device/emulated_device.h"
 #include "gmock/gmock.h"
 #include "hoist/shared/mapping.h"
@@ -280,6 +281,20 @@ TEST(HostPool, OddSizesAreRefused) {
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }
   EXPECT_THAT(MakePool({.bytes = 4 * kMiB, .piece_bytes = 1}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(HostPool, MemoryThatIsOlderIsAsItWas) {
+  ASSERT_OK_AND_ASSIGN(const hoist::UniqueFd memory, MakeHostMemory(4 * kMiB));
+  const HostPoolOptions options = {.bytes = 4 * kMiB};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto pool,
+                         HostPool::Create(options, {}, memory));
+    std::memset(pool->Address(kMiB), 7, kMiB);
+  }
+  ASSERT_OK_AND_ASSIGN(const auto pool, HostPool::Create(options, {}, memory));
+  EXPECT_EQ(*pool->Address(2 * kMiB - 1), std::byte{7});
+  EXPECT_THAT(HostPool::Create({.bytes = 8 * kMiB}, {}, memory),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
