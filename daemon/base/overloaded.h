@@ -8,6 +8,8 @@ template <typename... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
 };
+template <typename... Functions>  // Which Clang 14 does not find by itself.
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 }  // namespace hoistd
 
