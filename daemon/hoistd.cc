@@ -365,7 +365,9 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   parts.node.host_capacity_bytes = host->bytes();
   parts.node.slab_bytes = config.device.slab_bytes;
   if (store != nullptr) {
-    parts.node.spill_capacity_bytes = store->usage().capacity_bytes;
+    const SpillUsage disk = store->usage();
+    parts.node.spill_capacity_bytes =
+        disk.capacity_bytes - std::min(disk.lost_bytes, disk.capacity_bytes);
   }
   parts.node.default_readers = config.models.readers;
   // Emulated memory is read-only to workers; of CUDA's, only libhoist's is.

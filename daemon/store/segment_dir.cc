@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -40,6 +41,8 @@ constexpr size_t kMostWhy = 500;
 std::string NameOf(SpillId id, absl::string_view suffix) {
   return absl::StrCat(id.number(), suffix);
 }
+
+std::string KeptName(int n) { return absl::StrCat("catalogue.db.damaged-", n); }
 
 // Ids that have a file with this suffix in `dir_fd`, in no order. What else is
 // there is left alone.
@@ -155,20 +158,21 @@ absl::StatusOr<std::string> SegmentDir::ReplaceCatalogue() {
   const std::string old = catalogue_path();
   std::string kept;
   for (int n = 1; n <= kMostKept; ++n) {
-    const std::string name = absl::StrCat(old, ".damaged-", n);
+    const std::string name = absl::StrCat(path_, "/", KeptName(n));
     if (Exists(name)) continue;
     // A link, so that there is a catalogue at every moment; not all file
     // systems have them.
     if (link(old.c_str(), name.c_str()) == 0 ||
         rename(old.c_str(), name.c_str()) == 0) {
-      kept = name;
+      kept = KeptName(n);
     }
     break;
   }
   // Its WAL must go before: the new one would take it for its own.
   if (kept.empty()) {
     unlink((old + "-wal").c_str());
-  } else if (rename((old + "-wal").c_str(), (kept + "-wal").c_str()) != 0 &&
+  } else if (rename((old + "-wal").c_str(),
+                    (path_ + "/" + kept + "-wal").c_str()) != 0 &&
              errno != ENOENT) {
     return ErrnoToStatus(errno, old + "-wal");
   }
@@ -212,6 +216,7 @@ std::vector<SegmentDir::LostFile> SegmentDir::Lost() const {
     if (text.ok()) {
       file.why.assign(reinterpret_cast<const char*>(text->data()),
                       text->size());
+      absl::StripTrailingAsciiWhitespace(&file.why);
     }
     lost.push_back(std::move(file));
   }
@@ -364,7 +369,8 @@ absl::Status SegmentDir::PutAside(SpillId id, bool quarantined,
       openat(quarantine_.get(), NameOf(id, ".why").c_str(),
              O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (text.valid()) {
-    static_cast<void>(write(text.get(), why.data(), why.size()) >= 0);
+    const std::string line = absl::StrCat(why, "\n");
+    static_cast<void>(write(text.get(), line.data(), line.size()) >= 0);
   }
   // No other file has had this id: new ones are above those of lost files.
   if (renameat(quarantined ? quarantine_.get() : images_.get(),

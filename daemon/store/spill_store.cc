@@ -116,7 +116,7 @@ SpillUsage SpillStore::usage() const {
   absl::MutexLock lock(&mu_);
   SpillUsage usage = {.capacity_bytes = options_.capacity_bytes,
                       .used_bytes = used_bytes_,
-                      .quarantined_bytes = lost_bytes_};
+                      .lost_bytes = lost_bytes_};
   for (const auto& [id, row] : rows_) {
     if (row.quarantined.empty()) {
       ++usage.images;

@@ -38,8 +38,9 @@ struct SpillRecord {
 struct SpillUsage {
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;         // With what is being written.
-  uint64_t quarantined_bytes = 0;  // Part of `used_bytes`; lost ones too.
-  uint64_t images = 0;             // That can be read.
+  uint64_t quarantined_bytes = 0;  // Part of `used_bytes`.
+  uint64_t lost_bytes = 0;  // Part of `used_bytes`; of no image in the list.
+  uint64_t images = 0;      // That can be read.
 };
 
 }  // namespace hoistd

@@ -227,14 +227,14 @@ TEST_F(SpillRecoveryTest, AnOldImageWhoseRowIsDamagedIsPutAside) {
     EXPECT_THAT(store->notes(),
                 Contains(AllOf(HasSubstr("image 5 is lost"),
                                HasSubstr("older form"), HasSubstr("5.lost"))));
-    EXPECT_EQ(store->usage().quarantined_bytes, 601u * 4096);
+    EXPECT_EQ(store->usage().lost_bytes, 601u * 4096);
     EXPECT_EQ(store->usage().used_bytes,
               601u * 4096 + store->List()[0].file_bytes);
   }
   std::filesystem::remove(lost);
   ASSERT_OK_AND_ASSIGN(auto store, Open());
   EXPECT_THAT(store->notes(), IsEmpty());
-  EXPECT_EQ(store->usage().quarantined_bytes, 0u);
+  EXPECT_EQ(store->usage().lost_bytes, 0u);
 }
 
 TEST_F(SpillRecoveryTest, IdsOfLostFilesAreNotUsedAgain) {
@@ -366,6 +366,7 @@ TEST_F(SpillRecoveryTest, AMoveToQuarantineThatWasNotSyncedIsMadeAgain) {
   ASSERT_OK_AND_ASSIGN(auto store, Open());
   EXPECT_NE(store->List()[0].quarantined, "");
   EXPECT_TRUE(Exists(Path(ids_[0], "quarantine")));
+  EXPECT_EQ(store->usage().lost_bytes, 0u);
   ASSERT_OK(RemoveAndWait(*store, ids_[0]));
   EXPECT_EQ(FilesIn(dir_ + "/quarantine"), 0u);
 }
