@@ -21,44 +21,73 @@ constexpr uint64_t kReadBytes = 16 * kBlockBytes;
 struct SpillStore::GetJob {
   CatalogueRow row;
   std::span<std::byte> to;
+  bool verifies = false;  // Nothing is delivered; `to` is of `window`.
+  AlignedBuffer window;
   Done done;
   SegmentFile file;
   AlignedBuffer header_bytes;
   SegmentHeader header;
 };
 
+absl::StatusOr<CatalogueRow> SpillStore::FindSound(SpillId id) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = rows_.find(id);
+  if (found == rows_.end()) {
+    return absl::NotFoundError(absl::StrCat("no spilled image ", id.number()));
+  }
+  if (!found->second.quarantined.empty()) {
+    return absl::DataLossError(
+        absl::StrCat("spilled image ", id.number(),
+                     " is in quarantine: ", found->second.quarantined));
+  }
+  return found->second;
+}
+
 void SpillStore::Get(SpillId id, std::span<std::byte> to, Done done) {
   Begin();
-  auto job = std::make_shared<GetJob>();
-  job->to = to;
-  absl::Status status;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto found = rows_.find(id);
-    if (found == rows_.end()) {
-      status =
-          absl::NotFoundError(absl::StrCat("no spilled image ", id.number()));
-    } else if (!found->second.quarantined.empty()) {
-      status = absl::DataLossError(
-          absl::StrCat("spilled image ", id.number(),
-                       " is in quarantine: ", found->second.quarantined));
-    } else if (to.size() != found->second.meta->group.image_bytes) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("spilled image ", id.number(), " has ",
-                       found->second.meta->group.image_bytes,
-                       " bytes, and room for ", to.size(), " was given"));
-    } else {
-      job->row = found->second;
-    }
+  auto row = FindSound(id);
+  absl::Status status = row.status();
+  if (row.ok() && to.size() != row->meta->group.image_bytes) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "spilled image ", id.number(), " has ", row->meta->group.image_bytes,
+        " bytes, and room for ", to.size(), " was given"));
   }
   if (!status.ok()) return Answer(std::move(done), status);
+  auto job = std::make_shared<GetJob>();
+  job->row = *std::move(row);
+  job->to = to;
   job->done = std::move(done);
   desk_.Post([this, job] { StartGet(job); });
 }
 
+void SpillStore::Verify(SpillId id, Done done) {
+  Begin();
+  auto job = std::make_shared<GetJob>();
+  job->row.id = id;
+  job->verifies = true;
+  job->done = std::move(done);
+  {
+    absl::MutexLock lock(&mu_);
+    verifying_.push_back(job);
+    if (verifying_.size() > 1) return;  // Its turn comes.
+  }
+  desk_.Post([this, job] { StartVerify(job); });
+}
+
+void SpillStore::StartVerify(std::shared_ptr<GetJob> job) {
+  // Only now: it may have been removed while it waited.
+  auto row = FindSound(job->row.id);
+  if (!row.ok()) return EndGet(job, row.status());
+  job->row = *std::move(row);
+  auto window = AlignedBuffer::Create(kReadBytes);
+  if (!window.ok()) return EndGet(job, window.status());
+  job->window = *std::move(window);
+  StartGet(job);
+}
+
 void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
   const uint64_t header_bytes = job->row.header_bytes;
-  auto file = dir_.OpenImage(job->row.id, header_bytes + job->to.size());
+  auto file = dir_.OpenImage(job->row.id, FileBytes(job->row));
   if (!file.ok()) {
     const bool missing = absl::IsNotFound(file.status());
     return FinishGet(job, missing ? absl::DataLossError("its file is missing")
@@ -78,10 +107,12 @@ void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
 }
 
 void SpillStore::CheckHeader(std::shared_ptr<GetJob> job) {
-  auto header = DecodeSegmentHeader(job->header_bytes.span(), job->to.size(),
+  auto header = DecodeSegmentHeader(job->header_bytes.span(),
+                                    job->row.meta->group.image_bytes,
                                     job->row.header_hash);
   if (!header.ok()) return FinishGet(job, header.status());
   job->header = *std::move(header);
+  if (job->verifies) return VerifyFrom(job, 0);
   ReadBlocks(job);
 }
 
@@ -107,16 +138,47 @@ void SpillStore::ReadBlocks(std::shared_ptr<GetJob> job) {
   }
 }
 
+void SpillStore::VerifyFrom(std::shared_ptr<GetJob> job, uint64_t at) {
+  const uint64_t image_bytes = job->header.image_bytes;
+  if (at == image_bytes) return FinishGet(job, absl::OkStatus());
+  job->to = job->window.span().first(std::min(kReadBytes, image_bytes - at));
+  io_.Read({.file = job->file.io(),
+            .offset = job->row.header_bytes + at,
+            .into = {{job->to.data(), job->to.size()}}},
+           [this, job, at](const absl::Status& status) {
+             if (!status.ok()) return FinishGet(job, status);
+             hashers_.Post([this, job, at] {
+               const absl::Status equal =
+                   CheckBlocks(job->header, at / kBlockBytes, job->to);
+               if (!equal.ok()) return FinishGet(job, equal);
+               VerifyFrom(job, at + job->to.size());
+             });
+           });
+}
+
 void SpillStore::FinishGet(std::shared_ptr<GetJob> job,
                            const absl::Status& status) {
   // Always by way of the desk: the callback comes from a thread of the store,
   // and quarantine is the desk's work.
   desk_.Post([this, job, status] {
     job->file = SegmentFile();
-    job->done(absl::IsDataLoss(status) ? Quarantine(job->row.id, status)
-                                       : status);
-    End();
+    EndGet(job,
+           absl::IsDataLoss(status) ? Quarantine(job->row.id, status) : status);
   });
+}
+
+void SpillStore::EndGet(const std::shared_ptr<GetJob>& job,
+                        const absl::Status& status) {
+  job->window = AlignedBuffer();
+  job->done(status);
+  std::shared_ptr<GetJob> next;
+  if (job->verifies) {
+    absl::MutexLock lock(&mu_);
+    verifying_.pop_front();
+    if (!verifying_.empty()) next = verifying_.front();
+  }
+  if (next != nullptr) desk_.Post([this, next] { StartVerify(next); });
+  End();
 }
 
 absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {

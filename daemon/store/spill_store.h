@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -63,6 +64,11 @@ class SpillStore {
   void Get(SpillId id, std::span<std::byte> to, Done done)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Reads the image whole and compares it as Get does, delivering nothing. One
+  // image at a time, in 16 MiB and its header. NotFound. DataLoss: it is
+  // damaged, and in quarantine, now or since before.
+  void Verify(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Frees a quarantined image too, and works on a full disk. NotFound.
   void Remove(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -90,10 +96,17 @@ class SpillStore {
   void FinishPut(const std::shared_ptr<PutJob>& job, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The row of an image that can be read. NotFound. DataLoss: in quarantine.
+  absl::StatusOr<CatalogueRow> FindSound(SpillId id) const
+      ABSL_LOCKS_EXCLUDED(mu_);
   void StartGet(std::shared_ptr<GetJob> job);
+  void StartVerify(std::shared_ptr<GetJob> job);
   void CheckHeader(std::shared_ptr<GetJob> job);
   void ReadBlocks(std::shared_ptr<GetJob> job);
+  void VerifyFrom(std::shared_ptr<GetJob> job, uint64_t at);
   void FinishGet(std::shared_ptr<GetJob> job, const absl::Status& status);
+  void EndGet(const std::shared_ptr<GetJob>& job, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what the caller of Get is told.
   absl::Status Quarantine(SpillId id, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -117,6 +130,8 @@ class SpillStore {
   uint64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t under_way_ ABSL_GUARDED_BY(mu_) = 0;
+  // The first is under way. Each is shared with the steps that it is in.
+  std::deque<std::shared_ptr<GetJob>> verifying_ ABSL_GUARDED_BY(mu_);
 
   TaskThreads hashers_;
   TaskThreads desk_;

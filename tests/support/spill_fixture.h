@@ -72,6 +72,12 @@ inline absl::Status GetAndWait(SpillStore& store, SpillId id,
   return answer.Wait();
 }
 
+inline absl::Status VerifyAndWait(SpillStore& store, SpillId id) {
+  Answer<absl::Status> answer;
+  store.Verify(id, answer.done());
+  return answer.Wait();
+}
+
 inline absl::Status RemoveAndWait(SpillStore& store, SpillId id) {
   Answer<absl::Status> answer;
   store.Remove(id, answer.done());

@@ -1,9 +1,13 @@
 // Every read and write of the store fails in turn, in three ways.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/faulty_io.h"
@@ -23,9 +27,54 @@ using ::hoistd::testing::RemoveAndWait;
 using ::hoistd::testing::SpillImage;
 using ::hoistd::testing::SpillTest;
 using ::hoistd::testing::StatusIs;
+using ::hoistd::testing::VerifyAndWait;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+// How many reads were under way at once, and how large the largest was.
+class PeakIo final : public IoEngine {
+ public:
+  explicit PeakIo(IoEngine& base) : base_(base) {}
+
+  void Read(ReadRequest request, Done done) override {
+    uint64_t bytes = 0;
+    for (const auto& part : request.into) bytes += part.bytes;
+    {
+      absl::MutexLock lock(&mu_);
+      calls_ = std::max(calls_, ++now_);
+      bytes_ = std::max(bytes_, bytes);
+    }
+    base_.Read(std::move(request),
+               [this, done = std::move(done)](absl::Status status) mutable {
+                 {
+                   absl::MutexLock lock(&mu_);
+                   --now_;
+                 }
+                 done(std::move(status));
+               });
+  }
+  void Write(WriteRequest request, Done done) override {
+    base_.Write(std::move(request), std::move(done));
+  }
+  IoInfo info() const override { return base_.info(); }
+
+  int calls() const {
+    absl::MutexLock lock(&mu_);
+    return calls_;
+  }
+  uint64_t bytes() const {
+    absl::MutexLock lock(&mu_);
+    return bytes_;
+  }
+
+ private:
+  IoEngine& base_;
+  mutable absl::Mutex mu_;
+  int now_ ABSL_GUARDED_BY(mu_) = 0;
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
 
 class FailingIoTest : public SpillTest {
  protected:
@@ -95,6 +144,39 @@ TEST_F(FailingIoTest, AReadThatLosesDataQuarantinesTheImage) {
     EXPECT_THAT(CheckSpilled(*store, id, image_),
                 StatusIs(absl::StatusCode::kDataLoss));
   }
+}
+
+TEST_F(FailingIoTest, VerifyingTakesAFailureForNowForNoDamage) {
+  FaultyIo faulty(*io_);
+  ASSERT_OK_AND_ASSIGN(auto store, OpenOn(faulty));
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image_));
+  for (uint64_t n = 1; n <= 4; ++n) {
+    faulty.FailCall(faulty.calls() + n, absl::UnavailableError("busy"));
+    EXPECT_THAT(VerifyAndWait(*store, id),
+                StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_OK(VerifyAndWait(*store, id));
+  }
+  faulty.FailCall(faulty.calls() + 4, absl::DataLossError("I/O error"));
+  EXPECT_THAT(VerifyAndWait(*store, id), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
+}
+
+TEST_F(FailingIoTest, VerifyingReadsOnePieceAtATime) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image_));
+  store.reset();
+  HeldIo held(*io_);
+  PeakIo peak(held);
+  ASSERT_OK_AND_ASSIGN(store, OpenOn(peak));
+  std::vector<testing::Answer<absl::Status>> answers(3);
+  for (auto& answer : answers) store->Verify(id, answer.done());
+  for (int call = 0; call < 3 * 4; ++call) {  // A header and three pieces each.
+    held.WaitHeld(1);
+    held.Release(1);
+  }
+  for (auto& answer : answers) EXPECT_OK(answer.Wait());
+  EXPECT_EQ(peak.calls(), 1);
+  EXPECT_EQ(peak.bytes(), uint64_t{16} << 20);
 }
 
 TEST_F(FailingIoTest, BytesThatNeverArrivedAreNotServed) {

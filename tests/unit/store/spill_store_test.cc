@@ -25,6 +25,7 @@ using ::hoistd::testing::RemoveAndWait;
 using ::hoistd::testing::SpillImage;
 using ::hoistd::testing::SpillTest;
 using ::hoistd::testing::StatusIs;
+using ::hoistd::testing::VerifyAndWait;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -182,6 +183,65 @@ TEST_F(SpillStoreTest, OrphansOfACrashAreSweptAndStrangersAreNot) {
   EXPECT_TRUE(std::filesystem::exists(dir_ + "/images/notes.txt"));
   EXPECT_THAT(store->List(), SizeIs(1));
   EXPECT_OK(CheckSpilled(*store, id, image));
+}
+
+TEST_F(SpillStoreTest, VerifiesImagesOfEverySize) {
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  for (const uint64_t pages : {0, 1, 256, 257, 4096, 4096 + 5, 20'000}) {
+    ASSERT_OK_AND_ASSIGN(const SpillId id,
+                         PutAndWait(*store, SpillImage(pages)));
+    EXPECT_OK(VerifyAndWait(*store, id)) << pages;
+  }
+  EXPECT_THAT(VerifyAndWait(*store, SpillId(99)),
+              StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(store->usage().images, 7u);
+}
+
+TEST_F(SpillStoreTest, VerifyingFindsAFlippedBitAnywhere) {
+  const uint64_t pages = 5000;  // Two reads.
+  for (const uint64_t at :
+       {uint64_t{0}, uint64_t{70}, uint64_t{4095}, uint64_t{4096},
+        (pages / 2) * 4096, pages * 4096, pages * 4096 + 4095}) {
+    SCOPED_TRACE(at);
+    std::filesystem::remove_all(dir_);
+    ASSERT_OK_AND_ASSIGN(auto store, Open());
+    const SpillImage image(pages);
+    ASSERT_OK_AND_ASSIGN(const SpillId id, PutAndWait(*store, image));
+    Flip(Path(id), at);
+    EXPECT_THAT(VerifyAndWait(*store, id),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(Path(id))));
+    EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
+    EXPECT_THAT(
+        VerifyAndWait(*store, id),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr("in quarantine")));
+    EXPECT_THAT(CheckSpilled(*store, id, image),
+                StatusIs(absl::StatusCode::kDataLoss));
+  }
+}
+
+TEST_F(SpillStoreTest, ManyVerifiedAtOnceAreAllAnswered) {
+  constexpr int kImages = 12;
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  std::vector<SpillId> ids;
+  for (int i = 0; i < kImages; ++i) {
+    ASSERT_OK_AND_ASSIGN(const SpillId id,
+                         PutAndWait(*store, SpillImage(1 + i * 40, i)));
+    ids.push_back(id);
+  }
+  Flip(Path(ids[5]), 5000);
+  std::vector<absl::Status> verified(kImages);
+  absl::BlockingCounter left(kImages);
+  for (int i = 0; i < kImages; ++i) {
+    store->Verify(ids[i], [&left, &to = verified[i]](absl::Status status) {
+      to = std::move(status);
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+  for (int i = 0; i < kImages; ++i) {
+    EXPECT_EQ(verified[i].code(),
+              i == 5 ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk);
+  }
 }
 
 TEST_F(SpillStoreTest, ASecondStoreInTheDirectoryIsRefused) {
