@@ -9,7 +9,7 @@ struct Overloaded : Functions... {
   using Functions::operator()...;
 };
 template <typename... Functions>  // Which Clang 14 does not find by itself.
-Overloaded(Functions...) -> Overloaded<Functions...>;
+Overloaded(Functions...)->Overloaded<Functions...>;
 
 }  // namespace hoistd
 

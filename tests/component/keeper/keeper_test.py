@@ -1,7 +1,7 @@
 """What hoistd leaves behind when it dies, and who holds it: hoist-keeper.
 
 keeper_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy.
+PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
 import os
@@ -25,6 +25,7 @@ except ImportError:
 
 KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
+BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 10
 
 
@@ -37,6 +38,10 @@ def until(condition, seconds=30):
     return result
 
 
+def array_of(tensor):
+    return tensor.torch().cpu().numpy() if BACKEND == "cuda" else tensor.numpy()
+
+
 def bytes_of(group):
     return np.random.default_rng(group).integers(
         0, 256, MIB + group, dtype=np.uint8)
@@ -45,7 +50,8 @@ def bytes_of(group):
 @unittest.skipIf(np is None, "needs NumPy")
 class Keeper(unittest.TestCase):
     def setUp(self):
-        self.daemon = RealDaemon(HOISTD, host=64 * MIB, keeper=KEEPER)
+        self.daemon = RealDaemon(HOISTD, host=64 * MIB, keeper=KEEPER,
+                                 backend=BACKEND)
         self.addCleanup(self.stop)
         self.connect().close()
 
@@ -74,8 +80,8 @@ class Keeper(unittest.TestCase):
                              [f"g{group}" for group in range(GROUPS)])
             for group in range(GROUPS):
                 with session.stage(model[f"g{group}"]) as lease:
-                    np.testing.assert_array_equal(
-                        lease["w"].numpy(), bytes_of(group))
+                    np.testing.assert_array_equal(array_of(lease["w"]),
+                                                  bytes_of(group))
 
     def kill_hoistd(self):
         pid = self.pid()
@@ -126,7 +132,7 @@ class Keeper(unittest.TestCase):
             with self.assertRaisesRegex(hoist.DataLoss, "is lost"):
                 session.stage(model["g3"])
             with session.stage(model["g4"]) as lease:
-                np.testing.assert_array_equal(lease["w"].numpy(),
+                np.testing.assert_array_equal(array_of(lease["w"]),
                                               bytes_of(4))
 
     def test_a_keeper_that_dies_is_told_of_and_another_takes_over(self):
