@@ -193,9 +193,15 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
         absl::StrCat(name, " is streamed by ", by(plan.session, plan.uid),
                      hint("plans", "who has plans")));
   }
-  for (const GroupEntry& group : entry.groups) {
+  for (uint32_t g = 0; g < entry.groups.size(); ++g) {
+    const GroupEntry& group = entry.groups[g];
     for (const auto& [place, copy] : group.copies) {
-      if (copy.leases == 0 && copy.readers == 0 && !copy.filling.has_value()) {
+      // Restored, and the pool is not up there yet.
+      const auto restored = restored_.find(copy.offset);
+      const bool awaits_pool = place == kHost && restored != restored_.end() &&
+                               restored->second == GroupKey{id, GroupIndex(g)};
+      if (copy.leases == 0 && copy.readers == 0 && !copy.filling.has_value() &&
+          !awaits_pool) {
         continue;
       }
       return absl::FailedPreconditionError(absl::StrCat(

@@ -104,6 +104,24 @@ TEST_F(NodeRestored, NobodyElseIsGivenWhereItLiesWhileThePoolComesUp) {
   EXPECT_OK(rig_.AnswerTo(more)->status);
 }
 
+TEST_F(NodeRestored, IsNotForgottenBeforeItIsThere) {
+  ASSERT_OK(rig_.node().Restore(At(3, "a", 2)));
+  const SessionId session = rig_.Open(1);
+  const ModelId model = KeyOf(session, 0).model;
+  const auto in_use = StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("being copied"));
+  EXPECT_THAT(rig_.Forget(model), in_use);
+  EXPECT_EQ(rig_.Evict("p").kept, 1u);
+  rig_.GrowHost(4);
+  EXPECT_THAT(rig_.Forget(model), in_use);
+  rig_.GrowHost(16);
+  EXPECT_THAT(rig_.Forget(model), in_use);
+  rig_.FinishAll();
+  ASSERT_OK(rig_.Forget(model));
+  EXPECT_THAT(rig_.kept(), IsEmpty());
+  EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 0u);
+}
+
 TEST_F(NodeRestored, WhatCannotLieThereIsRefused) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   ASSERT_OK(rig_.node().Restore(At(3, "a", 2)));
