@@ -173,21 +173,24 @@ class SpillBitsTest : public SpillTest {
     Outcome outcome;
     for (const uint64_t bit : bits) {
       Restore(name, bit);
-      for (int start = 0; start < 2; ++start) {
+      // The first start leaves it in order for the next: an eighth tries that,
+      // and whether it can be used; sanitizers make it slow.
+      const bool tries_all = bit % 16 < 2;
+      for (int start = 0; start < (tries_all ? 2 : 1); ++start) {
         auto store = Open();
         if (!store.ok()) {
           ++outcome.stopped;
           ADD_FAILURE() << "bit " << bit << ": " << store.status();
           break;
         }
-        // The first start says what there was, and leaves it in order.
+        // The first start says what there was; the next has less to say.
         if (start == 0 && !IsHonest(**store)) {
           ++outcome.silent;
           ADD_FAILURE() << "bit " << bit << " is silent";
           break;
         }
         if (start == 0) outcome.said += !(*store)->notes().empty();
-        if (bit % 16 > 1) continue;
+        if (!tries_all) continue;
         for (const SpillRecord& record : (*store)->List()) {
           const absl::Status got =
               CheckSpilled(**store, record.id, images_[record.id.number() - 1]);
