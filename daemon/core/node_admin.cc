@@ -180,6 +180,9 @@ void Node::SnapshotCopies(TierSnapshot& tier) const {
           continue;  // The pool is not up there yet.
         }
         uint64_t space = SpaceOf(*group.group);
+        if (place == kHost && group.unsaved()) {
+          tier.unsaved_bytes += group.group->image_bytes;
+        }
         const bool in_parts = place == kHost && parts_.Has(key);
         if (in_parts) {
           space = parts_.OwnSpace(key);

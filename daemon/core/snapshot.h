@@ -35,6 +35,7 @@ struct TierSnapshot {
   uint64_t shared_bytes = 0;
   // Device: of files' bytes, what lies there once more for other groupings.
   uint64_t doubled_bytes = 0;
+  uint64_t unsaved_bytes = 0;  // Host: published, and on no disk.
   std::vector<Holder> holders;
 };
 

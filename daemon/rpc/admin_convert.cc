@@ -23,6 +23,7 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_largest_free_bytes(tier.largest_free_bytes);
   out->set_shared_bytes(tier.shared_bytes);
   out->set_doubled_bytes(tier.doubled_bytes);
+  out->set_unsaved_bytes(tier.unsaved_bytes);
   out->set_allocated_bytes(tier.allocated_bytes);
   for (const Holder& holder : tier.holders) {
     pb::Holder* to = out->add_holders();

@@ -154,9 +154,11 @@ TEST_F(NodeRestored, WhatIsPublishedIsKeptUntilItsPlaceIsAnothers) {
   const SessionId session = rig_.Open(1);
   const GroupKey key = rig_.Published(session, "p", "a", 2);
   ASSERT_THAT(rig_.kept(), SizeIs(1));
+  EXPECT_EQ(rig_.TierOf(OnHost()).unsaved_bytes, 2 * kPage);
   // Written, then left: it is on the disk alone.
   rig_.Evict("p", OnHost());
   rig_.FinishAll();
+  EXPECT_EQ(rig_.TierOf(OnHost()).unsaved_bytes, 0u);
   rig_.Evict("p", OnHost());
   EXPECT_THAT(rig_.kept(), IsEmpty());
   rig_.StageNow(session, key);

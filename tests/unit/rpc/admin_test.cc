@@ -36,6 +36,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
     tier.at = OnHost();
     tier.capacity_bytes = 100;
     tier.used_bytes = 30;
+    tier.unsaved_bytes = 20;
     tier.holders = {{"m/a", 30}};
     snapshot.tiers.push_back(tier);
     snapshot.sessions = {Holding(1, 2), Holding(2, 3)};
@@ -51,6 +52,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   ASSERT_EQ(status.tiers_size(), 1);
   EXPECT_EQ(status.tiers(0).tier(), v1::TIER_HOST);
   EXPECT_EQ(status.tiers(0).holders(0).name(), "m/a");
+  EXPECT_EQ(status.tiers(0).unsaved_bytes(), 20u);
   EXPECT_EQ(status.sessions(), 2u);
   EXPECT_EQ(status.leases(), 5u);
   EXPECT_EQ(status.counters().stages(), 9u);
