@@ -23,8 +23,10 @@ absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access);
 std::string BufferedFileSystem(int fd);
 
 // Share of the file in the page cache, by at most 64 samples, 0 where the
-// kernel does not say. `fd` is a description of our own: its readahead is
-// turned off meanwhile, lest the question change the answer.
+// kernel does not say. By mincore(2), which changes nothing, where we
+// own the file or may write it; else by reads that may not wait, each of which
+// has its page fetched. `fd` is a description of our own: its readahead is
+// turned off meanwhile.
 double CachedShare(int fd, uint64_t file_bytes);
 
 }  // namespace hoistd
