@@ -369,6 +369,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
     parts.node.spill_capacity_bytes =
         disk.capacity_bytes - std::min(disk.lost_bytes, disk.capacity_bytes);
   }
+  parts.node.saves_at_once = config.disk.save == DiskConfig::Save::kAtOnce;
   parts.node.default_readers = config.models.readers;
   // Emulated memory is read-only to workers; of CUDA's, only libhoist's is.
   parts.node.users_share_devices =
@@ -540,6 +541,21 @@ absl::Status Hoistd::StoreAgain() {
   over.WaitForNotification();
   if (stored.ok()) parts_->relay.Note("a new hoist-keeper has taken over");
   return stored;
+}
+
+uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
+  Engine& engine = *parts_->engine;
+  engine.SetDraining(true, [](absl::Status) {});
+  while (true) {
+    absl::Notification over;
+    uint64_t left = 0;
+    engine.SaveAll([&](absl::StatusOr<uint64_t> bytes) {
+      left = bytes.value_or(0);
+      over.Notify();
+    });
+    over.WaitForNotification();
+    if (left == 0 || parts_->store == nullptr || !go_on(left)) return left;
+  }
 }
 
 std::string Hoistd::Summary() const { return parts_->summary; }

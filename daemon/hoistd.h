@@ -2,10 +2,12 @@
 #ifndef HOIST_DAEMON_HOISTD_H_
 #define HOIST_DAEMON_HOISTD_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
@@ -33,6 +35,11 @@ class Hoistd {
   // hoistd once this returns OK. Both are told in the log and status.
   void KeeperGone();
   absl::Status StoreAgain();
+
+  // Before it ends: takes no new sessions, models or plans, and writes to the
+  // disk what is published and on none, while `go_on`, told how many bytes are
+  // left, says so. Workers go on meanwhile. How many bytes are left.
+  uint64_t SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on);
 
   // What it serves, in a line, for the log and systemd's status.
   std::string Summary() const;

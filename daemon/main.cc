@@ -23,6 +23,7 @@
 #include "daemon/hoistd.h"
 #include "daemon/keeper/fd_store.h"
 #include "daemon/keeper/keeper_watch.h"
+#include "daemon/terms/tier.h"
 #include "hoist/shared/socket_path.h"
 
 namespace hoistd {
@@ -123,6 +124,30 @@ const char* AwaitStop(const sigset_t& awaited, bool on_terminal,
   }
 }
 
+// Writes what a stop would lose. A second signal, or a disk that takes nothing
+// for a while, ends it.
+void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
+  constexpr timespec kLook = {0, 100'000'000};
+  constexpr int kLooksWithoutProgress = 50;
+  uint64_t least = UINT64_MAX;
+  int looks = 0;
+  const uint64_t left = hoistd.SavePublished([&](uint64_t bytes) {
+    if (bytes < least) {
+      least = bytes;
+      looks = 0;
+      // Longer than what systemd waits after the last of these.
+      sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=Writing %s to the disk",
+                 30'000'000, HumanBytes(bytes).c_str());
+    }
+    if (++looks > kLooksWithoutProgress) return false;
+    const int got = sigtimedwait(&awaited, nullptr, &kLook);
+    return got != SIGTERM && got != SIGINT;
+  });
+  if (left > 0) {
+    spdlog::warn("{} of published images are on no disk", HumanBytes(left));
+  }
+}
+
 int Run(const Config& config) {
   SetUpLog(config.log);
   RaiseDescriptorLimit();
@@ -154,6 +179,7 @@ int Run(const Config& config) {
 
   spdlog::info("stopping ({})", AwaitStop(awaited, on_terminal, **hoistd));
   sd_notify(0, "STOPPING=1");
+  SavePublished(awaited, **hoistd);
   hoistd->reset();
   return EXIT_SUCCESS;
 }

@@ -64,10 +64,12 @@ struct HostConfig {
 struct DiskConfig {
   enum class Io { kAuto, kIoUring, kThreads };
   enum class Direct { kAuto, kNever };
+  enum class Save { kAtOnce, kUnderPressure };
 
   Io io = Io::kAuto;
   Direct direct = Direct::kAuto;
-  std::string spill_dir;  // "": nothing is spilled.
+  std::string spill_dir;      // "": nothing is spilled.
+  Save save = Save::kAtOnce;  // When published images go there.
   // nullopt, "auto": 90 % of what is free there.
   std::optional<uint64_t> spill_capacity_bytes;
   // How long a file system that may hang may leave a call unanswered.

@@ -275,6 +275,13 @@ const ConfigKey kKeys[] = {
      }},
     {"disk.spill_dir", "an absolute path, or \"\" for no spilling",
      [](Node& v, Config& c) { return SetFolder(v, &c.disk.spill_dir); }},
+    {"disk.save", "\"at_once\" or \"under_pressure\"",
+     [](Node& v, Config& c) {
+       using S = DiskConfig::Save;
+       return SetEnum<S>(
+           v, &c.disk.save,
+           {{"at_once", S::kAtOnce}, {"under_pressure", S::kUnderPressure}});
+     }},
     {"disk.spill_capacity", kSizeOrAutoAllowed,
      [](Node& v, Config& c) {
        return SetSizeOrAuto(v, &c.disk.spill_capacity_bytes);

@@ -59,6 +59,12 @@ struct Copy {
   }
 };
 
+// Whether nothing holds the copy but that it is being written to the disk.
+inline bool OnlySpilling(const Copy& copy) {
+  return copy.state == Residency::kSpilling && copy.readers == 1 &&
+         copy.leases == 0 && !copy.pinned;
+}
+
 // One group, with its copies and what backs them.
 struct GroupEntry {
   std::shared_ptr<const Group> group;

@@ -124,6 +124,8 @@ void Node::Tick(absl::Time now, Effects& effects) {
   ExpirePlans(now, effects);
   // Space that the expired had reserved may do for others.
   Pump(now, effects);
+  // Those who wait for space had their turn.
+  SaveSome(now, effects);
 }
 
 absl::Time Node::NextDeadline() const {
@@ -132,7 +134,8 @@ absl::Time Node::NextDeadline() const {
   if (!needs_.empty() || !plans_.waiting().empty()) {
     next = std::min(next, slabs_.due());
   }
-  if (!spill_failed_.ok() && (!needs_.empty() || !incoming_.empty())) {
+  if (!spill_failed_.ok() &&
+      (!needs_.empty() || !incoming_.empty() || !to_save_.empty())) {
     next = std::min(next, spill_retry_at_);
   }
   return next;

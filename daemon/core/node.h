@@ -19,6 +19,7 @@
 #define HOIST_DAEMON_CORE_NODE_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +67,8 @@ struct NodeOptions {
   bool users_share_devices = true;
   QuotaOptions quota;
   bool keeps = false;  // Somebody takes TakeKept.
+  // What is published is spilled soon, and stays; else only when it must leave.
+  bool saves_at_once = false;
   // Rough rates, to weigh one copy against another; they need not be exact.
   double host_bytes_per_second = 50e9;
   double disk_bytes_per_second = 3e9;
@@ -211,6 +214,9 @@ class Node {
   CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
                    Effects& effects);
   // FailedPrecondition: leased or being copied; says by whom.
+  // Begins to write to the disk what is published and on none, if it can be;
+  // how many bytes those are. Until it is 0 it is to be called again.
+  uint64_t SaveAll(absl::Time now, Effects& effects);
   // nullptr: an admin asks, who is told of every session.
   absl::Status Forget(ModelId model, absl::Time now, Effects& effects,
                       const Peer* asker = nullptr);
@@ -332,6 +338,9 @@ class Node {
   absl::StatusOr<ModelPtr> Adopt(const Incoming& incoming,
                                  const Content& content, absl::Time now,
                                  Effects& effects);
+  static void Mend(ModelEntry& model, GroupIndex index, Effects& effects);
+  void PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
+                     Effects& effects);
   void DropIncoming(const Incoming& incoming);
 
   // node_stage.cc
@@ -422,7 +431,6 @@ class Node {
                                                   ChooseVictimsFn choose) const;
   std::optional<std::vector<OwnerId>> HostHole(uint64_t bytes, const Need& need,
                                                absl::Time now) const;
-  void StartSpill(const CopyRef& ref, Copy& copy, Effects& effects);
   bool CanSpill() const { return options_.spill_capacity_bytes > 0; }
   bool MaySpill(absl::Time now) const;  // And none has failed just now.
   // No session of the model's owner is left.
@@ -443,6 +451,18 @@ class Node {
     return {{grant.model, grant.groups.front().group},
             {OnDevice(grant.device), false}};
   }
+
+  // node_save.cc
+  void SaveSoon(GroupKey key);
+  void SaveSome(absl::Time now, Effects& effects);
+  void StartSpill(const CopyRef& ref, Copy& copy, bool urgent,
+                  Effects& effects);
+  void HurrySpill(GroupKey key, Effects& effects);
+  void OrphanSpill(const CopyRef& ref, const Copy& copy);
+  bool OrphanSpilled(const Transfer& transfer, const absl::Status& status,
+                     const TransferResult& result, Effects& effects);
+  void Spilled(const Transfer& transfer, const absl::Status& status,
+               const TransferResult& result, absl::Time now, Effects& effects);
 
   // node_explain.cc
   std::string TextFor(const Peer* asker, const Blocked& blocked) const;
@@ -471,12 +491,10 @@ class Node {
                     absl::Time now, Effects& effects);
   void ImageRead(const Transfer& transfer, const HostToClient& way,
                  const absl::Status& status, Effects& effects);
-  void Spilled(const Transfer& transfer, const absl::Status& status,
-               const TransferResult& result, absl::Time now, Effects& effects);
   void Count(const Transfer& transfer);
   void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
 
-  // Of a published image.
+  // Of a published image that has just come to the host.
   void Keep(const CopyRef& ref, const Copy& copy);
   void Note(Effects& effects, EventKind kind, const CopyRef& ref,
             std::string detail = "") const;
@@ -504,6 +522,10 @@ class Node {
   // Restored images by offset, while the pool is not up where they lie.
   std::map<uint64_t, GroupKey> restored_;
   std::vector<KeptImage> kept_;  // Not told yet.
+
+  std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.
+  uint32_t spilling_ = 0;                   // Transfers to the spill store.
+  std::map<TransferId, uint64_t> orphans_;  // Of them; the model was forgotten.
 
   Counters counters_;
   bool draining_ = false;

@@ -95,12 +95,14 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     Copy* copy = copies_.Find(ref);
     if (copy == nullptr || copy->state == Residency::kAbsent) continue;
     const bool unsaved = !Clean(ref);
+    const bool going = OnlySpilling(*copy);
     std::string keeps;
     if (copy->leases > 0) {
       keeps = "leased";
     } else if (copy->pinned) {
       keeps = "pinned";
-    } else if (copy->state != Residency::kPresent || copy->readers > 0) {
+    } else if (!going &&
+               (copy->state != Residency::kPresent || copy->readers > 0)) {
       keeps = "being copied";
     } else if (unsaved && (ref.place != kHost || !MaySpill(now))) {
       keeps = CanSpill() ? "the only copy, and cannot be spilled now"
@@ -114,9 +116,14 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     }
     ++totals.groups;
     totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
+    if (going) {
+      copy->leaving = true;
+      HurrySpill(ref.key, effects);
+      continue;
+    }
     if (unsaved) {
       copy->leaving = true;
-      StartSpill(ref, *copy, effects);
+      StartSpill(ref, *copy, /*urgent=*/true, effects);
       continue;
     }
     Note(effects, EventKind::kCopyDropped, ref, "by an admin");
@@ -155,6 +162,10 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
       tier.holders.push_back({absl::StrCat("receiving ", incoming.model, "/",
                                            incoming.group->name),
                               SpaceOf(*incoming.group)});
+    }
+    for (const auto& [id, offset] : orphans_) {
+      tier.holders.push_back({"being written for nobody any more",
+                              SpaceOf(*transfers_.at(id).group)});
     }
     if (const uint64_t unused = parts_.UnusedSpace(); unused > 0) {
       tier.holders.push_back({"being read for nobody any more", unused});

@@ -200,8 +200,9 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
       const auto restored = restored_.find(copy.offset);
       const bool awaits_pool = place == kHost && restored != restored_.end() &&
                                restored->second == GroupKey{id, GroupIndex(g)};
-      if (copy.leases == 0 && copy.readers == 0 && !copy.filling.has_value() &&
-          !awaits_pool) {
+      const uint32_t spills = copy.state == Residency::kSpilling ? 1 : 0;
+      if (copy.leases == 0 && copy.readers == spills &&
+          !copy.filling.has_value() && !awaits_pool) {
         continue;
       }
       return absl::FailedPreconditionError(absl::StrCat(

@@ -182,7 +182,9 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
     FailNeeds(key, absl::NotFoundError(absl::StrCat(name, " was forgotten")),
               effects);
     for (auto& [place, copy] : entry->groups[g].copies) {
-      if (copy.usable()) {
+      if (copy.state == Residency::kSpilling) {
+        OrphanSpill({key, place}, copy);
+      } else if (copy.usable()) {
         Drop({key, place}, copy, ResidencyEvent::kForget);
       }
     }

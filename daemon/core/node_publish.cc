@@ -52,10 +52,11 @@ void Node::AdvanceIncoming(RequestId request, absl::Time now,
                            Effects& effects) {
   const Incoming& incoming = incoming_.At(request);
   const ModelEntry* model = models_.Named(incoming.owner, incoming.model);
-  const bool known =
-      model != nullptr &&
-      FindGroup(*model->model->spec, incoming.group->name).has_value();
-  if (!known) {
+  const auto index = model == nullptr
+                         ? std::nullopt
+                         : FindGroup(*model->model->spec, incoming.group->name);
+  // What is lost comes again.
+  if (!index.has_value() || !model->groups[index->number()].lost.ok()) {
     if (incoming.tried_at == space_epoch_) return;
     if (absl::Status s = MakeRoomToPublish(incoming, now, effects); !s.ok()) {
       return incoming_.Block(request, space_epoch_,
@@ -123,6 +124,12 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
       if (spec.group_contents[index->number()] != content) {
         return OtherWeights(spec, FingerprintOf(content));
       }
+      if (!entry->groups[index->number()].lost.ok() &&
+          incoming.offset.has_value()) {
+        Mend(*entry, *index, effects);
+        PlaceReceived({entry->model->id, *index}, incoming, now, effects);
+        return entry->model;
+      }
       if (incoming.offset.has_value()) DropIncoming(incoming);
       return entry->model;
     }
@@ -139,10 +146,24 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
                                   incoming.readers);
   }
   HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
-  const CopyRef ref = {
-      {entry->model->id,
-       GroupIndex(static_cast<uint32_t>(entry->groups.size() - 1))},
-      kHost};
+  const GroupIndex last(static_cast<uint32_t>(entry->groups.size() - 1));
+  PlaceReceived({entry->model->id, last}, incoming, now, effects);
+  return entry->model;
+}
+
+// What no tier had any more was published again: of what the store put aside
+// nothing is needed now.
+void Node::Mend(ModelEntry& model, GroupIndex index, Effects& effects) {
+  GroupEntry& group = model.groups[index.number()];
+  group.lost = absl::OkStatus();
+  effects.unspill.insert(effects.unspill.end(), group.damaged.begin(),
+                         group.damaged.end());
+  group.damaged.clear();
+}
+
+void Node::PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
+                         Effects& effects) {
+  const CopyRef ref = {key, kHost};
   Copy& copy = copies_.At(ref);
   copies_.Apply(copy, ResidencyEvent::kReserve);
   copies_.Apply(copy, ResidencyEvent::kFillDone);
@@ -151,9 +172,9 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
   Keep(ref, copy);
+  SaveSoon(key);
   ++space_epoch_;
   Note(effects, EventKind::kCopyPresent, ref, "published");
-  return entry->model;
 }
 
 // Whether the publisher's quota has room for the image; where it has not, and
@@ -195,6 +216,7 @@ absl::Status Node::MakeRoomToPublish(const Incoming& incoming, absl::Time now,
       const CopyRef ref = {{id, GroupIndex(g)}, kHost};
       const Copy& copy = copies_.At(ref);
       if (copy.state == Residency::kSpilling) {
+        HurrySpill(ref.key, effects);
         held -= SpaceOf(*model->groups[g].group);
       } else if (const auto value = ValueOf(copy.owner, need, now)) {
         idle.emplace_back(*value, ref);
@@ -205,7 +227,7 @@ absl::Status Node::MakeRoomToPublish(const Incoming& incoming, absl::Time now,
   for (const auto& [value, ref] : idle) {
     if (held + bytes <= limit) break;
     held -= copies_.SpaceOf(ref.key);
-    StartSpill(ref, copies_.At(ref), effects);
+    StartSpill(ref, copies_.At(ref), /*urgent=*/true, effects);
   }
   return status;
 }

@@ -10,7 +10,6 @@
 namespace hoistd {
 namespace {
 
-constexpr absl::Duration kSpillRetry = absl::Seconds(10);
 // Of a deserted model's host copy beside any other: it goes first.
 constexpr double kDesertedWorth = 1e-9;
 
@@ -201,9 +200,10 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
   for (const CopyRef& ref : CopiesOf(victims)) {
     Copy& copy = copies_.At(ref);
     if (copy.state == Residency::kSpilling) {
+      HurrySpill(ref.key, effects);
       all_clean = false;
     } else if (!Clean(ref) && MaySpill(now)) {
-      StartSpill(ref, copy, effects);
+      StartSpill(ref, copy, /*urgent=*/true, effects);
       all_clean = false;
     }
   }
@@ -226,14 +226,6 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     Drop(ref, copies_.At(ref), ResidencyEvent::kDrop);
   }
   return true;
-}
-
-void Node::StartSpill(const CopyRef& ref, Copy& copy, Effects& effects) {
-  copies_.Apply(copy, ResidencyEvent::kSpillStart);
-  ++copy.readers;
-  const Model& model = *copies_.FindModel(ref.key.model)->model;
-  Start(ref.key, HostToSpill{copy.offset, model.owner, model.readers},
-        /*urgent=*/true, effects);
 }
 
 bool Node::MaySpill(absl::Time now) const {
@@ -375,36 +367,6 @@ Zone Node::ZoneOf(const CopyRef& ref) const {
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()].backing;
   return zone;
-}
-
-// --- Transfers that spill ---------------------------------------------------
-
-void Node::Spilled(const Transfer& transfer, const absl::Status& status,
-                   const TransferResult& result, absl::Time now,
-                   Effects& effects) {
-  const CopyRef ref = {transfer.key, kHost};
-  Copy& copy = copies_.At(ref);
-  --copy.readers;
-  copies_.Apply(copy, ResidencyEvent::kSpillDone);
-  ++space_epoch_;
-  if (!status.ok()) {
-    spill_failed_ = status;
-    spill_retry_at_ = now + kSpillRetry;
-    copy.leaving = false;
-    return;
-  }
-  spill_failed_ = absl::OkStatus();
-  const ModelPtr model = copies_.FindModel(transfer.key.model)->model;
-  quota_.Remove(model->owner, Quota::kPublishedBytes, SpaceOf(*transfer.group));
-  copies_.FindGroup(transfer.key)->spilled = result.spill;
-  Note(effects, EventKind::kCopyPresent, {transfer.key, {OnDisk(), false}},
-       "spilled");
-  if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {
-    return;
-  }
-  Note(effects, EventKind::kCopyDropped, ref, "evicted");
-  ++counters_.host_evictions;
-  Drop(ref, copy, ResidencyEvent::kDrop);
 }
 
 }  // namespace hoistd

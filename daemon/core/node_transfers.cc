@@ -86,6 +86,7 @@ void Node::HostChecked(const Transfer& transfer, const absl::Status& read,
     HostPresent(ref, copy, now, effects);
     if (group.unsaved()) {
       quota_.Add(model.owner, Quota::kPublishedBytes, SpaceOf(*group.group));
+      SaveSoon(transfer.key);
     }
     return;
   }
@@ -168,8 +169,8 @@ void Node::MarkLostIfGone(GroupKey key, const absl::Status& why,
   }
   group.lost = absl::DataLossError(
       absl::StrCat(NameOf(key), " is lost: ", std::string(why.message()),
-                   "; forget the model (`hoistctl evict --forget`) and publish "
-                   "it again"));
+                   "; publish it again, or forget the model (`hoistctl evict "
+                   "--forget`)"));
   Note(effects, EventKind::kCopyLost, {key, {OnDisk(), false}},
        std::string(why.message()));
 }

@@ -68,9 +68,11 @@ class Engine final : public EngineApi, private Loop {
 
   // More of the host pool may be used.
   void GrowHost(uint64_t ready_bytes);
-  // Something that `status` should show.
   // A new keeper is there. OK too where nothing is kept.
   void StoreAgain(DoneStatus done);
+  // As Node::SaveAll.
+  void SaveAll(Done<uint64_t> left);
+  // Something that `status` should show.
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
   void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,

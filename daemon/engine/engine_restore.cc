@@ -71,6 +71,12 @@ void Engine::StoreAgain(DoneStatus done) {
   });
 }
 
+void Engine::SaveAll(Done<uint64_t> left) {
+  Post([this, left = std::move(left)](Effects& effects) mutable {
+    left(node_.SaveAll(Now(), effects));
+  });
+}
+
 void Engine::KeepImages() {
   const std::vector<KeptImage> images = node_.TakeKept();
   if (images.empty()) return;

@@ -113,6 +113,7 @@ class Life {
     if (step[1] % 3 == 0) options.device_pages.push_back(2 + step[1] % 5);
     options.slab_pages = 1 + step[2] % 4;
     options.can_spill = step[2] % 4 != 0;
+    options.saves_at_once = step[2] % 8 > 3;
     options.readers = step[2] % 2 == 0 ? Readers::kOwner : Readers::kEveryone;
     if (step[3] % 3 == 0) {
       options.backing = Backing::kVmm;

@@ -31,6 +31,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   NodeOptions node;
   node.host_capacity_bytes = options_.host_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
+  node.saves_at_once = options_.saves_at_once;
   node.spill_capacity_bytes = options_.can_spill ? kSpillPages * kPage : 0;
   node.default_readers = options_.readers;
   node.users_share_devices = options_.users_share_devices;
@@ -293,6 +294,14 @@ RequestId NodeRig::Publish(SessionId session, std::string model,
                            absl::Duration deadline) {
   const RequestId request = NewRequest(session);
   auto made = MakeGroup(std::move(group), pages);
+  // The same bytes as another of that name.
+  for (const auto& [other, its_content] : contents_) {
+    if (its_content == content && other->name == made->name &&
+        other->image_bytes == made->image_bytes) {
+      images_[made.get()] = images_.at(other);
+      break;
+    }
+  }
   contents_[made.get()] = content;
   return Do([&](Effects& e) {
     node_->Publish(request, session, model, made, nullptr, std::nullopt,

@@ -30,6 +30,7 @@ struct NodeRigOptions {
   std::vector<uint64_t> device_pages = {8};
   uint64_t slab_pages = 4;  // Also the granularity is a page.
   bool can_spill = false;
+  bool saves_at_once = false;
   Readers readers = Readers::kOwner;
   bool users_share_devices = true;
   Backing backing = Backing::kMemfd;

@@ -39,8 +39,13 @@ sink = "stderr"
 {extra}
 """)
         self.log = open(self.path / "log", "wb+")
+        self.start(keeper, limits)
+
+    def start(self, keeper=None, limits=None):
+        """At first, and again once it has ended."""
         self.process = subprocess.Popen(
-            self.kept(keeper) + [binary, "--config", str(config)],
+            self.kept(keeper) +
+            [str(self.binary), "--config", str(self.path / "hoistd.toml")],
             stdin=subprocess.DEVNULL,
             stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=limits)
 

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -47,11 +48,12 @@ def bytes_of(group):
         0, 256, MIB + group, dtype=np.uint8)
 
 
-@unittest.skipIf(np is None, "needs NumPy")
-class Keeper(unittest.TestCase):
-    def setUp(self):
-        self.daemon = RealDaemon(HOISTD, host=64 * MIB, keeper=KEEPER,
-                                 backend=BACKEND)
+class Published(unittest.TestCase):
+    """Has a hoistd, to which it publishes a model."""
+
+    def set_up(self, **options):
+        self.daemon = RealDaemon(HOISTD, host=64 * MIB, backend=BACKEND,
+                                 **options)
         self.addCleanup(self.stop)
         self.connect().close()
 
@@ -82,6 +84,12 @@ class Keeper(unittest.TestCase):
                 with session.stage(model[f"g{group}"]) as lease:
                     np.testing.assert_array_equal(array_of(lease["w"]),
                                                   bytes_of(group))
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class Keeper(Published):
+    def setUp(self):
+        self.set_up(keeper=KEEPER)
 
     def kill_hoistd(self):
         pid = self.pid()
@@ -144,11 +152,7 @@ class Keeper(unittest.TestCase):
                           for note in self.daemon.status()["notes"]))
         self.check_all()
         # The same hoistd, under a new keeper.
-        config = str(self.daemon.path / "hoistd.toml")
-        self.daemon.process = subprocess.Popen(
-            self.daemon.kept(KEEPER) + [HOISTD, "--config", config],
-            stdin=subprocess.DEVNULL, stdout=self.daemon.log,
-            stderr=subprocess.STDOUT)
+        self.daemon.start(KEEPER)
         until(lambda: any("has taken over" in note
                           for note in self.daemon.status()["notes"]))
         self.assertEqual(self.pid(), pid)
@@ -174,6 +178,46 @@ class Keeper(unittest.TestCase):
         os.kill(pid, signal.SIGTERM)
         until(lambda: self.served_by_another(pid))
         self.check_all()
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class OnDisk(Published):
+    """Nobody keeps anything: what is there again was written."""
+
+    def begin(self, save):
+        folder = tempfile.TemporaryDirectory(prefix="hoist-spill-")
+        self.addCleanup(folder.cleanup)
+        self.set_up(extra=f'[disk]\nspill_dir = "{folder.name}/spill"\n'
+                          f'save = "{save}"\n')
+        self.publish()
+
+    def unsaved(self):
+        return self.daemon.tier("HOST").get("unsaved_bytes", 0)
+
+    def test_a_kill_loses_nothing_that_is_written(self):
+        self.begin("at_once")
+        until(lambda: self.unsaved() == 0)
+        self.daemon.kill()
+        self.daemon.start()
+        self.check_all()
+
+    def test_a_stop_writes_what_is_on_no_disk(self):
+        self.begin("under_pressure")
+        self.assertGreater(self.unsaved(), GROUPS * MIB)
+        self.daemon.process.terminate()
+        self.assertEqual(self.daemon.process.wait(timeout=60), 0)
+        self.assertNotIn("on no disk", self.daemon.log_text())
+        self.daemon.start()
+        self.check_all()
+
+    def test_a_stop_says_what_no_disk_has(self):
+        self.set_up()
+        self.publish()
+        self.daemon.process.terminate()
+        self.assertEqual(self.daemon.process.wait(timeout=60), 0)
+        self.assertIn("MiB of published images are on no disk",
+                      self.daemon.log_text())
+        self.daemon.start()
 
 
 class Refused(unittest.TestCase):

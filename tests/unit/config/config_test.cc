@@ -77,6 +77,7 @@ touch_threads = 3
 io = "threads"
 direct = "never"
 spill_dir = "/var/lib/hoist/spill"
+save = "under_pressure"
 spill_capacity = "1TiB"
 [models]
 roots = ["/srv/models", "/mnt/more"]
@@ -114,6 +115,7 @@ sink = "stderr"
   EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
   EXPECT_EQ(config.disk.direct, DiskConfig::Direct::kNever);
   EXPECT_EQ(config.disk.spill_dir, "/var/lib/hoist/spill");
+  EXPECT_EQ(config.disk.save, DiskConfig::Save::kUnderPressure);
   EXPECT_EQ(config.disk.spill_capacity_bytes, uint64_t{1} << 40);
   EXPECT_THAT(config.models.roots, ElementsAre("/srv/models", "/mnt/more"));
   EXPECT_EQ(config.models.readers, Readers::kEveryone);
