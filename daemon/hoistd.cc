@@ -231,7 +231,7 @@ struct Hoistd::Parts {
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
   std::optional<Keep> keep;  // If somebody holds what is kept.
-  std::vector<FoundImage> kept_images;
+  FoundOnHost kept;
   hoist::UniqueFd host_memory;
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
@@ -279,7 +279,7 @@ void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
     return;
   }
   keep = *std::move(made);
-  kept_images = FindKeptImages(found.records, notes);
+  kept = FindOnHost(found.records, notes);
 }
 
 // Of the last hoistd's memory, if it is the same size.
@@ -296,7 +296,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
         HostPool::Create(pool, DevicePointers(), host_memory);
     if (taken.ok()) {
       host = *std::move(taken);
-      return absl::OkStatus();
+      return CheckParts(host->span(), *keep, kept.parts, notes);
     }
     notes.push_back(
         absl::StrCat("what the last hoistd had on the host is "
@@ -305,18 +305,22 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
     HOIST_RETURN_IF_ERROR(keep->DropDescriptor(kHostPoolKey));
   }
   // Without the memory, or with new memory, they are nowhere.
-  for (const FoundImage& image : std::exchange(kept_images, {})) {
-    HOIST_RETURN_IF_ERROR(EraseKeptImage(image.host_offset, *keep));
+  for (const FoundImage& image : kept.images) {
+    HOIST_RETURN_IF_ERROR(EraseOnHost(image.host_offset, *keep));
   }
+  for (const FoundPart& part : kept.parts) {
+    HOIST_RETURN_IF_ERROR(EraseOnHost(part.host_offset, *keep));
+  }
+  kept = {};
   HOIST_ASSIGN_OR_RETURN(host_memory, MakeHostMemory(bytes));
   HOIST_ASSIGN_OR_RETURN(host,
                          HostPool::Create(pool, DevicePointers(), host_memory));
   if (!keep.has_value()) return absl::OkStatus();
-  const absl::Status kept =
+  const absl::Status stored =
       keep->KeepDescriptor(kHostPoolKey, host_memory.get());
-  if (!kept.ok()) {
+  if (!stored.ok()) {
     notes.push_back(absl::StrCat("nothing will outlive this hoistd: ",
-                                 std::string(kept.message())));
+                                 std::string(stored.message())));
     keep.reset();
   }
   return absl::OkStatus();
@@ -400,7 +404,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
     parts.files.mode = ReadMode::kBuffered;
   }
   parts.keep = keep.has_value() ? &*keep : nullptr;
-  parts.kept_images = std::move(kept_images);
+  parts.kept = std::move(kept);
   parts.version = HOIST_VERSION;
   parts.notes = std::move(notes);
   HOIST_ASSIGN_OR_RETURN(engine, Engine::Create(std::move(parts)));

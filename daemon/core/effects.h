@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,12 +46,24 @@ struct EndedPlan {
   DeviceIndex device;
 };
 
-// A published image that is whole on the host; or, without a model, one that no
-// longer is.
+// A published image.
 struct KeptImage {
-  uint64_t host_offset = 0;
   ModelPtr model;
   GroupIndex group;
+};
+
+// [from, from + bytes) of the sheet of a file, among those who may read it.
+struct KeptPart {
+  FileIdentity file;
+  std::optional<User> owner;  // nullopt: everyone may.
+  uint64_t from = 0;
+  uint64_t bytes = 0;
+};
+
+// What lies there on the host, and is whole; or that nothing does any more.
+struct KeptOnHost {
+  uint64_t host_offset = 0;
+  std::variant<std::monostate, KeptImage, KeptPart> what;
 };
 
 // What is to be done about an event, in order.

@@ -1,5 +1,6 @@
 #include "daemon/core/model_book.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,9 @@
 
 namespace hoistd {
 namespace {
+
+// Users' numbers are below.
+constexpr uint64_t kFirstTenant = uint64_t{1} << 32;
 
 absl::Status NoModel(absl::string_view name) {
   return absl::NotFoundError(
@@ -202,7 +206,25 @@ absl::Status ModelBook::CheckShares(const Peer& peer,
 uint64_t ModelBook::ReadersOf(const Model& model) const {
   if (model.readers == Readers::kEveryone) return Zone::kEveryone;
   if (!model.owner.is_tenant()) return model.owner.number();
-  return (uint64_t{1} << 32) + tenant_numbers_.at(model.owner);
+  return kFirstTenant + tenant_numbers_.at(model.owner);
+}
+
+uint64_t ModelBook::ReadersOf(const std::optional<User>& reader) {
+  if (!reader.has_value()) return Zone::kEveryone;
+  if (!reader->is_tenant()) return reader->number();
+  const auto [it, is_new] =
+      tenant_numbers_.emplace(*reader, tenant_numbers_.size());
+  return kFirstTenant + it->second;
+}
+
+std::optional<User> ModelBook::ReaderOf(uint64_t readers) const {
+  if (readers == Zone::kEveryone) return std::nullopt;
+  if (readers < kFirstTenant) return User(static_cast<uint32_t>(readers));
+  const auto found = std::find_if(
+      tenant_numbers_.begin(), tenant_numbers_.end(),
+      [&](const auto& one) { return kFirstTenant + one.second == readers; });
+  HOIST_CHECK(found != tenant_numbers_.end());
+  return found->first;
 }
 
 void ModelBook::CountInto(QuotaBook& counted) const {

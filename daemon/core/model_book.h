@@ -76,6 +76,10 @@ class ModelBook {
   absl::Status CheckShares(const Peer& peer, const Model& model) const;
   // Stands for who may read the model, as long as hoistd lives: for Zone.
   uint64_t ReadersOf(const Model& model) const;
+  // The same for one user, who may have no model yet; nullopt: for everyone.
+  uint64_t ReadersOf(const std::optional<User>& reader);
+  // Whom that stands for. It came from ReadersOf.
+  std::optional<User> ReaderOf(uint64_t readers) const;
 
   // Puts what the models' owners hold into `counted`, anew.
   void CountInto(QuotaBook& counted) const;

@@ -90,15 +90,15 @@ const Peer* Node::PeerOf(SessionId id) const {
 
 void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
   uint64_t ready = std::min(ready_bytes, options_.host_capacity_bytes);
-  // Nobody gets a part of where a restored image lies.
-  for (const auto& [offset, key] : restored_) {
-    if (offset < ready && offset + copies_.SpaceOf(key) > ready) {
+  // Nobody gets a piece of where something restored lies.
+  for (const auto& [offset, extent] : restored_) {
+    if (offset < ready && offset + extent.bytes > ready) {
       ready = offset;
     }
   }
   if (ready <= host_.bytes()) return;
   host_.Grow(ready - host_.bytes());
-  PlaceRestored(effects);
+  PlaceRestored(now, effects);
   ++space_epoch_;
   Tick(now, effects);
 }

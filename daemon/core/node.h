@@ -120,6 +120,9 @@ class Node {
   // Before anything else happens; a model's groups in their order.
   // InvalidArgument: it is nowhere, or where it cannot be.
   absl::Status Restore(const RestoredGroup& restored);
+  // Likewise, what the last hoistd had read of a file and that still lies in
+  // the pool, for whoever registers that file. AlreadyExists: as another does.
+  absl::Status Restore(uint64_t host_offset, const KeptPart& part);
   // Receives a group's image; the reply carries the model.
   void Publish(RequestId request, SessionId session, const std::string& model,
                std::shared_ptr<const Group> group,
@@ -227,7 +230,7 @@ class Node {
   // What is to be kept that was not taken yet, in order; nothing unless
   // NodeOptions::keeps. A successor must know it before effects of the same
   // event are carried out: what lies there is about to be used, or overwritten.
-  std::vector<KeptImage> TakeKept() { return std::exchange(kept_, {}); }
+  std::vector<KeptOnHost> TakeKept() { return std::exchange(kept_, {}); }
   void SetDraining(bool draining) { draining_ = draining; }
   NodeSnapshot Snapshot(absl::Time now) const;
   const QuotaBook& quota() const { return quota_; }
@@ -482,7 +485,10 @@ class Node {
   TransferId Start(Transfer transfer, Effects& effects);
   void Hurry(const Need& need, const Copy& copy, Effects& effects);
   void Hurry(TransferId id, Effects& effects);
-  void PlaceRestored(Effects& effects);
+  absl::Status CheckRestored(uint64_t offset, uint64_t bytes) const;
+  bool AwaitsPool(GroupKey key, const Copy& copy) const;
+  void PlaceRestored(absl::Time now, Effects& effects);
+  void KeepParts(TransferId filler);
   void HostChecked(const Transfer& transfer, const absl::Status& read,
                    const Content& content, absl::Time now, Effects& effects);
   void HostFilled(const Transfer& transfer, const absl::Status& status,
@@ -519,9 +525,16 @@ class Node {
   NeedBook needs_;
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
 
-  // Restored images by offset, while the pool is not up where they lie.
-  std::map<uint64_t, GroupKey> restored_;
-  std::vector<KeptImage> kept_;  // Not told yet.
+  // What was restored, by offset, while the pool is not up where it lies.
+  struct RestoredExtent {
+    uint64_t bytes = 0;
+    std::optional<GroupKey> image;
+    // Else a part:
+    OwnerId owner;
+    TransferId filler;  // Which nobody carries out.
+  };
+  std::map<uint64_t, RestoredExtent> restored_;
+  std::vector<KeptOnHost> kept_;  // Not told yet.
 
   std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.
   uint32_t spilling_ = 0;                   // Transfers to the spill store.

@@ -170,6 +170,9 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     if (const uint64_t unused = parts_.UnusedSpace(); unused > 0) {
       tier.holders.push_back({"being read for nobody any more", unused});
     }
+    if (const uint64_t idle = parts_.RestoredSpace(); idle > 0) {
+      tier.holders.push_back({"of files, as the last hoistd left it", idle});
+    }
   }
   return tier;
 }
@@ -185,11 +188,7 @@ void Node::SnapshotCopies(TierSnapshot& tier) const {
       const GroupKey key = {id, GroupIndex(g)};
       for (const auto& [place, copy] : group.copies) {
         if (place.at != tier.at || copy.state == Residency::kAbsent) continue;
-        const auto restored = restored_.find(copy.offset);
-        if (place == kHost && restored != restored_.end() &&
-            restored->second == key) {
-          continue;  // The pool is not up there yet.
-        }
+        if (place == kHost && AwaitsPool(key, copy)) continue;
         uint64_t space = SpaceOf(*group.group);
         if (place == kHost && group.unsaved()) {
           tier.unsaved_bytes += group.group->image_bytes;

@@ -196,10 +196,8 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
   for (uint32_t g = 0; g < entry.groups.size(); ++g) {
     const GroupEntry& group = entry.groups[g];
     for (const auto& [place, copy] : group.copies) {
-      // Restored, and the pool is not up there yet.
-      const auto restored = restored_.find(copy.offset);
-      const bool awaits_pool = place == kHost && restored != restored_.end() &&
-                               restored->second == GroupKey{id, GroupIndex(g)};
+      const bool awaits_pool =
+          place == kHost && AwaitsPool({id, GroupIndex(g)}, copy);
       const uint32_t spills = copy.state == Residency::kSpilling ? 1 : 0;
       if (copy.leases == 0 && copy.readers == spills &&
           !copy.filling.has_value() && !awaits_pool) {

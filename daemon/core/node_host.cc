@@ -159,6 +159,7 @@ void Node::HostPresent(const CopyRef& ref, Copy& copy, absl::Time now,
                        Effects& effects) {
   copies_.Apply(copy, ResidencyEvent::kFillDone);
   copy.last_use = now;
+  if (parts_.Has(ref.key)) parts_.Settle(ref.key);
   ++space_epoch_;  // It can be evicted now.
   needs_.Wake(ref.key);
   Note(effects, EventKind::kCopyPresent, ref);
@@ -175,6 +176,7 @@ void Node::HostAbsent(const CopyRef& ref, Copy& copy,
 // the group that asked for them.
 void Node::PartsFilled(TransferId filler, const absl::Status& status,
                        absl::Time now, Effects& effects) {
+  if (status.ok()) KeepParts(filler);
   std::vector<FreedExtent> freed;
   const std::vector<GroupKey> users =
       status.ok() ? parts_.Filled(filler, freed) : parts_.Failed(filler, freed);
@@ -191,6 +193,18 @@ void Node::PartsFilled(TransferId filler, const absl::Status& status,
   }
 }
 
+// What was restored is kept already.
+void Node::KeepParts(TransferId filler) {
+  if (!options_.keeps) return;
+  for (const PartBook::Filling& part : parts_.FilledBy(filler)) {
+    if (part.restored) continue;
+    kept_.push_back(
+        {part.host_offset,
+         KeptPart{part.sheet.file, models_.ReaderOf(part.sheet.readers),
+                  part.from, part.bytes}});
+  }
+}
+
 void Node::LeaveParts(GroupKey key) {
   std::vector<FreedExtent> freed;
   parts_.Leave(key, freed);
@@ -198,7 +212,10 @@ void Node::LeaveParts(GroupKey key) {
 }
 
 void Node::FreeExtents(const std::vector<FreedExtent>& freed) {
-  for (const FreedExtent& extent : freed) host_.Free(extent.offset);
+  for (const FreedExtent& extent : freed) {
+    host_.Free(extent.offset);
+    if (options_.keeps) kept_.push_back({extent.offset, {}});
+  }
   if (!freed.empty()) ++space_epoch_;
 }
 

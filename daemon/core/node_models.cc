@@ -51,20 +51,8 @@ absl::Status Node::Restore(const RestoredGroup& restored) {
   const std::string name =
       absl::StrCat(restored.model, "/", restored.group->name);
   if (restored.host_offset.has_value()) {
-    const uint64_t offset = *restored.host_offset;
-    const auto after = restored_.lower_bound(offset);
-    const bool free =
-        offset % hoist::kImageAlignment == 0 &&
-        bytes <= options_.host_capacity_bytes &&
-        offset <= options_.host_capacity_bytes - bytes &&
-        (after == restored_.end() || after->first - offset >= bytes) &&
-        (after == restored_.begin() ||
-         std::prev(after)->first + copies_.SpaceOf(std::prev(after)->second) <=
-             offset);
-    if (!free) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " cannot lie where it was kept"));
-    }
+    HOIST_RETURN_IF_ERROR(
+        Annotate(CheckRestored(*restored.host_offset, bytes), name));
   } else if (!restored.spill.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is nowhere"));
   }
@@ -89,18 +77,67 @@ absl::Status Node::Restore(const RestoredGroup& restored) {
   copies_.Apply(copy, ResidencyEvent::kReserve);
   copy.owner = copies_.NewOwner({key, kHost});
   copy.offset = *restored.host_offset;
-  restored_[copy.offset] = key;
+  restored_[copy.offset] = {.bytes = bytes, .image = key};
   return absl::OkStatus();
 }
 
-// What the pool has grown over is checked, and there once it is found right.
-void Node::PlaceRestored(Effects& effects) {
+absl::Status Node::Restore(uint64_t host_offset, const KeptPart& part) {
+  const std::string name = absl::StrCat(part.bytes, " bytes of a file");
+  const SheetSpan span = {0, part.from, part.from + part.bytes};
+  if (part.bytes == 0 || span.to < part.from ||
+      part.from % PartBook::kGranule != 0 ||
+      part.bytes % PartBook::kGranule != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " are no part"));
+  }
+  HOIST_RETURN_IF_ERROR(
+      Annotate(CheckRestored(host_offset, span.space()), name));
+  RestoredExtent extent;
+  extent.bytes = span.space();
+  extent.owner = copies_.NewOwner();
+  extent.filler = TransferId(++last_id_);
+  const SheetKey sheet = {part.file, models_.ReadersOf(part.owner)};
+  if (!parts_.Restore(sheet, part.from, part.bytes, host_offset, extent.owner,
+                      extent.filler)) {
+    return absl::AlreadyExistsError(absl::StrCat(name, " lie there twice"));
+  }
+  restored_[host_offset] = extent;
+  return absl::OkStatus();
+}
+
+// Whether nothing else that was restored lies there.
+absl::Status Node::CheckRestored(uint64_t offset, uint64_t bytes) const {
+  const auto after = restored_.lower_bound(offset);
+  const bool free =
+      offset % hoist::kImageAlignment == 0 &&
+      bytes <= options_.host_capacity_bytes &&
+      offset <= options_.host_capacity_bytes - bytes &&
+      (after == restored_.end() || after->first - offset >= bytes) &&
+      (after == restored_.begin() ||
+       std::prev(after)->first + std::prev(after)->second.bytes <= offset);
+  if (free) return absl::OkStatus();
+  return absl::InvalidArgumentError("it cannot lie where it was kept");
+}
+
+// Whether the image was restored, and the pool is not up where it lies.
+bool Node::AwaitsPool(GroupKey key, const Copy& copy) const {
+  const auto found = restored_.find(copy.offset);
+  return found != restored_.end() && found->second.image == key;
+}
+
+// What the pool has grown over is there: images once they are found right.
+void Node::PlaceRestored(absl::Time now, Effects& effects) {
   while (!restored_.empty() && restored_.begin()->first < host_.bytes()) {
-    const auto [offset, key] = *restored_.begin();
-    Copy& copy = copies_.At({key, kHost});
-    host_.AllocateAt(offset, copies_.SpaceOf(key), copy.owner);
-    copy.filling = Start(key, CheckOnHost{offset}, /*urgent=*/false, effects);
+    const auto [offset, extent] = *restored_.begin();
     restored_.erase(restored_.begin());
+    if (!extent.image.has_value()) {
+      host_.AllocateAt(offset, extent.bytes, extent.owner);
+      PartsFilled(extent.filler, absl::OkStatus(), now, effects);
+      continue;
+    }
+    Copy& copy = copies_.At({*extent.image, kHost});
+    host_.AllocateAt(offset, extent.bytes, copy.owner);
+    copy.filling =
+        Start(*extent.image, CheckOnHost{offset}, /*urgent=*/false, effects);
   }
 }
 

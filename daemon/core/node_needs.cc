@@ -152,7 +152,9 @@ void Node::Hurry(const Need& need, const Copy& copy, Effects& effects) {
 }
 
 void Node::Hurry(TransferId id, Effects& effects) {
-  if (std::exchange(transfers_.at(id).urgent, true)) return;
+  const auto found = transfers_.find(id);
+  if (found == transfers_.end()) return;  // The pool is to come up there.
+  if (std::exchange(found->second.urgent, true)) return;
   effects.urgent.push_back(id);
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 // Of a deserted model's host copy beside any other: it goes first.
 constexpr double kDesertedWorth = 1e-9;
+// Of what the last hoistd had read and nobody has asked for since: before that.
+constexpr double kIdleWorth = 0;
 
 }  // namespace
 
@@ -208,6 +210,11 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     }
   }
   if (!all_clean) return false;
+  std::vector<FreedExtent> freed;
+  for (const OwnerId owner : victims) {
+    if (parts_.Idle(owner)) parts_.Forgo(owner, freed);
+  }
+  FreeExtents(freed);
   for (const CopyRef& ref : CopiesOf(victims)) {
     const Copy* copy = copies_.Find(ref);
     // It went with its model.
@@ -248,7 +255,7 @@ void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
       LeaveParts(ref.key);
     } else {
       host_.Free(copy.offset);
-      if (options_.keeps) kept_.push_back({copy.offset, nullptr, {}});
+      if (options_.keeps) kept_.push_back({copy.offset, {}});
     }
   }
   copies_.DropOwner(copy.owner);
@@ -275,6 +282,8 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
                    now);
   }
   const std::vector<GroupKey>* users = parts_.UsersOf(owner);
+  // Nobody's, but it may be somebody's once more.
+  if (parts_.Idle(owner)) return kIdleWorth;
   // An image being received, or what nobody waits for any more.
   if (users == nullptr || users->empty()) return std::nullopt;
   // As much as to the one who would miss it most.

@@ -196,7 +196,8 @@ void Node::Count(const Transfer& transfer) {
 void Node::Keep(const CopyRef& ref, const Copy& copy) {
   if (!options_.keeps) return;
   kept_.push_back(
-      {copy.offset, copies_.FindModel(ref.key.model)->model, ref.key.group});
+      {copy.offset,
+       KeptImage{copies_.FindModel(ref.key.model)->model, ref.key.group}});
 }
 
 }  // namespace hoistd

@@ -105,6 +105,51 @@ void PartBook::Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
   Take(copy, user, span, owner);
 }
 
+bool PartBook::Restore(const SheetKey& key, uint64_t from, uint64_t bytes,
+                       uint64_t host_offset, OwnerId owner, TransferId by) {
+  Part part;
+  part.sheet = key;
+  part.from = from;
+  part.bytes = bytes;
+  part.host_offset = host_offset;
+  part.filling = by;
+  part.restored = true;
+  const auto sheet = sheets_.find(key);
+  if (sheet != sheets_.end()) {
+    const auto next = sheet->second.lower_bound(from);
+    if (next != sheet->second.end() && next->first < part.end()) return false;
+    if (next != sheet->second.begin() &&
+        At(std::prev(next)->second).end() > from) {
+      return false;
+    }
+  }
+  sheets_[key].emplace(from, owner);
+  HOIST_CHECK(parts_.emplace(owner, std::move(part)).second);
+  filling_[by].push_back(owner);
+  return true;
+}
+
+void PartBook::Forgo(OwnerId owner, std::vector<FreedExtent>& freed) {
+  At(owner).restored = false;
+  FreeIfUnused(owner, freed);
+}
+
+void PartBook::Settle(GroupKey copy) {
+  for (const OwnerId owner : users_.at(copy).parts) At(owner).restored = false;
+}
+
+std::vector<PartBook::Filling> PartBook::FilledBy(TransferId by) const {
+  std::vector<Filling> filled;
+  const auto found = filling_.find(by);
+  if (found == filling_.end()) return filled;
+  for (const OwnerId owner : found->second) {
+    const Part& part = At(owner);
+    filled.push_back(
+        {part.sheet, part.from, part.bytes, part.host_offset, part.restored});
+  }
+  return filled;
+}
+
 std::vector<GroupKey> PartBook::Filled(TransferId by,
                                        std::vector<FreedExtent>& freed) {
   return End(by, /*failed=*/false, freed);
@@ -129,6 +174,7 @@ std::vector<GroupKey> PartBook::End(TransferId by, bool failed,
     if (failed) {
       TakeOut(part);
       part.failed = true;
+      part.restored = false;
     }
     FreeIfUnused(owner, freed);
   }
@@ -156,7 +202,9 @@ void PartBook::TakeOut(const Part& part) {
 
 void PartBook::FreeIfUnused(OwnerId owner, std::vector<FreedExtent>& freed) {
   const Part& part = At(owner);
-  if (!part.users.empty() || part.filling.has_value()) return;
+  if (!part.users.empty() || part.filling.has_value() || part.restored) {
+    return;
+  }
   if (!part.failed) TakeOut(part);
   freed.push_back({part.host_offset, owner});
   parts_.erase(owner);
@@ -214,7 +262,7 @@ uint64_t PartBook::OwnSpace(GroupKey copy) const {
   uint64_t bytes = 0;
   for (const OwnerId owner : users_.at(copy).parts) {
     const Part& part = At(owner);
-    if (part.users.front() == copy) bytes += part.space();
+    if (part.users.front() == copy && !part.coming()) bytes += part.space();
   }
   return bytes;
 }
@@ -222,9 +270,23 @@ uint64_t PartBook::OwnSpace(GroupKey copy) const {
 uint64_t PartBook::UnusedSpace() const {
   uint64_t bytes = 0;
   for (const auto& [owner, part] : parts_) {
-    if (part.users.empty()) bytes += part.space();
+    if (part.users.empty() && !part.restored) bytes += part.space();
   }
   return bytes;
+}
+
+uint64_t PartBook::RestoredSpace() const {
+  uint64_t bytes = 0;
+  for (const auto& [owner, part] : parts_) {
+    if (Idle(owner)) bytes += part.space();
+  }
+  return bytes;
+}
+
+bool PartBook::Idle(OwnerId owner) const {
+  const auto found = parts_.find(owner);
+  return found != parts_.end() && found->second.users.empty() &&
+         !found->second.filling.has_value();
 }
 
 std::optional<uint64_t> PartBook::EndBefore(const SheetKey& key,
@@ -250,7 +312,8 @@ void PartBook::Check() const {
       const Part& part = At(owner);
       HOIST_CHECK(part.from == from && part.sheet == key && from >= end);
       HOIST_CHECK(part.bytes > 0 && !part.failed);
-      HOIST_CHECK(!part.users.empty() || part.filling.has_value());
+      HOIST_CHECK(!part.users.empty() || part.filling.has_value() ||
+                  part.restored);
       end = part.end();
       ++in_sheets;
     }

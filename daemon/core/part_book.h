@@ -4,7 +4,8 @@
 // What lies there are parts of sheets (model/sheet.h). A group's host copy uses
 // the parts that hold its runs: those that are there already it shares, and for
 // what is missing parts are added, which a transfer fills. A part goes when no
-// copy uses it and nothing fills it. So two groupings of the same files cost
+// copy uses it and nothing fills it; but what the last hoistd had stays for
+// whoever comes. So two groupings of the same files cost
 // the bytes of one, and a group whose neighbours came before it is read in
 // several parts, and later copied to a device in as many ranges.
 //
@@ -75,6 +76,15 @@ class PartBook {
   // `span`, which was missing, gets this extent; `by` fills it.
   void Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
            OwnerId owner, TransferId by);
+  // What was there before this hoistd lies there again once `by` has ended, and
+  // then stays though nobody uses it, until somebody has or it is forgone.
+  // False: something of it is there already.
+  bool Restore(const SheetKey& sheet, uint64_t from, uint64_t bytes,
+               uint64_t host_offset, OwnerId owner, TransferId by);
+  // Such a part that nobody uses is there no more.
+  void Forgo(OwnerId owner, std::vector<FreedExtent>& freed);
+  // The copy, which is whole, needs its parts: they go when it does.
+  void Settle(GroupKey copy);
   // The end of a transfer: its parts are there. Returns the copies that use
   // them, of which each may be complete now.
   std::vector<GroupKey> Filled(TransferId by, std::vector<FreedExtent>& freed);
@@ -98,6 +108,19 @@ class PartBook {
   uint64_t OwnSpace(GroupKey copy) const;
   // Of parts that are being filled though nobody uses them any more.
   uint64_t UnusedSpace() const;
+  // Of restored parts that are there and that nobody uses.
+  uint64_t RestoredSpace() const;
+  // Whether nobody uses the part, and it is there.
+  bool Idle(OwnerId owner) const;
+  // What `by` fills.
+  struct Filling {
+    SheetKey sheet;
+    uint64_t from = 0;
+    uint64_t bytes = 0;
+    uint64_t host_offset = 0;
+    bool restored = false;
+  };
+  std::vector<Filling> FilledBy(TransferId by) const;
   // nullptr: the owner's extent is no part's. Empty: nobody uses it any more.
   // Valid until the book changes.
   const std::vector<GroupKey>* UsersOf(OwnerId owner) const;
@@ -117,11 +140,14 @@ class PartBook {
     uint64_t bytes = 0;
     uint64_t host_offset = 0;
     std::optional<TransferId> filling;
-    bool failed = false;  // No longer in its sheet.
+    bool failed = false;    // No longer in its sheet.
+    bool restored = false;  // Stays though nobody uses it.
     std::vector<GroupKey> users;
 
     uint64_t end() const { return from + bytes; }
     uint64_t space() const { return SheetSpan{0, from, end()}.space(); }
+    // Restored, and the pool is not up there yet.
+    bool coming() const { return restored && filling.has_value(); }
   };
   // Of which part the copy takes this span.
   struct Taken {

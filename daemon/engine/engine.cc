@@ -194,7 +194,7 @@ void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
   Effects effects;
   event(effects);
   // Before what lies there is used or overwritten.
-  KeepImages();
+  KeepOnHost();
   Carry(std::move(effects));
   const absl::Duration took = Now() - begin;
   if (took > kSlowEvent) ++slow_events_;

@@ -16,7 +16,7 @@
 #include "daemon/base/threads.h"
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
-#include "daemon/engine/kept_images.h"
+#include "daemon/engine/kept_host.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/open_files.h"
@@ -40,7 +40,7 @@ struct EngineParts {
   // What outlives hoistd, for its successor; the engine's alone from now on.
   // nullptr: nothing does.
   Keep* keep = nullptr;
-  std::vector<FoundImage> kept_images;  // The last one's; in the host pool.
+  FoundOnHost kept;  // The last one's; in the host pool.
   // For the engine, its openers, mover, streamers and what makes slabs;
   // nullptr: the system's.
   // Those of the links are to be the same.
@@ -132,7 +132,9 @@ class Engine final : public EngineApi, private Loop {
 
   explicit Engine(EngineParts parts);
   void Restore();
-  void KeepImages();
+  void RestoreParts();
+  void KeepOnHost();
+  void Abandon();
   // What RegisterModel opened, from any thread.
   void AddOpened(SessionId session, std::optional<Readers> readers,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
@@ -203,6 +205,7 @@ class Engine final : public EngineApi, private Loop {
   bool saw_stopping_ = false;
   bool over_ = false;
   bool told_unkept_ = false;
+  bool abandoned_ = false;  // What is kept.
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 

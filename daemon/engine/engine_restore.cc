@@ -1,13 +1,14 @@
-// What was published before this hoistd began: by the store, and by whoever
-// kept the host's memory.
+// What was there before this hoistd began: by the store, and by whoever kept
+// the host's memory.
 #include <map>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/engine/engine.h"
-#include "daemon/engine/kept_images.h"
+#include "daemon/engine/kept_host.h"
 
 namespace hoistd {
 namespace {
@@ -34,7 +35,7 @@ RestoredGroup& GroupOf(const SpillMeta& meta, RestoredGroups& all) {
 
 void Engine::Restore() {
   RestoredGroups all;
-  for (const FoundImage& image : parts_.kept_images) {
+  for (const FoundImage& image : parts_.kept.images) {
     GroupOf(image.meta, all).host_offset = image.host_offset;
   }
   if (parts_.mover.store != nullptr) {
@@ -63,6 +64,7 @@ void Engine::Restore() {
                          " is back without ", groups,
                          " of its groups; publish it again"));
   }
+  RestoreParts();
 }
 
 void Engine::StoreAgain(DoneStatus done) {
@@ -77,16 +79,36 @@ void Engine::SaveAll(Done<uint64_t> left) {
   });
 }
 
-void Engine::KeepImages() {
-  const std::vector<KeptImage> images = node_.TakeKept();
-  if (images.empty()) return;
-  HOIST_CHECK(parts_.keep != nullptr);
-  for (const KeptImage& image : images) {
-    const absl::Status kept = WriteKeptImage(image, *parts_.keep);
-    if (kept.ok() || std::exchange(told_unkept_, true)) continue;
-    AddNote(absl::StrCat("not all published images outlive hoistd: ",
-                         std::string(kept.message())));
+void Engine::RestoreParts() {
+  for (const FoundPart& found : parts_.kept.parts) {
+    const absl::Status restored = node_.Restore(found.host_offset, found.part);
+    if (restored.ok()) continue;
+    AddNote(std::string(restored.message()));
+    // Others' bytes will lie there.
+    if (!EraseOnHost(found.host_offset, *parts_.keep).ok()) Abandon();
   }
+}
+
+void Engine::KeepOnHost() {
+  for (const KeptOnHost& at : node_.TakeKept()) {
+    HOIST_CHECK(parts_.keep != nullptr);
+    if (abandoned_) continue;
+    const absl::Status kept = WriteOnHost(at, parts_.mover.host, *parts_.keep);
+    if (kept.ok()) continue;
+    if (std::holds_alternative<std::monostate>(at.what)) {
+      Abandon();
+    } else if (!std::exchange(told_unkept_, true)) {
+      AddNote(absl::StrCat("not all that lies on the host outlives hoistd: ",
+                           std::string(kept.message())));
+    }
+  }
+}
+
+// It says that something lies where it does no more.
+void Engine::Abandon() {
+  parts_.keep->Abandon();
+  abandoned_ = true;
+  AddNote("nothing outlives this hoistd any more: its book is full");
 }
 
 }  // namespace hoistd

@@ -54,6 +54,8 @@ class Keep {
     return book_.Put(key, value);
   }
   absl::Status Erase(KeptKey key) { return book_.Erase(key); }
+  // What was written may be wrong by now: no successor believes any of it.
+  void Abandon() { book_.Abandon(); }
   // Stores all of it with a store that is a new one.
   absl::Status StoreAgain();
   // What was found has been taken over, and did not end hoistd.

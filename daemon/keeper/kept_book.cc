@@ -272,6 +272,8 @@ absl::Status KeptBook::MoveToOtherHalf() {
   return absl::OkStatus();
 }
 
+void KeptBook::Abandon() { header().half.store(0, std::memory_order_release); }
+
 void KeptBook::Adopted() { header().attempts = 0; }
 
 std::map<KeptKey, std::string_view> KeptBook::entries() const {

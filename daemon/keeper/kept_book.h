@@ -56,6 +56,8 @@ class KeptBook {
   absl::Status Put(KeptKey key, std::string_view value);
   // Nothing counts for the key. ResourceExhausted: as Put; it still does.
   absl::Status Erase(KeptKey key);
+  // Whoever finds it refuses it.
+  void Abandon();
   // What it was found with has been taken over, and did not end hoistd.
   void Adopted();
 

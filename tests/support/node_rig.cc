@@ -68,12 +68,14 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
-  for (const KeptImage& image : node_->TakeKept()) {
-    if (image.model == nullptr) {
-      kept_.erase(image.host_offset);
-    } else {
-      kept_[image.host_offset] =
-          image.model->spec->groups[image.group.number()].get();
+  for (const KeptOnHost& at : node_->TakeKept()) {
+    kept_.erase(at.host_offset);
+    kept_parts_.erase(at.host_offset);
+    if (const auto* image = std::get_if<KeptImage>(&at.what)) {
+      kept_[at.host_offset] =
+          image->model->spec->groups[image->group.number()].get();
+    } else if (const auto* part = std::get_if<KeptPart>(&at.what)) {
+      kept_parts_[at.host_offset] = *part;
     }
   }
   for (const SlabWork& work : effects.slabs) {
@@ -520,6 +522,14 @@ std::shared_ptr<const Group> NodeRig::Lay(uint64_t page, std::string name,
   return group;
 }
 
+void NodeRig::LayPart(uint64_t offset, const KeptPart& part) {
+  for (uint64_t at = 0; at < part.bytes; at += kPage) {
+    host_.at((offset + at) / kPage) =
+        LabelOf(part.file, (part.from + at) / kPage);
+  }
+  kept_parts_[offset] = part;
+}
+
 // --- The memory
 // ---------------------------------------------------------------
 
@@ -641,6 +651,13 @@ void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
   EXPECT_EQ(kept_.size(), published + laid_.size());
   for (const auto& [offset, group] : kept_) {
     ExpectImage(host_, offset, *group, "a kept image was overwritten");
+  }
+  for (const auto& [offset, part] : kept_parts_) {
+    for (uint64_t at = 0; at < part.bytes; at += kPage) {
+      EXPECT_EQ(host_.at((offset + at) / kPage),
+                sheets_.at({part.file, (part.from + at) / kPage}).get())
+          << "a kept part was overwritten";
+    }
   }
 }
 

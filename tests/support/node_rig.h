@@ -134,6 +134,9 @@ class NodeRig {
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,
                                    uint64_t pages, uint8_t content);
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
+  const std::map<uint64_t, KeptPart>& kept_parts() const { return kept_parts_; }
+  // Bytes of a file lie there.
+  void LayPart(uint64_t offset, const KeptPart& part);
   // Time passes, and a tick comes.
   void Advance(absl::Duration by);
 
@@ -294,7 +297,8 @@ class NodeRig {
   std::map<SpillId, const Group*> spills_;
   std::map<const Group*, uint8_t> contents_;
   std::map<uint64_t, const Group*> kept_;  // By offset, as it was told.
-  std::set<const Group*> laid_;            // Of these, not checked yet.
+  std::map<uint64_t, KeptPart> kept_parts_;
+  std::set<const Group*> laid_;  // Of these, not checked yet.
   std::map<RequestId, SessionId> open_;
   std::map<RequestId, Answer> answers_;
   std::set<RequestId> abandoned_;  // Their session was closed.

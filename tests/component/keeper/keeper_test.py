@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon  # noqa: E402
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
 
 try:
     import numpy as np
@@ -119,15 +119,14 @@ class Keeper(Published):
         self.kill_hoistd()
         self.check_all()
 
-    def test_bytes_that_changed_are_lost_and_the_others_are_not(self):
-        self.publish()
+    def kill_hoistd_and_change(self, image):
+        """A bit of what begins with these bytes, in the host pool."""
         pid = self.pid()
         os.kill(pid, signal.SIGSTOP)
         pool = next(
             fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))
         memory = open(pool, "r+b", buffering=0)
-        image = bytes_of(3).tobytes()
         whole = os.pread(memory.fileno(), 64 * MIB, 0)
         at = whole.find(image[:4096])
         self.assertEqual(whole[at:at + len(image)], image)
@@ -135,6 +134,43 @@ class Keeper(Published):
         memory.close()
         os.kill(pid, signal.SIGKILL)
         until(lambda: self.served_by_another(pid))
+
+    def check_files(self, path, tensors):
+        with self.connect() as session:
+            model = session.register(path, "files")
+            for group in model:
+                with session.stage(group) as lease:
+                    for tensor in group.tensors:
+                        self.assertEqual(
+                            array_of(lease[tensor.name]).tobytes(),
+                            tensors[tensor.name][2], tensor.name)
+
+    def test_what_was_read_of_files_is_not_read_again(self):
+        tensors = {f"layers.{block}.w": ("U8", [MIB], os.urandom(MIB))
+                   for block in range(6)}
+        path = self.daemon.path / "model.safetensors"
+        write_safetensors(path, tensors)
+        self.check_files(path, tensors)
+        for _ in range(4):
+            self.kill_hoistd()
+            self.assertGreaterEqual(self.daemon.tier("HOST")["used_bytes"],
+                                    6 * MIB)
+            self.check_files(path, tensors)
+            self.assertEqual(self.daemon.counters()["file_read_bytes"], 0)
+        # Nor are wrong bytes believed,
+        self.kill_hoistd_and_change(tensors["layers.2.w"][2])
+        self.check_files(path, tensors)
+        self.assertGreater(self.daemon.counters()["file_read_bytes"], 0)
+        # or those of another file.
+        tensors["layers.1.w"] = ("U8", [MIB], os.urandom(MIB))
+        write_safetensors(path, tensors)
+        self.daemon.forget_models()
+        self.kill_hoistd()
+        self.check_files(path, tensors)
+
+    def test_bytes_that_changed_are_lost_and_the_others_are_not(self):
+        self.publish()
+        self.kill_hoistd_and_change(bytes_of(3).tobytes())
         with self.connect() as session:
             model = session.model("model")
             with self.assertRaisesRegex(hoist.DataLoss, "is lost"):
