@@ -547,6 +547,37 @@ absl::Status Hoistd::StoreAgain() {
   return stored;
 }
 
+std::vector<std::string> Hoistd::Reload(const Config& config) {
+  Config& now = parts_->config;
+  if (now.device.load_bytes_per_s != config.device.load_bytes_per_s) {
+    now.device.load_bytes_per_s = config.device.load_bytes_per_s;
+    for (const auto& link : parts_->links) {
+      link->SetLoadRate(now.device.load_bytes_per_s);
+    }
+  }
+  now.quota = config.quota;
+  for (TenantConfig& tenant : now.tenants) {
+    for (const TenantConfig& other : config.tenants) {
+      if (other.name == tenant.name) tenant.quota = other.quota;
+    }
+  }
+  std::vector<uint64_t> pools;
+  for (const DeviceView& view : parts_->engine->facts().devices) {
+    pools.push_back(view.pool_bytes);
+  }
+  parts_->engine->SetQuotas(QuotasOf(now, parts_->host->bytes(), pools));
+  now.log.level = config.log.level;
+  std::vector<std::string> later;
+  if (now.server != config.server) later.push_back("[server]");
+  if (now.device != config.device) later.push_back("[device]");
+  if (now.host != config.host) later.push_back("[host]");
+  if (now.disk != config.disk) later.push_back("[disk]");
+  if (now.models != config.models) later.push_back("[models]");
+  if (now.log != config.log) later.push_back("[log]");
+  if (now.tenants != config.tenants) later.push_back("[[tenant]]");
+  return later;
+}
+
 uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
   Engine& engine = *parts_->engine;
   engine.SetDraining(true, [](absl::Status) {});

@@ -36,6 +36,11 @@ class Hoistd {
   void KeeperGone();
   absl::Status StoreAgain();
 
+  // Takes over what can be changed while it runs: quotas, and device.load_rate;
+  // the caller does log.level. What else differs from what it runs with, as
+  // "[host]", takes a restart.
+  std::vector<std::string> Reload(const Config& config);
+
   // Before it ends: takes no new sessions, models or plans, and writes to the
   // disk what is published and on none, while `go_on`, told how many bytes are
   // left, says so. Workers go on meanwhile. How many bytes are left.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/base/status.h"
@@ -46,26 +47,26 @@ int Refuse(int status) {
   return status;
 }
 
+void SetLogLevel(LogConfig::Level level) {
+  switch (level) {
+    case LogConfig::Level::kDebug:
+      return spdlog::set_level(spdlog::level::debug);
+    case LogConfig::Level::kInfo:
+      return spdlog::set_level(spdlog::level::info);
+    case LogConfig::Level::kWarning:
+      return spdlog::set_level(spdlog::level::warn);
+    case LogConfig::Level::kError:
+      return spdlog::set_level(spdlog::level::err);
+  }
+}
+
 void SetUpLog(const LogConfig& config) {
   const bool journal = config.sink == LogConfig::Sink::kJournal ||
                        (config.sink == LogConfig::Sink::kAuto &&
                         std::getenv("JOURNAL_STREAM") != nullptr);
   spdlog::set_default_logger(journal ? spdlog::systemd_logger_mt("hoistd")
                                      : spdlog::stderr_color_mt("hoistd"));
-  switch (config.level) {
-    case LogConfig::Level::kDebug:
-      spdlog::set_level(spdlog::level::debug);
-      break;
-    case LogConfig::Level::kInfo:
-      spdlog::set_level(spdlog::level::info);
-      break;
-    case LogConfig::Level::kWarning:
-      spdlog::set_level(spdlog::level::warn);
-      break;
-    case LogConfig::Level::kError:
-      spdlog::set_level(spdlog::level::err);
-      break;
-  }
+  SetLogLevel(config.level);
   // A line is worth most right before a crash.
   spdlog::flush_on(spdlog::level::info);
 }
@@ -108,19 +109,56 @@ int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
   }
 }
 
+struct Flags {
+  std::string path;
+  bool user = false;
+  bool check = false;
+  std::vector<std::string> settings;
+};
+
+absl::StatusOr<Config> ReadConfig(const Flags& flags) {
+  ConfigBase base;
+  base.settings = flags.settings;
+  if (flags.user) {
+    hoist::Result<std::string> folder = hoist::MakeUserSocketFolder();
+    if (!folder.ok()) return ToAbsl(folder.status());
+    base.defaults = UserDefaults(*folder);
+  }
+  if (flags.path.empty()) return ParseConfig("", "(defaults)", base);
+  return LoadConfig(flags.path, base);
+}
+
+// What of hoistd.toml can be changed while hoistd runs is as it says now.
+void Reload(const Flags& flags, Hoistd& hoistd) {
+  const absl::StatusOr<Config> config = ReadConfig(flags);
+  if (!config.ok()) {
+    spdlog::error("SIGHUP: all stays as it was: {}",
+                  std::string(config.status().message()));
+    return;
+  }
+  const std::vector<std::string> later = hoistd.Reload(*config);
+  if (later.empty()) {
+    spdlog::info("SIGHUP: the configuration was read again");
+  } else {
+    spdlog::warn(
+        "SIGHUP: the configuration was read again; what has changed of {} "
+        "needs a restart",
+        absl::StrJoin(later, ", "));
+  }
+  SetLogLevel(config->log.level);
+}
+
 // Returns with the name of the signal that asks hoistd to stop. SIGHUP does
 // only where it says that hoistd's terminal has gone.
 const char* AwaitStop(const sigset_t& awaited, bool on_terminal,
-                      Hoistd& hoistd) {
+                      const Flags& flags, Hoistd& hoistd) {
   KeeperWatch keeper;
   while (true) {
     const int got = AwaitSignal(awaited, hoistd, keeper);
     if (got == SIGTERM) return "SIGTERM";
     if (got == SIGINT) return "SIGINT";
     if (on_terminal) return "SIGHUP";
-    spdlog::warn(
-        "SIGHUP is ignored: the configuration is read at start only; restart "
-        "hoistd to have it read again");
+    Reload(flags, hoistd);
   }
 }
 
@@ -148,7 +186,7 @@ void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
   }
 }
 
-int Run(const Config& config) {
+int Run(const Flags& flags, const Config& config) {
   SetUpLog(config.log);
   RaiseDescriptorLimit();
   const bool on_terminal = isatty(STDIN_FILENO) == 1;
@@ -177,30 +215,12 @@ int Run(const Config& config) {
                summary);
   sd_notifyf(0, "READY=1\nSTATUS=%s", summary.c_str());
 
-  spdlog::info("stopping ({})", AwaitStop(awaited, on_terminal, **hoistd));
+  spdlog::info("stopping ({})",
+               AwaitStop(awaited, on_terminal, flags, **hoistd));
   sd_notify(0, "STOPPING=1");
   SavePublished(awaited, **hoistd);
   hoistd->reset();
   return EXIT_SUCCESS;
-}
-
-struct Flags {
-  std::string path;
-  bool user = false;
-  bool check = false;
-  std::vector<std::string> settings;
-};
-
-absl::StatusOr<Config> ReadConfig(const Flags& flags) {
-  ConfigBase base;
-  base.settings = flags.settings;
-  if (flags.user) {
-    hoist::Result<std::string> folder = hoist::MakeUserSocketFolder();
-    if (!folder.ok()) return ToAbsl(folder.status());
-    base.defaults = UserDefaults(*folder);
-  }
-  if (flags.path.empty()) return ParseConfig("", "(defaults)", base);
-  return LoadConfig(flags.path, base);
 }
 
 int Main(int argc, char** argv) {
@@ -238,7 +258,7 @@ int Main(int argc, char** argv) {
                 flags.path.empty() ? "(defaults)" : flags.path.c_str());
     return EXIT_SUCCESS;
   }
-  return Run(*config);
+  return Run(flags, *config);
 }
 
 }  // namespace

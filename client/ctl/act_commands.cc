@@ -99,6 +99,43 @@ int Load(Connection& daemon, const v1::LoadRequest& request,
   return kExitOk;
 }
 
+int Check(Connection& daemon, const v1::CheckRequest& request,
+          const Output& output) {
+  grpc::ClientContext context;
+  const auto stream = daemon.admin().Check(&context, request);
+  v1::CheckProgress progress;
+  while (stream->Read(&progress)) {
+    if (output.json) {
+      PrintJson(progress, JsonStyle::kLine, output);
+    } else if (output.terminal) {
+      output.out << '\r' << progress.done_groups() << " of "
+                 << progress.total_groups() << " groups, "
+                 << HumanBytes(progress.read_bytes()) << " read\x1b[K"
+                 << std::flush;
+    }
+  }
+  if (output.terminal && !output.json) output.out << '\n';
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) return daemon.Fail(status, output);
+  const int damaged = static_cast<int>(progress.damaged());
+  if (output.json) return damaged == 0 ? kExitOk : kExitDamaged;
+  for (const v1::CheckFinding& finding : progress.findings()) {
+    output.out << Shown(finding.group()) << " on "
+               << TierName(finding.tier(), finding.device()) << ": "
+               << Shown(finding.what()) << '\n';
+  }
+  if (damaged > progress.findings_size()) {
+    output.out << damaged - progress.findings_size()
+               << " more; hoistd's log has them\n";
+  }
+  output.out << progress.done_groups() << " groups, "
+             << HumanBytes(progress.read_bytes()) << " read: "
+             << (damaged == 0 ? "all are right"
+                              : std::to_string(damaged) + " damaged")
+             << '\n';
+  return damaged == 0 ? kExitOk : kExitDamaged;
+}
+
 int Pin(Connection& daemon, const v1::PinRequest& request,
         const Output& output) {
   grpc::ClientContext context;

@@ -15,8 +15,9 @@ namespace {
 
 constexpr char kFooter[] =
     "\nExit codes: 0 done; 1 refused by the daemon; 2 wrong usage; 3 no daemon "
-    "at the socket.\nWith --json, commands that follow something (load, drain, "
-    "watch) print one object a line; bytes are base64.";
+    "at the socket; 4 check found damage.\nWith --json, commands that follow "
+    "something (load, check, drain, watch) print one object a line; bytes are "
+    "base64.";
 
 // What the options of all commands are read into.
 struct Parsed {
@@ -33,6 +34,7 @@ struct Parsed {
   double deadline_s = 0;
   bool forget = false;
   bool resume = false;
+  bool repair = false;
   std::string shell;
   v1::SetShareRequest share;
 };
@@ -239,6 +241,20 @@ class CommandLine {
     load->add_option("--readers", parsed_.readers,
                      "owner or everyone (default: as hoistd.toml says)")
         ->check(CLI::IsMember({"owner", "everyone"}));
+    CLI::App* check =
+        Add("check",
+            "read published groups on the host and on the disk and compare "
+            "them with their checksums; what is damaged is put aside",
+            [this](Connection& daemon, const Output& output) {
+              v1::CheckRequest request;
+              request.set_model(parsed_.model);
+              request.set_repair(parsed_.repair);
+              return Check(daemon, request, output);
+            });
+    check->add_option("MODEL", parsed_.model,
+                      "default: all that are published");
+    check->add_flag("--repair", parsed_.repair,
+                    "write again what the host has and the disk has not");
     CLI::App* share =
         Add("share",
             "change how a plan, or what is loaded, shares a device's link with "

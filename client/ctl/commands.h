@@ -18,6 +18,9 @@ int ShowPlans(Connection& daemon, const Output& output);
 
 int Load(Connection& daemon, const v1::LoadRequest& request,
          const Output& output);
+// kExitDamaged where something was found.
+int Check(Connection& daemon, const v1::CheckRequest& request,
+          const Output& output);
 int Pin(Connection& daemon, const v1::PinRequest& request,
         const Output& output);
 int Unpin(Connection& daemon, const v1::UnpinRequest& request,

@@ -24,6 +24,7 @@ struct Answer {
   std::optional<LeaseGrant> lease;  // Stage.
   std::optional<PlanGrant> plan;    // SetPlan.
   ModelPtr model;                   // Publish.
+  CheckedGroup checked;             // Check.
 };
 
 // A group that a plan asked to be held on the host, or why it cannot be.

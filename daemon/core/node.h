@@ -217,6 +217,17 @@ class Node {
   CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
                    Effects& effects);
   // FailedPrecondition: leased or being copied; says by whom.
+  // Reads a published group's bytes on the host and on the disk, and compares.
+  // What is damaged is put aside, so that it is never served; what is damaged
+  // on the disk and right on the host is written again, with `repair`. Replies
+  // what was found. InvalidArgument: it is of files.
+  void Check(RequestId request, GroupKey key, bool repair, Effects& effects);
+  // Published groups: of the model that this means to who asks, or, where it is
+  // empty, all. NotFound. InvalidArgument: that one is of files.
+  absl::StatusOr<std::vector<GroupKey>> SelectToCheck(
+      const Peer& asker, const std::string& model) const;
+  // From now on. What is held beyond them stays.
+  void SetQuotas(QuotaOptions quota) { quota_.SetOptions(std::move(quota)); }
   // Begins to write to the disk what is published and on none, if it can be;
   // how many bytes those are. Until it is 0 it is to be called again.
   uint64_t SaveAll(absl::Time now, Effects& effects);
@@ -467,6 +478,26 @@ class Node {
   void Spilled(const Transfer& transfer, const absl::Status& status,
                const TransferResult& result, absl::Time now, Effects& effects);
 
+  // node_check.cc
+  struct GroupCheck {
+    RequestId request;
+    bool repair = false;
+    int open = 0;  // Transfers.
+    std::optional<TransferId> host;
+    std::optional<TransferId> disk;
+    absl::Status host_status;
+    absl::Status disk_status;
+    CheckedGroup result;
+  };
+  using FindingFn = absl::FunctionRef<void(TierAt, std::string)>;
+  bool Checked(const Transfer& transfer, const absl::Status& read,
+               const Content& content, Effects& effects);
+  void Conclude(GroupKey key, Effects& effects);
+  void DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
+                 Effects& effects);
+  void HostIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
+                 Effects& effects);
+
   // node_explain.cc
   std::string TextFor(const Peer* asker, const Blocked& blocked) const;
   std::string Explain(TierAt at, uint64_t bytes, const Peer* asker) const;
@@ -536,6 +567,7 @@ class Node {
   std::map<uint64_t, RestoredExtent> restored_;
   std::vector<KeptOnHost> kept_;  // Not told yet.
 
+  std::map<GroupKey, GroupCheck> checking_;
   std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.
   uint32_t spilling_ = 0;                   // Transfers to the spill store.
   std::map<TransferId, uint64_t> orphans_;  // Of them; the model was forgotten.

@@ -195,6 +195,10 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
   }
   for (uint32_t g = 0; g < entry.groups.size(); ++g) {
     const GroupEntry& group = entry.groups[g];
+    if (checking_.contains({id, GroupIndex(g)})) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          name, "/", group.group->name, " is being checked; try again later"));
+    }
     for (const auto& [place, copy] : group.copies) {
       const bool awaits_pool =
           place == kHost && AwaitsPool({id, GroupIndex(g)}, copy);

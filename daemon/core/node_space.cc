@@ -125,6 +125,7 @@ std::set<ModelId> Node::Expendable() const {
     if (idle) models.insert(id);
   }
   for (const ModelId model : needs_.Models()) models.erase(model);
+  for (const auto& [key, check] : checking_) models.erase(key.model);
   for (const ModelId model : plans_.Models()) models.erase(model);
   return models;
 }

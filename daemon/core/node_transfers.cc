@@ -52,7 +52,13 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
                                effects);
                  },
                  [&](const CheckOnHost&) {
+                   if (Checked(transfer, status, result.content, effects)) {
+                     return;
+                   }
                    HostChecked(transfer, status, result.content, now, effects);
+                 },
+                 [&](const CheckOnDisk&) {
+                   HOIST_CHECK(Checked(transfer, status, {}, effects));
                  },
                  [&](const HostToSpill&) {
                    Spilled(transfer, status, result, now, effects);

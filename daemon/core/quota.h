@@ -82,6 +82,9 @@ class QuotaBook {
  public:
   explicit QuotaBook(QuotaOptions options = {});
 
+  // From now on; what is held stays.
+  void SetOptions(QuotaOptions options) { options_ = std::move(options); }
+
   // ResourceExhausted: with `more` the user would hold more than one may; the
   // text names the user, both amounts, the key and what would do.
   absl::Status Check(User uid, Quota what, uint64_t more) const;
@@ -117,7 +120,7 @@ class QuotaBook {
   // Forgets a user who holds nothing.
   void Tidy(User uid);
 
-  const QuotaOptions options_;
+  QuotaOptions options_;
   const Holdings nothing_;
   std::map<User, Holdings> users_;
   uint64_t descriptors_ = 0;  // Of all users.

@@ -193,6 +193,37 @@ struct LoadProgress {
   uint32_t left_out_groups = 0;  // Did not fit; not an error.
 };
 
+struct CheckWish {
+  Peer asker;
+  std::string model;  // Empty: all published ones.
+  bool repair = false;
+};
+
+// What a check found wrong, and what was done about it.
+struct CheckFinding {
+  std::string group;  // "model/group".
+  TierAt at;
+  std::string what;
+};
+
+// Of one group.
+struct CheckedGroup {
+  uint64_t bytes = 0;  // That were read, in all tiers.
+  std::vector<CheckFinding> findings;
+};
+
+// What `hoistctl check` has done so far.
+struct CheckProgress {
+  // The first of them; the others are in the log.
+  static constexpr size_t kMostFindings = 256;
+
+  uint32_t done_groups = 0;
+  uint32_t total_groups = 0;
+  uint64_t read_bytes = 0;
+  uint32_t damaged = 0;  // Copies; findings, however many.
+  std::vector<CheckFinding> findings;
+};
+
 // A group that was published before this hoistd began, and where its bytes are.
 struct RestoredGroup {
   std::string model;

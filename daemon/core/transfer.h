@@ -40,6 +40,9 @@ struct ClientToHost {
 struct CheckOnHost {  // It lies there already; its content is told.
   uint64_t host_offset = 0;
 };
+struct CheckOnDisk {  // The image is read and compared, and put nowhere.
+  SpillId from;
+};
 struct HostToSpill {
   uint64_t host_offset = 0;
   User owner;
@@ -57,7 +60,7 @@ struct HostToClient {
 };
 using TransferWay =
     std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
-                 HostToSpill, HostToDevice, HostToClient>;
+                 CheckOnDisk, HostToSpill, HostToDevice, HostToClient>;
 
 struct Transfer {
   TransferId id;

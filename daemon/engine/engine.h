@@ -72,6 +72,8 @@ class Engine final : public EngineApi, private Loop {
   void StoreAgain(DoneStatus done);
   // As Node::SaveAll.
   void SaveAll(Done<uint64_t> left);
+  // From now on.
+  void SetQuotas(QuotaOptions quota);
   // Something that `status` should show.
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
@@ -108,6 +110,9 @@ class Engine final : public EngineApi, private Loop {
   void Load(ModelId model, TierAt to,
             absl::AnyInvocable<void(const LoadProgress&)> progress,
             Done<LoadProgress> done) override;
+  void Check(CheckWish wish,
+             absl::AnyInvocable<void(const CheckProgress&)> progress,
+             Done<CheckProgress> done) override;
   void Pin(CopySelector which, absl::Duration deadline,
            Done<CopyTotals> done) override;
   void Unpin(CopySelector which, Done<CopyTotals> done) override;
@@ -179,6 +184,8 @@ class Engine final : public EngineApi, private Loop {
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
   CopyRef PlaceOf(const StageArgs& args, bool shared) const;
+  struct Checking;
+  void CheckNext(std::shared_ptr<Checking> all, Effects& effects);
   struct Bringing;
   void Bring(std::shared_ptr<Bringing> all, Effects& effects);
 

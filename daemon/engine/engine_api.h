@@ -95,6 +95,11 @@ class EngineApi {
   virtual void Load(ModelId model, TierAt to,
                     absl::AnyInvocable<void(const LoadProgress&)> progress,
                     Done<LoadProgress> done) = 0;
+  // As Node::Check, of each published group of a model, or of all of them if
+  // `model` is empty. `progress` runs after each group.
+  virtual void Check(CheckWish wish,
+                     absl::AnyInvocable<void(const CheckProgress&)> progress,
+                     Done<CheckProgress> done) = 0;
   virtual void Pin(CopySelector which, absl::Duration deadline,
                    Done<CopyTotals> done) = 0;
   virtual void Unpin(CopySelector which, Done<CopyTotals> done) = 0;

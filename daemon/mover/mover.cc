@@ -113,6 +113,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
           [&](const SpillToHost&) -> Road& { return reads_; },
           [&](const ClientToHost&) -> Road& { return receives_; },
           [&](const CheckOnHost&) -> Road& { return checks_; },
+          [&](const CheckOnDisk&) -> Road& { return checks_; },
           [&](const HostToSpill&) -> Road& { return spills_; },
           [&](const HostToDevice&) -> Road& {
             HOIST_CHECK(false);  // Its link has turns of its own.
@@ -270,6 +271,13 @@ void Mover::Hash(const Transfer& transfer, std::span<const std::byte> image,
 void Mover::Carry(const Transfer& transfer, const CheckOnHost& way) {
   receivers_->Post([this, transfer, way] {
     Hash(transfer, HostOf(transfer, way.host_offset), nullptr);
+  });
+}
+
+void Mover::Carry(const Transfer& transfer, const CheckOnDisk& way) {
+  HOIST_CHECK(parts_.store != nullptr);
+  parts_.store->Verify(way.from, [this, id = transfer.id](absl::Status status) {
+    Report(id, std::move(status));
   });
 }
 

@@ -85,6 +85,7 @@ class Mover {
   void Carry(const Transfer& transfer, const SpillToHost& way);
   void Carry(const Transfer& transfer, const ClientToHost& way);
   void Carry(const Transfer& transfer, const CheckOnHost& way);
+  void Carry(const Transfer& transfer, const CheckOnDisk& way);
   void Carry(const Transfer& transfer, const HostToSpill& way);
   void Carry(const Transfer& transfer, const HostToDevice& way);
   void Carry(const Transfer& transfer, const HostToClient& way);

@@ -276,6 +276,21 @@ void ProgressToProto(const LoadProgress& progress, pb::LoadProgress* out) {
   out->set_left_out_groups(progress.left_out_groups);
 }
 
+void CheckProgressToProto(const CheckProgress& progress,
+                          pb::CheckProgress* out) {
+  out->set_done_groups(progress.done_groups);
+  out->set_total_groups(progress.total_groups);
+  out->set_read_bytes(progress.read_bytes);
+  out->set_damaged(progress.damaged);
+  for (const CheckFinding& finding : progress.findings) {
+    pb::CheckFinding* to = out->add_findings();
+    to->set_group(finding.group);
+    to->set_tier(TierToProto(finding.at.tier));
+    to->set_device(finding.at.device.number());
+    to->set_what(finding.what);
+  }
+}
+
 void EventToProto(const NodeEvent& event, absl::Time at, pb::Event* out) {
   out->set_at_unix_ms(static_cast<uint64_t>(absl::ToUnixMillis(at)));
   out->set_kind(ToString(event.kind));

@@ -49,6 +49,8 @@ void SessionToProto(const SessionSnapshot& session,
 void PlanStatusToProto(const PlanSnapshot& plan, hoist::v1::PlanStatus* out);
 void ProgressToProto(const LoadProgress& progress,
                      hoist::v1::LoadProgress* out);
+void CheckProgressToProto(const CheckProgress& progress,
+                          hoist::v1::CheckProgress* out);
 void EventToProto(const NodeEvent& event, absl::Time at, hoist::v1::Event* out);
 
 }  // namespace hoistd

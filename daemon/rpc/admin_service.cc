@@ -8,6 +8,7 @@
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/check_call.h"
 #include "daemon/rpc/drain_call.h"
 #include "daemon/rpc/load_call.h"
 #include "daemon/rpc/unary_call.h"
@@ -254,6 +255,18 @@ grpc::ServerWriteReactor<pb::LoadProgress>* AdminService::Load(
   return LoadCall::Start(env_,
                          env_->AdminActOf(*context, "load", request->path()),
                          WishFromProto(*request))
+      .get();
+}
+
+grpc::ServerWriteReactor<pb::CheckProgress>* AdminService::Check(
+    Context* context, const pb::CheckRequest* request) {
+  const std::string on =
+      request->model().empty() ? "all published models" : request->model();
+  return CheckCall::Start(
+             env_,
+             env_->AdminActOf(*context, request->repair() ? "repair" : "check",
+                              on),
+             request->model(), request->repair())
       .get();
 }
 

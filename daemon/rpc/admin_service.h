@@ -42,6 +42,9 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
   grpc::ServerWriteReactor<hoist::v1::LoadProgress>* Load(
       grpc::CallbackServerContext* context,
       const hoist::v1::LoadRequest* request) override;
+  grpc::ServerWriteReactor<hoist::v1::CheckProgress>* Check(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::CheckRequest* request) override;
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
                                 const hoist::v1::PinRequest* request,
                                 hoist::v1::PinResponse* response) override;

@@ -31,6 +31,12 @@ std::string AuditText(const LoadProgress& progress) {
                       " left_out_groups=", progress.left_out_groups);
 }
 
+std::string AuditText(const CheckProgress& progress) {
+  return absl::StrCat("groups=", progress.done_groups,
+                      " read_bytes=", progress.read_bytes,
+                      " damaged=", progress.damaged);
+}
+
 std::string AuditText(const ShareChanged& changed) {
   const ShareOptions& before = changed.before;
   const ShareOptions& after = changed.after;

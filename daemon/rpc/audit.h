@@ -15,6 +15,7 @@ namespace hoistd {
 // "groups=3 bytes=12288": what an act has changed.
 std::string AuditText(const CopyTotals& totals);
 std::string AuditText(const LoadProgress& progress);
+std::string AuditText(const CheckProgress& progress);
 std::string AuditText(const ShareChanged& changed);
 
 // One act of a peer's that takes an admin: its end is one line of the log,

@@ -41,6 +41,10 @@ struct LoadAsked {
   ModelId model;
   TierAt to;
 };
+struct CheckAsked {
+  CheckWish wish;
+  absl::AnyInvocable<void(const CheckProgress&)> progress;
+};
 struct PinAsked {
   CopySelector which;
   absl::Duration deadline;
@@ -136,6 +140,7 @@ class FakeEngine final : public EngineApi {
   VerbScript<ShareAsked, Done<ShareChanged>> set_share;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
   VerbScript<LoadAsked, Done<LoadProgress>> load;
+  VerbScript<std::shared_ptr<CheckAsked>, Done<CheckProgress>> check;
   VerbScript<PinAsked, Done<CopyTotals>> pin;
   VerbScript<CopySelector, Done<CopyTotals>> unpin;
   VerbScript<EvictAsked, Done<CopyTotals>> evict;
@@ -311,6 +316,14 @@ class FakeEngine final : public EngineApi {
       load_progress_ = std::move(progress);
       load.Handle({SessionId(), LoadAsked{model, to}, std::move(done)});
     });
+  }
+  void Check(CheckWish wish,
+             absl::AnyInvocable<void(const CheckProgress&)> progress,
+             Done<CheckProgress> done) override {
+    auto asked = std::make_shared<CheckAsked>();
+    asked->wish = std::move(wish);
+    asked->progress = std::move(progress);
+    Hand(check, SessionId(), std::move(asked), std::move(done));
   }
   void Pin(CopySelector which, absl::Duration deadline,
            Done<CopyTotals> done) override {

@@ -522,6 +522,19 @@ std::shared_ptr<const Group> NodeRig::Lay(uint64_t page, std::string name,
   return group;
 }
 
+void NodeRig::ChangeOnHost(GroupKey key) {
+  const auto spec = *node_->SpecOf(key.model);
+  ++contents_[spec->groups[key.group.number()].get()];
+}
+
+RequestId NodeRig::CheckGroup(GroupKey key, bool repair) {
+  const RequestId request = NewRequest(SessionId());
+  return Do([&](Effects& e) {
+    node_->Check(request, key, repair, e);
+    return request;
+  });
+}
+
 void NodeRig::LayPart(uint64_t offset, const KeptPart& part) {
   for (uint64_t at = 0; at < part.bytes; at += kPage) {
     host_.at((offset + at) / kPage) =
@@ -604,6 +617,7 @@ void NodeRig::Begin(const Transfer& transfer) {
 }
 
 void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
+  if (transfer.by<CheckOnDisk>() != nullptr) return;
   if (transfer.by<CheckOnHost>() != nullptr) {
     laid_.erase(transfer.group.get());
     return;

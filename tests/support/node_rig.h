@@ -135,6 +135,9 @@ class NodeRig {
                                    uint64_t pages, uint8_t content);
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
   const std::map<uint64_t, KeptPart>& kept_parts() const { return kept_parts_; }
+  // What is published has other bytes on the host by now.
+  void ChangeOnHost(GroupKey key);
+  RequestId CheckGroup(GroupKey key, bool repair = false);
   // Bytes of a file lie there.
   void LayPart(uint64_t offset, const KeptPart& part);
   // Time passes, and a tick comes.

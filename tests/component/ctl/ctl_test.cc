@@ -234,6 +234,41 @@ TEST_F(CtlLoadTest, JsonIsOneObjectALine) {
   }
 }
 
+TEST_F(CtlTest, CheckSaysWhatIsDamaged) {
+  CheckWish wish;
+  CheckProgress found;
+  engine_.check.Answer([&](auto call) {
+    wish = call.args->wish;
+    CheckProgress half;
+    half.total_groups = 2;
+    call.args->progress(half);
+    found.done_groups = found.total_groups = 2;
+    found.read_bytes = 8192;
+    call.done(found);
+  });
+  const Ran right = Ctl({"check"});
+  EXPECT_EQ(right.exit, 0) << right.err;
+  EXPECT_EQ(right.out, "2 groups, 8.0 KiB read: all are right\n");
+  EXPECT_EQ(wish.model, "");
+  EXPECT_FALSE(wish.repair);
+  EXPECT_TRUE(wish.asker.admin);
+
+  found.damaged = 3;
+  found.findings = {{"m/a", OnDisk(), "damaged: a bit"}};
+  const Ran wrong = Ctl({"check", "m", "--repair"}, /*terminal=*/true);
+  EXPECT_EQ(wrong.exit, 4);
+  EXPECT_THAT(wrong.out, HasSubstr("\nm/a on disk: damaged: a bit\n2 more; "));
+  EXPECT_THAT(wrong.out, HasSubstr("2 groups, 8.0 KiB read: 3 damaged\n"));
+  EXPECT_EQ(wish.model, "m");
+  EXPECT_TRUE(wish.repair);
+  const Ran json = Ctl({"check", "--json"});
+  EXPECT_EQ(json.exit, 4);
+  EXPECT_THAT(json.out, HasSubstr("\"damaged\":3"));
+  engine_.check.Answer(
+      [&](auto call) { call.done(absl::NotFoundError("no model x")); });
+  EXPECT_EQ(Ctl({"check", "x"}).exit, 1);
+}
+
 TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
   CopySelector which;
   absl::Duration deadline;

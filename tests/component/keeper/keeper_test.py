@@ -223,6 +223,7 @@ class OnDisk(Published):
     def begin(self, save):
         folder = tempfile.TemporaryDirectory(prefix="hoist-spill-")
         self.addCleanup(folder.cleanup)
+        self.spill = pathlib.Path(folder.name) / "spill"
         self.set_up(extra=f'[disk]\nspill_dir = "{folder.name}/spill"\n'
                           f'save = "{save}"\n')
         self.publish()
@@ -236,6 +237,45 @@ class OnDisk(Published):
         self.daemon.kill()
         self.daemon.start()
         self.check_all()
+
+    def check(self, *arguments, code):
+        """What hoistctl check says; it ends with this code."""
+        try:
+            said, ended = self.daemon.ctl("check", *arguments), 0
+        except subprocess.CalledProcessError as error:
+            said, ended = error.stdout, error.returncode
+        self.assertEqual(ended, code, said)
+        return said
+
+    def flip(self, path, image):
+        """A bit of the file, where it has these bytes."""
+        with open(path, "r+b", buffering=0) as file:
+            at = file.read().find(image[:4096])
+            self.assertGreaterEqual(at, 0)
+            os.pwrite(file.fileno(), bytes([image[1000] ^ 4]), at + 1000)
+
+    def test_a_check_finds_and_mends_what_is_damaged(self):
+        self.begin("at_once")
+        until(lambda: self.unsaved() == 0)
+        self.assertIn("all are right", self.check(code=0))
+        for segment in (self.spill / "images").iterdir():
+            if bytes_of(3).tobytes()[:4096] in segment.read_bytes():
+                self.flip(segment, bytes_of(3).tobytes())
+        said = self.check("model", "--repair", code=4)
+        self.assertIn("model/g3 on disk: damaged", said)
+        self.assertIn("written again from the host", said)
+        until(lambda: self.unsaved() == 0)
+        self.assertIn("all are right", self.check("--json", code=0)
+                      and self.check(code=0))
+        pool = next(
+            fd for fd in pathlib.Path(f"/proc/{self.pid()}/fd").iterdir()
+            if "hoist-host" in os.readlink(fd))
+        self.flip(pool, bytes_of(4).tobytes())
+        said = self.check(code=4)
+        self.assertIn("model/g4 on host: damaged", said)
+        self.assertIn("read from the disk again", said)
+        self.check_all()
+        self.assertIn("all are right", self.check(code=0))
 
     def test_a_stop_writes_what_is_on_no_disk(self):
         self.begin("under_pressure")

@@ -192,11 +192,24 @@ class User(unittest.TestCase):
         self.assertIn("did you mean device.pool?",
                       self.refused("--set", "device.pol=1"))
 
-    def test_a_hangup_is_logged_and_survived(self):
-        daemon = self.serving()
-        daemon.send_signal(signal.SIGHUP)
-        self.await_line(daemon, "SIGHUP is ignored")
+    def test_a_hangup_reads_the_configuration_again(self):
+        config = self.runtime / "hoistd.toml"
+        config.write_text("[quota]\nsessions = 8\n")
+        config.chmod(0o644)
+        daemon = self.serving("--config", str(config))
         self.assertEqual(self.worker().returncode, 0)
+        config.write_text("[quota]\nsession = 8\n")
+        daemon.send_signal(signal.SIGHUP)
+        self.await_line(daemon, "did you mean quota.sessions?")
+        config.write_text("[quota]\nsessions = 8\n[host]\ntouch_threads = 3\n")
+        daemon.send_signal(signal.SIGHUP)
+        self.await_line(daemon, "changed of [host] needs a restart")
+        self.assertEqual(self.worker().returncode, 0)
+        config.write_text('[log]\nlevel = "warning"\n[device]\n'
+                          'load_rate = "1GiB/s"\n')
+        daemon.send_signal(signal.SIGHUP)
+        self.await_line(daemon, "configuration was read again")
+        self.assertIn("1.0 GiB/s", self.status().stdout)
 
     def test_it_goes_with_its_terminal(self):
         primary, terminal = pty.openpty()

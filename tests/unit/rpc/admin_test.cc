@@ -602,11 +602,13 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
   unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
   stream(&Stub::Load, v1::LoadRequest());
+  stream(&Stub::Check, v1::CheckRequest());
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
   EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
   EXPECT_EQ(admin.engine().set_share.calls(), 0u);
   EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
+  EXPECT_EQ(admin.engine().check.calls(), 0u);
   EXPECT_EQ(admin.engine().subscribers(), 0u);
 }
 

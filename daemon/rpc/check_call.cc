@@ -1,0 +1,49 @@
+#include "daemon/rpc/check_call.h"
+
+#include <utility>
+
+#include "daemon/rpc/admin_convert.h"
+
+namespace hoistd {
+
+std::shared_ptr<CheckCall> CheckCall::Start(std::shared_ptr<CallEnv> env,
+                                            absl::StatusOr<AdminAct> act,
+                                            std::string model, bool repair) {
+  std::shared_ptr<CheckCall> self(new CheckCall());
+  self->Own(self);
+  if (!act.ok()) {
+    self->End(act.status());
+    return self;
+  }
+  CheckWish wish;
+  wish.asker = act->who();
+  wish.model = std::move(model);
+  wish.repair = repair;
+  env->engine.Check(
+      std::move(wish),
+      [self](const CheckProgress& progress) { self->Report(progress); },
+      [self, act = *std::move(act)](absl::StatusOr<CheckProgress> done) {
+        act.Ended(done);
+        if (done.ok()) self->Report(*done);
+        self->End(done.status());
+      });
+  return self;
+}
+
+void CheckCall::Report(const CheckProgress& progress) {
+  {
+    absl::MutexLock lock(&mu_);
+    latest_.emplace();
+    CheckProgressToProto(progress, &*latest_);
+  }
+  Wake();
+}
+
+bool CheckCall::Next(hoist::v1::CheckProgress* message) {
+  if (!latest_.has_value()) return false;
+  *message = *std::move(latest_);
+  latest_.reset();
+  return true;
+}
+
+}  // namespace hoistd

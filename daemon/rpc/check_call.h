@@ -1,0 +1,36 @@
+#ifndef HOIST_DAEMON_RPC_CHECK_CALL_H_
+#define HOIST_DAEMON_RPC_CHECK_CALL_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/rpc/call_env.h"
+#include "daemon/rpc/stream_call.h"
+#include "hoist/v1/admin.pb.h"
+
+namespace hoistd {
+
+// Admin.Check: tells how far it is and what was found. A slow reader gets the
+// newest progress. What was begun goes on when the caller leaves.
+class CheckCall final : public StreamCall<hoist::v1::CheckProgress> {
+ public:
+  static std::shared_ptr<CheckCall> Start(std::shared_ptr<CallEnv> env,
+                                          absl::StatusOr<AdminAct> act,
+                                          std::string model, bool repair);
+
+ private:
+  CheckCall() = default;
+
+  void Report(const CheckProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
+
+  bool Next(hoist::v1::CheckProgress* message) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnGone() override {}
+
+  std::optional<hoist::v1::CheckProgress> latest_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_CHECK_CALL_H_
