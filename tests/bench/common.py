@@ -82,8 +82,10 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def hoistd(bin_dir: str, toml: str) -> Iterator[Daemon]:
-    """Starts hoistd with these tables and stops it at the end."""
+def hoistd(bin_dir: str, toml: str,
+           keeper: bool = False) -> Iterator[Daemon]:
+    """Starts hoistd with these tables and stops it at the end. With a keeper,
+    what ends is started again, and `pid` is the keeper's."""
     with tempfile.TemporaryDirectory(prefix="hoist-bench-") as folder:
         config = pathlib.Path(folder, "hoistd.toml")
         config.write_text(
@@ -91,7 +93,9 @@ def hoistd(bin_dir: str, toml: str) -> Iterator[Daemon]:
             f'grpc_socket = "{folder}/hoistd.grpc.sock"\n'
             f'group = ""\nadmin_group = ""\n{toml}')
         log = open(f"{folder}/log", "w")
+        kept = [f"{bin_dir}/hoist-keeper", "--dir", folder, "--"]
         process = subprocess.Popen(
+            (kept if keeper else []) +
             [f"{bin_dir}/hoistd", "--config", str(config)], stderr=log,
             stdout=log)
         try:

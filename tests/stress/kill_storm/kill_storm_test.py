@@ -1,0 +1,221 @@
+"""Whoever of a node is killed, whenever: no byte is wrong, and nothing is left.
+
+kill_storm_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
+PYTHONPATH and NumPy. HOIST_STORM_KILLS (60) kills, HOIST_STORM_SEED (by the
+time; it is printed). HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
+
+Four workers stream and stage groups whose bytes they know. One after another a
+worker, hoistd or hoist-keeper is killed with SIGKILL or stopped for a while: after
+some groups more were found right, or the moment that a new hoistd is seen, which
+then is taking over what the last one left. Nobody is killed before there was
+progress since the last death of hoistd but one, so that each kill also shows
+that the node lives.
+"""
+
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+else:
+    from storm_worker import GROUPS, bytes_of
+
+KEEPER = sys.argv.pop(1)
+HOISTD = sys.argv.pop(1)
+BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
+KILLS = int(os.environ.get("HOIST_STORM_KILLS", "60"))
+WORKERS = 4
+PATIENCE = 120  # Seconds without progress, of all workers: somebody hangs.
+
+
+def processes(*words):
+    """The pids of all whose command line has these words."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().split(b"\0")
+            status = (entry / "status").read_text()
+        except OSError:
+            continue
+        if all(word.encode() in line for word in words):
+            found[int(entry.name)] = int(
+                status.split("PPid:\t")[1].split("\n")[0])
+    return found
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class KillStorm(unittest.TestCase):
+    def setUp(self):
+        seed = int(os.environ.get("HOIST_STORM_SEED", time.time_ns() % 10**6))
+        print(f"HOIST_STORM_SEED={seed}", flush=True)
+        self.random = random.Random(seed)
+        self.daemon = RealDaemon(HOISTD, pool=24 * MIB, host=64 * MIB,
+                                 keeper=KEEPER, backend=BACKEND)
+        self.addCleanup(self.stop)
+        self.config = str(self.daemon.path / "hoistd.toml")
+        self.model = self.daemon.path / "model.safetensors"
+        write_safetensors(self.model, {
+            f"layers.{group}.w": ("U8", [len(bytes_of(group))],
+                                  bytes_of(group).tobytes())
+            for group in range(GROUPS)})
+        self.workers = [self.start_worker(at) for at in range(WORKERS)]
+        self.killed = {"worker": 0, "hoistd": 0, "new hoistd": 0, "keeper": 0,
+                       "stopped": 0}
+
+    def stop(self):
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        for pid in self.hoistds():
+            os.kill(pid, signal.SIGCONT)
+        self.daemon.stop()
+
+    def start_worker(self, at):
+        counter = self.daemon.path / f"counter{at}"
+        counter.write_bytes(bytes(8))
+        with open(self.daemon.path / f"worker{at}", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(HERE / "storm_worker.py"),
+                 self.daemon.socket, str(self.model), str(counter),
+                 str(self.random.randrange(10**6))],
+                stdout=log, stderr=log)
+
+    def right(self, at):
+        """Groups that the worker has found right."""
+        return struct.unpack(
+            "q", (self.daemon.path / f"counter{at}").read_bytes())[0]
+
+    def hoistds(self):
+        """Those that serve, or are about to: not what they have forked."""
+        found = processes(HOISTD, self.config)
+        keepers = processes(KEEPER, self.config)
+        return [pid for pid, parent in found.items()
+                if pid not in keepers and parent not in set(found) - set(keepers)]
+
+    def check_workers(self):
+        for at, worker in enumerate(self.workers):
+            if worker.poll() is not None:
+                said = (self.daemon.path / f"worker{at}").read_text()
+                self.fail(f"worker {at} ended with {worker.returncode}:\n"
+                          f"{said[-2000:]}")
+
+    def until(self, condition, what):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.check_workers()
+            if time.monotonic() > end:
+                self.fail(f"no {what} in {PATIENCE} s:\n"
+                          f"{self.daemon.log_text()[-3000:]}")
+            time.sleep(0.002)
+
+    def progress(self, groups):
+        """So many groups more are found right, by all of them together."""
+        wanted = sum(map(self.right, range(WORKERS))) + groups
+        self.until(lambda: sum(map(self.right, range(WORKERS))) >= wanted,
+                   "progress")
+
+    def kill_worker(self):
+        at = self.random.randrange(WORKERS)
+        self.workers[at].kill()
+        self.workers[at].wait()
+        self.workers[at] = self.start_worker(at)
+
+    def kill_hoistd(self, again):
+        """`again`: its successor too, as soon as it is there."""
+        self.until(self.hoistds, "hoistd")
+        old = self.hoistds()
+        for pid in old:
+            os.kill(pid, signal.SIGKILL)
+        self.killed["hoistd"] += 1
+        if not again:
+            return
+        self.until(lambda: set(self.hoistds()) - set(old), "new hoistd")
+        # Anywhere between its first and its last step, which takes some 100 ms.
+        time.sleep(self.random.random() * 0.15)
+        for pid in set(self.hoistds()) - set(old):
+            os.kill(pid, signal.SIGKILL)
+        self.killed["new hoistd"] += 1
+
+    def kill_keeper(self):
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        self.daemon.start(KEEPER)
+        self.killed["keeper"] += 1
+
+    def stop_a_while(self):
+        """A worker, or hoistd, that stands still and goes on."""
+        pids = [worker.pid for worker in self.workers] + self.hoistds()
+        pid = self.random.choice(pids)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self.random.random() * 0.3)
+        os.kill(pid, signal.SIGCONT)
+        self.killed["stopped"] += 1
+
+    def test_no_byte_is_wrong_and_nothing_is_left(self):
+        while sum(self.killed.values()) < KILLS:
+            self.progress(self.random.randrange(1, 60))
+            what = self.random.random()
+            if what < 0.25:
+                self.kill_worker()
+                self.killed["worker"] += 1
+            elif what < 0.7:
+                self.kill_hoistd(again=what > 0.6)
+            elif what < 0.85:
+                self.stop_a_while()
+            else:
+                self.kill_keeper()
+        # All of them go on.
+        before = [self.right(at) for at in range(WORKERS)]
+        self.until(lambda: all(self.right(at) > before[at] + GROUPS
+                               for at in range(WORKERS)), "worker going on")
+        for worker in self.workers:
+            worker.terminate()
+        self.assertEqual([worker.wait(timeout=PATIENCE)
+                          for worker in self.workers], [0] * WORKERS)
+        self.check_nothing_is_left()
+        print(f"{self.killed}, {sum(map(self.right, range(WORKERS)))} groups "
+              "found right by those alive at the end", flush=True)
+
+    def check_nothing_is_left(self):
+        end = time.monotonic() + 30
+        while self.daemon.status().get("sessions", 0):
+            self.assertLess(time.monotonic(), end, self.daemon.ctl("sessions"))
+        self.daemon.forget_models()
+        for name in ("HOST", "DEVICE"):
+            tier = self.daemon.tier(name)
+            self.assertEqual(tier["leased_bytes"], 0)
+            # What the last hoistd read and nobody asked for is everybody's.
+            kept = sum(int(holder["bytes"])
+                       for each in self.daemon.status()["tiers"]
+                       if name == "HOST" for holder in each.get("holders", [])
+                       if "as the last hoistd left it" in holder["name"])
+            self.assertEqual(tier["used_bytes"], kept)
+        (pid,) = self.hoistds()
+        lanes = [fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
+                 if "hoist-lane" in os.readlink(fd)]
+        self.assertEqual(lanes, [])
+        self.daemon.process.terminate()
+        self.daemon.process.wait(timeout=60)
+        end = time.monotonic() + 30
+        while processes(HOISTD, self.config):
+            self.assertLess(time.monotonic(), end, "processes are left")
+
+
+if __name__ == "__main__":
+    unittest.main()

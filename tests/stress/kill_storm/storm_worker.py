@@ -1,0 +1,101 @@
+"""A worker that stages checked groups until it is told to end.
+
+storm_worker.py SOCKET MODEL COUNTER SEED: COUNTER is a file of 8 bytes, to which
+it writes how many groups it has found right. Whatever hoistd does, it connects
+anew and goes on. Ends with 0 on SIGTERM, with 3 at the first wrong byte.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+
+import hoist
+import numpy as np
+
+GROUPS = 12
+GROUP_BYTES = 256 << 10
+WRONG = 3
+
+
+def bytes_of(group: int) -> np.ndarray:
+    return np.random.default_rng(group).integers(
+        0, 256, GROUP_BYTES, dtype=np.uint8)
+
+
+class Worker:
+    def __init__(self, socket: str, path: str, counter: str,
+                 seed: int) -> None:
+        self._socket = socket
+        self._path = path
+        self._random = random.Random(seed)
+        self._right = [bytes_of(group) for group in range(GROUPS)]
+        with open(counter, "r+b") as file:
+            self._counter = mmap.mmap(file.fileno(), 8)
+        self._count = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        while not self.stopping:
+            try:
+                with hoist.connect(self._socket,
+                                   connect_deadline=60) as session:
+                    while not self.stopping:
+                        self._stream(session)
+                        self._stage(session)
+            except hoist.HoistError as error:
+                print(f"{type(error).__name__}: {error}", flush=True)
+
+    def _check(self, group: int, tensor: hoist.Tensor) -> None:
+        if os.environ.get("HOIST_TEST_BACKEND") == "cuda":
+            got = tensor.torch().cpu().numpy()
+        else:
+            got = tensor.numpy().copy()
+        if not np.array_equal(got, self._right[group]):
+            # A plan that has ended says so, and its bytes are void.
+            self.confirm()
+            print(f"WRONG: group {group}", flush=True)
+            os._exit(WRONG)
+        self._count += 1
+        self._counter[:8] = struct.pack("q", self._count)
+
+    def _stream(self, session: hoist.Session) -> None:
+        model = session.register(self._path, "files")
+        with session.set_plan(model, budget=4 * GROUP_BYTES, order=list(model),
+                              deadline=20) as plan:
+            self.confirm = plan.check
+            for _ in range(self._random.randrange(1, 6)):
+                for group in model:
+                    with plan.use(group) as tensors:
+                        (name,) = tensors
+                        self._check(int(name.split(".")[1]), tensors[name])
+                    plan.check()
+                    if self.stopping:
+                        return
+
+    def _stage(self, session: hoist.Session) -> None:
+        for number in self._random.sample(range(GROUPS), 3):
+            # The same bytes attach, and bring back what was lost.
+            model = session.publish("published", f"g{number}",
+                                    {"w": self._right[number]})
+            with session.stage(model[f"g{number}"], deadline=20) as lease:
+                self.confirm = lambda: None
+                self._check(number, lease["w"])
+
+
+def main() -> None:
+    worker = Worker(*sys.argv[1:4], int(sys.argv[4]))
+
+    def stop(*_: object) -> None:
+        worker.stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()
