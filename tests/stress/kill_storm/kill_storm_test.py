@@ -15,8 +15,8 @@ that the node lives.
 import os
 import pathlib
 import random
+import select
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -74,6 +74,8 @@ class KillStorm(unittest.TestCase):
             f"layers.{group}.w": ("U8", [len(bytes_of(group))],
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
+        self.pipes = {}
+        self.right = [0] * WORKERS  # Groups that each has found right.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
         self.killed = {"worker": 0, "hoistd": 0, "new hoistd": 0, "keeper": 0,
                        "stopped": 0}
@@ -82,24 +84,35 @@ class KillStorm(unittest.TestCase):
         for worker in self.workers:
             worker.kill()
             worker.wait()
+        for pipe in self.pipes.values():
+            os.close(pipe)
         for pid in self.hoistds():
             os.kill(pid, signal.SIGCONT)
         self.daemon.stop()
 
     def start_worker(self, at):
-        counter = self.daemon.path / f"counter{at}"
-        counter.write_bytes(bytes(8))
+        if at in self.pipes:
+            os.close(self.pipes[at])
+        self.pipes[at], theirs = os.pipe()
         with open(self.daemon.path / f"worker{at}", "ab") as log:
-            return subprocess.Popen(
+            worker = subprocess.Popen(
                 [sys.executable, str(HERE / "storm_worker.py"),
-                 self.daemon.socket, str(self.model), str(counter),
+                 self.daemon.socket, str(self.model), str(theirs),
                  str(self.random.randrange(10**6))],
-                stdout=log, stderr=log)
+                stdout=log, stderr=log, pass_fds=[theirs])
+        os.close(theirs)
+        return worker
 
-    def right(self, at):
-        """Groups that the worker has found right."""
-        return struct.unpack(
-            "q", (self.daemon.path / f"counter{at}").read_bytes())[0]
+    def look(self, milliseconds):
+        """Takes in what workers have found right by then; it may be nothing."""
+        poll = select.poll()
+        for pipe in self.pipes.values():
+            poll.register(pipe, select.POLLIN)
+        ready = {pipe for pipe, events in poll.poll(milliseconds)
+                 if events & select.POLLIN}
+        for at, pipe in self.pipes.items():
+            if pipe in ready:
+                self.right[at] += len(os.read(pipe, 1 << 16))
 
     def hoistds(self):
         """Those that serve, or are about to: not what they have forked."""
@@ -122,13 +135,17 @@ class KillStorm(unittest.TestCase):
             if time.monotonic() > end:
                 self.fail(f"no {what} in {PATIENCE} s:\n"
                           f"{self.daemon.log_text()[-3000:]}")
-            time.sleep(0.002)
+            self.look(milliseconds=2)
 
     def progress(self, groups):
         """So many groups more are found right, by all of them together."""
-        wanted = sum(map(self.right, range(WORKERS))) + groups
-        self.until(lambda: sum(map(self.right, range(WORKERS))) >= wanted,
-                   "progress")
+        wanted = sum(self.right) + groups
+        self.until(lambda: sum(self.right) >= wanted, "progress")
+
+    def some_time(self, most):
+        """Up to so many looks at all processes, some milliseconds each."""
+        for _ in range(self.random.randrange(most)):
+            self.hoistds()
 
     def kill_worker(self):
         at = self.random.randrange(WORKERS)
@@ -147,7 +164,7 @@ class KillStorm(unittest.TestCase):
             return
         self.until(lambda: set(self.hoistds()) - set(old), "new hoistd")
         # Anywhere between its first and its last step, which takes some 100 ms.
-        time.sleep(self.random.random() * 0.15)
+        self.some_time(20)
         for pid in set(self.hoistds()) - set(old):
             os.kill(pid, signal.SIGKILL)
         self.killed["new hoistd"] += 1
@@ -163,7 +180,7 @@ class KillStorm(unittest.TestCase):
         pids = [worker.pid for worker in self.workers] + self.hoistds()
         pid = self.random.choice(pids)
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(self.random.random() * 0.3)
+        self.some_time(40)
         os.kill(pid, signal.SIGCONT)
         self.killed["stopped"] += 1
 
@@ -181,16 +198,15 @@ class KillStorm(unittest.TestCase):
             else:
                 self.kill_keeper()
         # All of them go on.
-        before = [self.right(at) for at in range(WORKERS)]
-        self.until(lambda: all(self.right(at) > before[at] + GROUPS
-                               for at in range(WORKERS)), "worker going on")
+        before = list(self.right)
+        self.until(lambda: all(now > then + GROUPS for now, then
+                               in zip(self.right, before)), "worker going on")
         for worker in self.workers:
             worker.terminate()
         self.assertEqual([worker.wait(timeout=PATIENCE)
                           for worker in self.workers], [0] * WORKERS)
         self.check_nothing_is_left()
-        print(f"{self.killed}, {sum(map(self.right, range(WORKERS)))} groups "
-              "found right by those alive at the end", flush=True)
+        print(f"{self.killed}, {sum(self.right)} groups found right", flush=True)
 
     def check_nothing_is_left(self):
         end = time.monotonic() + 30
