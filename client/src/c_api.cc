@@ -36,6 +36,17 @@ int Finish(const Status& status, hoist_error** error) noexcept {
   }
 }
 
+Status CheckBoth(const hoist_session* session, const hoist_model* model) {
+  if (session == nullptr) return Missing("session");
+  if (model == nullptr) return Missing("model");
+  if (Status s = session->session->Check(); !s.ok()) return s;
+  if (session->session->instance_id() == model->instance_id) return Status();
+  return Status(Code::kFailedPrecondition,
+                "model \"" + model->table->facts().name +
+                    "\" is of another hoistd than this session, perhaps of one "
+                    "that has ended; ask this session for its own");
+}
+
 }  // namespace hoist
 
 using hoist::Code;

@@ -14,25 +14,42 @@ using hoist::Guarded;
 using hoist::Missing;
 using hoist::Status;
 
+namespace {
+
+// Whether there is such a group, in a session that lives.
+Status CheckPlace(const hoist_session* session, const hoist_model* model,
+                  uint32_t group) {
+  if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+  const hoist::ModelTable& table = *model->table;
+  if (group < table.groups().size()) return Status();
+  return Status(Code::kOutOfRange, "model \"" + table.facts().name + "\" has " +
+                                       std::to_string(table.groups().size()) +
+                                       " groups, none is number " +
+                                       std::to_string(group));
+}
+
+}  // namespace
+
 int hoist_host_image_create(hoist_session* session, const hoist_model* model,
                             uint32_t group, hoist_host_image** image,
                             hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (session == nullptr) return Missing("session");
-    if (model == nullptr) return Missing("model");
     if (image == nullptr) return Missing("image");
-    if (Status s = session->session->Check(); !s.ok()) return s;
-    const hoist::ModelTable& table = *model->table;
-    if (group >= table.groups().size()) {
-      return Status(Code::kOutOfRange,
-                    "model \"" + table.facts().name + "\" has " +
-                        std::to_string(table.groups().size()) +
-                        " groups, none is number " + std::to_string(group));
-    }
+    if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
     auto made = hoist::HostImage::Create(session->session, model->table, group);
     if (!made.ok()) return made.status();
     *image = new hoist_host_image{std::move(made).value()};
     return Status();
+  });
+}
+
+int hoist_host_image_move(hoist_host_image* image, hoist_session* session,
+                          const hoist_model* model, uint32_t group,
+                          hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (image == nullptr) return Missing("image");
+    if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
+    return image->image->Move(session->session, model->table, group);
   });
 }
 
@@ -68,7 +85,7 @@ uint64_t hoist_host_image_bytes(const hoist_host_image* image) {
 // the memory goes, the handle leaks.
 void hoist_host_image_free(hoist_host_image* image) {
   if (image == nullptr) return;
-  if (image->image->session().forked()) return image->image->Drop();
+  if (image->image->forked()) return image->image->Drop();
   (void)Guarded(nullptr, [image] {
     delete image;
     return Status();

@@ -125,9 +125,12 @@ Result<SourceTensor> FromC(const hoist_publish_tensor& in) {
   return out;
 }
 
-Status Give(Result<ModelPtr> table, hoist_model** model) {
+Status Give(const Session& session, Result<ModelPtr> table,
+            hoist_model** model) {
   if (!table.ok()) return table.status();
-  if (model != nullptr) *model = new hoist_model{std::move(table).value()};
+  if (model != nullptr) {
+    *model = new hoist_model{std::move(table).value(), session.instance_id()};
+  }
   return Status();
 }
 
@@ -143,7 +146,7 @@ Status Register(Session& session, const hoist_register_options& options,
   if (!files.ok()) return files.status();
   request.shards = std::move(files->shards);
   request.index = std::move(files->index);
-  return Give(session.Register(request), model);
+  return Give(session, session.Register(request), model);
 }
 
 Status Publish(Session& session, const hoist_publish_options& options,
@@ -163,7 +166,7 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.image = std::move(image->memfd);
   request.readers = options.readers;
   request.deadline_ms = options.deadline_ms;
-  return Give(session.Publish(request), model);
+  return Give(session, session.Publish(request), model);
 }
 
 }  // namespace
@@ -199,7 +202,8 @@ int hoist_describe_model(hoist_session* session, const char* name,
     if (session == nullptr) return Missing("session");
     if (name == nullptr) return Missing("name");
     if (model == nullptr) return Missing("model");
-    return hoist::Give(session->session->Describe(name), model);
+    const hoist::Session& on = *session->session;
+    return hoist::Give(on, session->session->Describe(name), model);
   });
 }
 
@@ -231,6 +235,7 @@ int hoist_find_content(hoist_session* session, const uint8_t* content,
     if (content == nullptr) return hoist::Missing("content");
     if (model == nullptr) return hoist::Missing("model");
     return hoist::Give(
+        *session->session,
         session->session->FindContent({content, HOIST_CONTENT_BYTES}), model);
   });
 }
@@ -238,8 +243,7 @@ int hoist_find_content(hoist_session* session, const uint8_t* content,
 int hoist_forget_model(hoist_session* session, const hoist_model* model,
                        hoist_error** error) {
   return hoist::Guarded(error, [&]() -> hoist::Status {
-    if (session == nullptr) return hoist::Missing("session");
-    if (model == nullptr) return hoist::Missing("model");
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     return session->session->Forget(*model->table);
   });
 }

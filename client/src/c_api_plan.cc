@@ -72,16 +72,14 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
                    const hoist_plan_options* options, hoist_plan** plan,
                    hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (session == nullptr) return Missing("session");
-    if (model == nullptr) return Missing("model");
     if (plan == nullptr) return Missing("plan");
     hoist_plan_options given = {};
     if (options != nullptr && !hoist::ReadSized(options, &given)) {
       return Status(Code::kInvalidArgument,
                     "set struct_size to sizeof(hoist_plan_options)");
     }
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     const hoist::Session& on = *session->session;
-    if (Status s = on.Check(); !s.ok()) return s;
     if (Status s = hoist::CheckOptions(on, given); !s.ok()) return s;
     auto handle = std::make_unique<hoist_plan>();
     auto made =

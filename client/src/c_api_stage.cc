@@ -54,11 +54,9 @@ int hoist_stage(hoist_session* session, const hoist_model* model,
                 uint32_t group, uint32_t device, uint64_t deadline_ms,
                 hoist_lease** lease, hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (session == nullptr) return Missing("session");
-    if (model == nullptr) return Missing("model");
     if (lease == nullptr) return Missing("lease");
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (Status s = on.Check(); !s.ok()) return s;
     if (Status s = hoist::CheckGroup(*model->table, group); !s.ok()) return s;
     if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
     auto grant = on.Stage(*model->table, group, device,
@@ -168,12 +166,10 @@ int hoist_prefetch(hoist_session* session, const hoist_model* model,
                    const uint32_t* groups, size_t group_count, int tier,
                    uint32_t device, hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (session == nullptr) return Missing("session");
-    if (model == nullptr) return Missing("model");
     if (groups == nullptr && group_count > 0) return Missing("groups");
     const std::span<const uint32_t> wanted(groups, group_count);
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (Status s = on.Check(); !s.ok()) return s;
     if (tier != HOIST_TIER_DEVICE && tier != HOIST_TIER_HOST) {
       return Status(Code::kInvalidArgument,
                     "prefetch goes to HOIST_TIER_DEVICE or HOIST_TIER_HOST");
@@ -190,12 +186,10 @@ int hoist_set_order(hoist_session* session, const hoist_model* model,
                     const uint32_t* groups, size_t group_count,
                     hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (session == nullptr) return Missing("session");
-    if (model == nullptr) return Missing("model");
     if (groups == nullptr && group_count > 0) return Missing("groups");
     const std::span<const uint32_t> order(groups, group_count);
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (Status s = on.Check(); !s.ok()) return s;
     if (Status s = hoist::CheckGroups(*model->table, order); !s.ok()) return s;
     return on.SetOrder(*model->table, order);
   });

@@ -3,6 +3,7 @@
 #define HOIST_CLIENT_SRC_C_HANDLES_H_
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -27,6 +28,8 @@ struct hoist_session {
 
 struct hoist_model {
   hoist::ModelPtr table;
+  // Of the hoistd that named it: its numbers mean others' weights to another.
+  std::array<uint8_t, 16> instance_id = {};
 };
 
 struct hoist_lease {
@@ -86,6 +89,10 @@ Status WriteSized(Sized value, Sized* to) {
   std::memcpy(to, &value, std::min(size, sizeof(Sized)));
   return Status();
 }
+
+// Whether the session lives, with the hoistd whose model this is.
+// FailedPrecondition: with another one.
+Status CheckBoth(const hoist_session* session, const hoist_model* model);
 
 // `data` is of the tensor's first element, or nullptr.
 Status DescribeTensor(const TensorEntry& tensor, const void* data,

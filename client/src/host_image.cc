@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "client/src/fork_guard.h"
 #include "hoist/shared/packet_socket.h"
 
 namespace hoist {
@@ -45,6 +44,12 @@ Result<UniqueFd> NewImage(uint64_t bytes, const std::string& group) {
   return memfd;
 }
 
+bool LieAlike(const TensorEntry& a, const TensorEntry& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
+         a.strides == b.strides && a.offset_bytes == b.offset_bytes &&
+         a.size_bytes == b.size_bytes;
+}
+
 uint64_t AlignedStart(const Mapping& range) {
   const auto at = reinterpret_cast<uintptr_t>(range.data());
   return (kHugePage - at % kHugePage) % kHugePage;
@@ -67,19 +72,21 @@ Result<std::unique_ptr<HostImage>> HostImage::Create(
 
 HostImage::HostImage(std::shared_ptr<Session> session, ModelPtr model,
                      uint32_t group, Mapping range)
-    : session_(std::move(session)),
-      model_(std::move(model)),
-      group_(group),
+    : fork_generation_(ForkGeneration()),
+      bytes_(model->groups()[group].image_bytes),
       range_(std::move(range)),
-      start_(AlignedStart(range_)) {}
+      start_(AlignedStart(range_)),
+      session_(std::move(session)),
+      model_(std::move(model)),
+      group_(group) {}
 
 Status HostImage::Load(std::chrono::milliseconds deadline) {
-  if (session_->forked()) return ForkedStatus();
+  if (forked()) return ForkedStatus();
   const MutexLock lock(mu_);
   if (loaded()) return Status();
   if (Status s = session_->Check(); !s.ok()) return s;
   if (bytes() > 0) {
-    Result<UniqueFd> memfd = NewImage(bytes(), entry().name);
+    Result<UniqueFd> memfd = NewImage(bytes(), model_->groups()[group_].name);
     if (!memfd.ok()) return memfd.status();
     if (Status s = session_->ReadImage(*model_, group_, memfd->get(), deadline);
         !s.ok()) {
@@ -96,9 +103,30 @@ Status HostImage::Load(std::chrono::milliseconds deadline) {
 }
 
 void HostImage::Drop() {
-  if (session_->forked()) return Unmap();
+  if (forked()) return Unmap();
   const MutexLock lock(mu_);
   Unmap();
+}
+
+Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
+                       uint32_t group) {
+  if (forked() || session->forked()) return ForkedStatus();
+  // Let go of below, outside of the lock: a session's end joins its thread.
+  std::shared_ptr<Session> before;
+  const MutexLock lock(mu_);
+  const GroupEntry& old = model_->groups()[group_];
+  const GroupEntry& entry = model->groups()[group];
+  if (old.image_bytes != entry.image_bytes ||
+      !std::ranges::equal(old.tensors, entry.tensors, LieAlike)) {
+    return Status(Code::kInvalidArgument,
+                  "the tensors of group \"" + entry.name + "\" of model \"" +
+                      model->facts().name +
+                      "\" do not lie as this image's do; make a new image");
+  }
+  before = std::exchange(session_, std::move(session));
+  model_ = std::move(model);
+  group_ = group;
+  return Status();
 }
 
 void HostImage::Unmap() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "client/src/fork_guard.h"
 #include "client/src/session.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/mutex.h"
@@ -21,7 +22,8 @@ namespace hoist {
 //
 // Threads:  thread-safe; loads and drops of one image take turns. No lock is
 //           taken in the child of a fork, where Load refuses.
-// Owns:     the addresses, and the memory while loaded. Keeps the session.
+// Owns:     the addresses, and the memory while loaded. Keeps the session that
+//           it was made or moved with.
 class HostImage {
  public:
   // ResourceExhausted: no addresses are left. `group` is one of the model's.
@@ -33,25 +35,31 @@ class HostImage {
   // Session::ReadImage's errors; ResourceExhausted: this process has no memory.
   Status Load(std::chrono::milliseconds deadline);
   void Drop();
+  // From now on Load brings the bytes from there, which the caller vouches to
+  // be the same ones: a session's end is no image's. What is loaded stays.
+  // InvalidArgument: that group's tensors lie otherwise.
+  Status Move(std::shared_ptr<Session> session, ModelPtr model, uint32_t group);
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   const void* data() const { return bytes() == 0 ? nullptr : Start(); }
-  uint64_t bytes() const { return entry().image_bytes; }
-  const Session& session() const { return *session_; }
+  uint64_t bytes() const { return bytes_; }
+  // This object is the parent's: leave it be (see fork_guard.h).
+  bool forked() const { return fork_generation_ != ForkGeneration(); }
 
  private:
   HostImage(std::shared_ptr<Session> session, ModelPtr model, uint32_t group,
             Mapping range);
 
-  const GroupEntry& entry() const { return model_->groups()[group_]; }
   const std::byte* Start() const { return range_.data() + start_; }
   void Unmap();
 
-  const std::shared_ptr<Session> session_;
-  const ModelPtr model_;
-  const uint32_t group_;
+  const uint64_t fork_generation_;
+  const uint64_t bytes_;
   Mapping range_;
   const uint64_t start_;  // Of the image in the range; aligned for huge pages.
   Mutex mu_;              // Held over a load.
+  std::shared_ptr<Session> session_ HOIST_GUARDED_BY(mu_);
+  ModelPtr model_ HOIST_GUARDED_BY(mu_);
+  uint32_t group_ HOIST_GUARDED_BY(mu_);
   std::atomic<bool> loaded_{false};
 };
 

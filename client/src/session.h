@@ -2,6 +2,7 @@
 #ifndef HOIST_CLIENT_SRC_SESSION_H_
 #define HOIST_CLIENT_SRC_SESSION_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -47,6 +48,9 @@ class Session final : private Connection::Handler {
   bool forked() const;
   void Close();
   uint64_t id() const { return opened_.session_id; }
+  const std::array<uint8_t, 16>& instance_id() const {
+    return opened_.instance_id;
+  }
   const std::string& daemon_version() const { return opened_.daemon_version; }
   const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
   const DeviceFacts* FindDevice(uint32_t index) const;

@@ -155,6 +155,8 @@ class Lease {
   internal::Owned<hoist_lease> handle_;
 };
 
+class Session;
+
 // A group's bytes in this process's own memory, at an address that is known and
 // constant before anything is read; see hoist_c.h. Touching it before Load, or
 // after Drop, faults. Move-only.
@@ -171,6 +173,9 @@ class HostImage {
           handle_.get(), count < 0 ? 0 : static_cast<uint64_t>(count), error);
     });
   }
+  // From now on Load brings the bytes of that group of another session's model,
+  // of the same content. InvalidArgument: its tensors lie otherwise.
+  Status Move(Session& session, const Model& model, uint32_t group);
   // Gives the memory back, and keeps the address. No thread may be reading.
   void Drop() { hoist_host_image_drop(handle_.get()); }
   bool loaded() const { return hoist_host_image_is_loaded(handle_.get()) != 0; }
@@ -568,6 +573,14 @@ class Session {
 
   internal::Owned<hoist_session> handle_;
 };
+
+inline Status HostImage::Move(Session& session, const Model& model,
+                              uint32_t group) {
+  return internal::Run([&](hoist_error** error) {
+    return hoist_host_image_move(handle_.get(), session.get(), model.get(),
+                                 group, error);
+  });
+}
 
 }  // namespace v0
 }  // namespace hoist

@@ -15,6 +15,18 @@
  * Fork:     in the child each session and lease of the parent answers
  *           HOIST_FAILED_PRECONDITION; connect again there. Models, which are
  *           plain data, stay usable.
+ * Death:    if hoistd dies or stops, each session with it answers
+ *           HOIST_UNAVAILABLE, as its leases and plans do, and calls that wait
+ *           return it at once; a session that was closed here answers
+ *           HOIST_FAILED_PRECONDITION. hoist_session_check tells the two apart,
+ *           and needs no message. Connect again in the same process: the new
+ *           session shares nothing with the old one. Old handles stay valid to
+ *           ask and to free, in any order, before or after new ones; what they
+ *           have mapped of the old hoistd's memory keeps its bytes, and is
+ *           unmapped with the last handle (session, lease, plan, host image)
+ *           that keeps such a session. Models are plain data, but name what the
+ *           old hoistd had: a session with another one refuses them
+ *           (HOIST_FAILED_PRECONDITION), and has to be asked for its own.
  * Strings:  UTF-8, ended by NUL; those returned live as long as their handle.
  * Structs:  those that have `struct_size` first are filled with zero and then
  *           given sizeof their type by the caller, so that they can grow.
@@ -381,6 +393,15 @@ HOIST_API int hoist_host_image_create(hoist_session* session,
  */
 HOIST_API int hoist_host_image_load(hoist_host_image* image,
                                     uint64_t deadline_ms, hoist_error** error);
+/* From now on hoist_host_image_load brings the bytes of that group: for an
+ * image whose session has ended, with another session's model of the same
+ * content, which the caller vouches for (hoist_model_fingerprint). Addresses
+ * stay, and so does what is loaded. INVALID_ARGUMENT: that group's tensors lie
+ * otherwise; the image is as it was. */
+HOIST_API int hoist_host_image_move(hoist_host_image* image,
+                                    hoist_session* session,
+                                    const hoist_model* model, uint32_t group,
+                                    hoist_error** error);
 /* Gives the memory back, and keeps the addresses. No thread may be reading. */
 HOIST_API void hoist_host_image_drop(hoist_host_image* image);
 /* 1: between load and drop. Stays so after the session's end. */

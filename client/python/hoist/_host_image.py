@@ -77,6 +77,18 @@ class HostImage(Mapping[str, Tensor]):
         self.check()
         call("host_image_load", self._handle, max(0, round(deadline * 1000)))
 
+    def move(self, session: Any, group: Group) -> None:
+        """From now on load() brings the bytes of that group: for an image whose
+        session has ended, with another session's model of the same content.
+        Addresses and views stay, and so does what is loaded.
+
+        InvalidArgument: that group's tensors lie otherwise.
+        """
+        self.check()
+        call("host_image_move", self._handle, session._handle,
+             group.model._handle, group.index)
+        self._session, self.group = session, group
+
     def drop(self) -> None:
         """Gives the memory back and keeps the addresses. Nobody may be reading
         them. Of a closed image: nothing happens."""

@@ -132,6 +132,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "prefetch": (None, [_P, _P, _U32P, c.c_size_t, c.c_int, c.c_uint32]),
     "host_image_create": (None, [_P, _P, c.c_uint32, c.POINTER(_P)]),
     "host_image_load": (None, [_P, c.c_uint64]),
+    "host_image_move": (None, [_P, _P, _P, c.c_uint32]),
     "set_order": (None, [_P, _P, _U32P, c.c_size_t]),
     "set_plan": (None, [_P, _P, c.POINTER(PlanOptions), c.POINTER(_P)]),
     "plan_stage": (None, [_P, c.c_uint32, _P, c.POINTER(_P)]),

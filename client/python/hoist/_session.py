@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
-from typing import (TYPE_CHECKING, Any, Iterable, Iterator, Mapping,
+import threading
+from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
                     Sequence)
 
 from . import _library as lib
-from ._errors import InvalidArgument, NotFound
+from ._errors import HoistError, InvalidArgument, NotFound
 from ._host_image import HostImage
 from ._library import (READERS, ask, call, choice, milliseconds, sized,
                        text)
@@ -66,6 +67,9 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
     connect_deadline: seconds to try again while no hoistd listens.
     call_deadline: seconds that a call without a deadline of its own may take.
     """
+    if socket is None:
+        # So that Session.reconnect looks where this did.
+        socket = os.environ.get("HOIST_SOCKET") or None
     options = sized(lib.ConnectOptions)
     options.socket_path = None if socket is None else text(socket)
     options.client_name = None if name is None else text(name)
@@ -74,18 +78,25 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
     options.call_deadline_ms = max(1, milliseconds(call_deadline))
     handle = c.c_void_p()
     call("connect", c.byref(options), c.byref(handle))
-    return Session(handle)
+    return Session(handle, lambda: connect(
+        socket, name=name, device_budget=device_budget,
+        call_deadline=call_deadline))
 
 
 class Session:
     """A connection with hoistd; closing it releases all its leases.
 
-    Any thread may use it; a stage that waits holds up no other. In the child of
+    hoistd's end is the session's: from then on calls raise Unavailable, and
+    what was leased may not be used any more. Any thread may use it; a stage that waits holds up no other. In the child of
     a fork it raises FailedPrecondition: connect again there.
     """
 
-    def __init__(self, handle: c.c_void_p) -> None:
+    def __init__(self, handle: c.c_void_p,
+                 connect_again: Callable[[], Session]) -> None:
         self._handle = handle
+        self._connect_again = connect_again
+        self._successor: Session | None = None
+        self._succession = threading.Lock()
         self._free = lib.load().hoist_session_free
         self.id: int = ask("session_id", handle)
         self.daemon_version: str = ask("session_daemon_version",
@@ -114,8 +125,25 @@ class Session:
         ask("session_close", self._handle)
 
     def check(self) -> None:
-        """Raises what makes every further call fail, if anything does."""
+        """Raises what makes every further call fail, if anything does:
+        Unavailable where hoistd has ended it, FailedPrecondition where it was
+        closed, or the process is a fork. Sends no message."""
         call("session_check", self._handle)
+
+    def reconnect(self) -> Session:
+        """A session with the hoistd that listens now where this one's did: this
+        one while it lives, else one for all who ask, made by the first. Models,
+        leases and plans of this one are none of its. Unavailable: nobody
+        listens; ask again."""
+        try:
+            self.check()
+            return self
+        except HoistError:
+            pass
+        with self._succession:
+            self._successor = (self._connect_again() if self._successor is None
+                               else self._successor.reconnect())
+            return self._successor
 
     def register(self, path: str | os.PathLike[str], name: str | None = None,
                  groups: Groups = "block", readers: str | None = None,

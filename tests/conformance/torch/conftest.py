@@ -175,6 +175,18 @@ def make_hoistd(_own_world: None, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
+def hoist_keeper() -> str:
+    """For make_hoistd(keeper=...): the one that was built with hoistd."""
+    hoistd = pathlib.Path(_hoistd_path())
+    tried = [hoistd.with_name("hoist-keeper"),
+             hoistd.parent / "keeper" / "hoist-keeper"]
+    found = next((str(path) for path in tried if path.exists()), "")
+    if not found:
+        pytest.skip(f"no hoist-keeper beside {hoistd}")
+    return found
+
+
+@pytest.fixture
 def device() -> Any:
     """The torch.device that weights are staged on."""
     torch = pytest.importorskip("torch")

@@ -234,7 +234,7 @@ def test_a_killed_hoistd_is_a_typed_error(make_hoistd, device, budget):
     daemon = make_hoistd()
     case, model = make("stack")
     expected = references(case, model, device)
-    hoist.attach(model, budget)
+    hoist.attach(model, budget, stage_deadline=5.0)  # It waits that long.
     assert_passes(case, model, device, expected)
     kept = model.layers[4].up.weight
     daemon.kill()

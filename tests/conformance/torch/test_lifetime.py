@@ -224,7 +224,7 @@ def test_an_error_of_hoistds_ends_a_pass_and_frees_other_threads(
     daemon = make_hoistd()
     model = Trapped().eval()
     x = numbers(2, WIDTH).to(device)
-    hoist.attach(model, 0.6)
+    hoist.attach(model, 0.6, stage_deadline=5.0)  # It waits that long.
     model(x)
     daemon.kill()
     for _ in range(2):

@@ -9,7 +9,7 @@ tensors end to end, which hoistd can read straight to their place; or a Computed
 what the module's library makes of the files' tensors with its own converters; or
 None, or why not.
 
-    _safetensors   names, types and shapes, from headers
+    _safetensors   names, types and shapes, from headers; bytes, if need be
     _pieces        how it is said that a tensor is made of others' runs
     _transformers  what transformers makes of a checkpoint, asked of itself
     _finding       a weight's source, of all these
@@ -24,9 +24,9 @@ require("torch", __name__)
 
 from ._finding import Finder, Rename
 from ._pieces import Source
-from ._safetensors import (FileTensor, Paths, find_files, identity, one_path,
+from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity, one_path,
                            read_headers)
 from ._transformers import Computed
 
-__all__ = ["Computed", "FileTensor", "Finder", "Paths", "Rename", "Source",
+__all__ = ["Bytes", "Computed", "FileTensor", "Finder", "Paths", "Rename", "Source",
            "find_files", "identity", "one_path", "read_headers"]

@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Iterator, Sequence, Union
+from typing import Any, Iterator, Sequence, Union
 
 from .._errors import DataLoss, InvalidArgument, NotFound
 
@@ -53,6 +53,37 @@ def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
     """DataLoss: a file that is no safetensors file. Unreadable ones raise what
     open() does. An index beside the files says which of them has what."""
     found: dict[str, FileTensor] = {}
+    for path, _, name, entry in _entries(files):
+        found[name] = FileTensor(entry["dtype"], entry["shape"])
+    return found
+
+
+class Bytes:
+    """The bytes of files' tensors, read in this process when asked for."""
+
+    def __init__(self, files: Sequence[pathlib.Path]) -> None:
+        """As read_headers."""
+        self._places = {
+            name: (path, start + entry["data_offsets"][0],
+                   start + entry["data_offsets"][1])
+            for path, start, name, entry in _entries(files)}
+
+    def read(self, name: str, offset: int = 0, size: int = 0) -> bytearray:
+        """size: 0: up to the tensor's end. DataLoss: the file is too short."""
+        path, start, end = self._places[name]
+        start += offset
+        found = bytearray(size or end - start)
+        with open(path, "rb") as file:
+            file.seek(start)
+            if file.readinto(found) != len(found):
+                raise DataLoss(f'{path} ends within "{name}"')
+        return found
+
+
+def _entries(files: Sequence[pathlib.Path]
+             ) -> Iterator[tuple[pathlib.Path, int, str, dict[str, Any]]]:
+    """Of each tensor: its file, where that's tensors begin, its name and what
+    the header says of it."""
     index = files[0].parent / _INDEX
     picked: dict[str, str] = {}
     if len(files) > 1 and index.exists():
@@ -65,14 +96,15 @@ def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
             text = file.read(length)
         try:
             header = json.loads(text)
-            for name, entry in header.items():
-                if name != "__metadata__" and picked.get(
-                        name, path.name) == path.name:
-                    found[name] = FileTensor(entry["dtype"],
-                                             tuple(entry["shape"]))
+            found = [(path, 8 + length, name, {
+                **entry, "dtype": entry["dtype"], "shape": tuple(
+                    entry["shape"])})
+                     for name, entry in header.items()
+                     if name != "__metadata__"
+                     and picked.get(name, path.name) == path.name]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLoss(f"{path} is no safetensors file: {error}") from None
-    return found
+        yield from found
 
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:

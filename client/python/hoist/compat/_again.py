@@ -20,7 +20,8 @@ def attach_with(module: nn.Module, **options: Any) -> None:
     that casting and offloading may be asked for in either order."""
     before = attachment_of(unwrap(module))
     if before is not None:
+        detach(module)
+        # As it is by now: hoistd may have ended, and the session with it.
         options = {**{name: getattr(before.wanted, name) for name in _KEPT},
                    **options}
-        detach(module)
     attach(module, **options)

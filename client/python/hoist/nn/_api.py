@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from typing import (TYPE_CHECKING, Any, Iterator, Mapping, get_args,
                     overload)
 
@@ -24,7 +22,9 @@ from ._grouping import Groups
 from ._hand_over import content_of, known_model, same_model
 from ._layout import choose_storage, lay_out
 from ._options import Idle, M, Names, Wanted, Where, as_names
+from ._link import default_session
 from ._progress import progress_bar
+from ._sources import Published
 from ._stats import AttachStats
 
 if TYPE_CHECKING:
@@ -72,7 +72,14 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     terms: of the plan: `weight` and `priority` of this module's share of the
         link, and its cap, `max_bytes_per_second`, of each device;
         `stage_deadline`, seconds for a group's bytes to come, after which
-        results are void (see check). See PlanTerms.
+        results are void (see check), and for a hoistd that has ended to be
+        there again. See PlanTerms.
+
+    If hoistd ends, the pass that is hit raises Unavailable. The next call of the
+    module attaches it again, as it was, to the hoistd that listens there then:
+    it finds the weights by content, or in the files they were loaded from. It
+    waits for that hoistd for `stage_deadline`, once; later calls try. NotFound:
+    it came back without the weights (see detach); DataLoss: files have changed.
 
     If it fails, the module is as it was. Raises FailedPrecondition (attached
     already, or under accelerate's or diffusers' hooks), ResourceExhausted (the
@@ -117,6 +124,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"attach {name}", total) as advance:
         assemble(root, wanted, specs, excluded, original, name, advance,
+                 lambda model: Published(model, source),
                  source.hex()[:32] if source is not None else None)
     return module
 
@@ -126,7 +134,13 @@ def detach(module: M) -> M:
 
     Bytes, types, strides, ties and devices are what they were before attach
     (of a module that was loaded: on the CPU), and so are hooks and forward.
-    NotFound: the module is not attached.
+    Whether hoistd lives, has ended or was started again does not matter where
+    weights are in files, in the new hoistd or in this process; for what this
+    module handed over it waits as long as attach says.
+
+    NotFound: the module is not attached. DataLoss: hoistd ended, and some
+    weights with it; the module is detached all the same, and has those on the
+    meta device.
     """
     found = _attachment(module)
     if found.root is not unwrap(module):
@@ -178,16 +192,15 @@ def stats(module: nn.Module) -> AttachStats:
 
 def set_budget(module: nn.Module, budget: Budget) -> None:
     """Changes the device memory of an attached module, between passes. On
-    ResourceExhausted it stays as it was."""
-    found = _attachment(module)
-    with found.passes.between("set its budget"):
-        found.planning.set_budget(budget)
+    ResourceExhausted it stays as it was. Where hoistd has ended it is attached
+    again first."""
+    _attachment(module).set_budget(budget)
 
 
 def check(module: nn.Module) -> None:
     """Raises if results of an attached module may not be trusted: hoistd, the
     session or a deadline ended while they were computed. Synchronize first."""
-    _attachment(module).planning.check()
+    _attachment(module).check()
 
 
 def check_wanted(wanted: Wanted) -> None:
@@ -245,22 +258,3 @@ def refuse_managed(module: nn.Module) -> None:
                 f'diffusers offloads or casts "{name or "the module"}" '
                 "already; attach a module without those hooks, or use "
                 "hoist.compat in their place")
-
-
-_sessions: dict[tuple[int, str | None], _session.Session] = {}
-_sessions_lock = threading.Lock()
-
-
-def default_session() -> _session.Session:
-    """One for the process, made when first asked for; again if it has ended."""
-    key = (os.getpid(), os.environ.get("HOIST_SOCKET"))
-    with _sessions_lock:
-        session = _sessions.get(key)
-        if session is not None:
-            try:
-                session.check()
-                return session
-            except Exception:  # It has ended; whoever uses it still sees why.
-                del _sessions[key]
-        session = _sessions[key] = _session.connect()
-        return session

@@ -20,8 +20,10 @@ from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
 from ._heap import give_back_free_memory
 from ._layout import GroupSpec
+from ._link import Link
 from ._live import LiveGroup
 from ._options import Wanted
+from ._sources import Source
 
 log = logging.getLogger("hoist.nn")
 
@@ -31,16 +33,19 @@ _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # Groups on their way to hoistd.
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
              excluded: set[nn.Module], original: Model | None,
              name: str, advance: Callable[[int], None],
+             again: Callable[[Model], Source],
              source: str | None = None) -> Attachment:
     """Hands the groups over, unless hoistd has them (`original`), and attaches
     the module. If that fails, the module has its own weights again.
 
     name: where they are handed over to, and what is derived is named after.
+    again: where the weights, of this model, are found again.
     source: what they are, in hexadecimal digits; None: as `original` says.
     """
     _check_order(wanted, specs)
-    parts, shares = _spread(wanted, specs)
-    attachment = Attachment(root, wanted, parts, excluded, {
+    link = Link(wanted.session, wanted.stage_deadline)
+    parts, shares = _spread(wanted, specs, link)
+    attachment = Attachment(root, wanted, link, parts, excluded, {
         stored.name: stored.device for spec in specs for stored in spec.stored})
     try:
         _make_live(attachment, wanted, specs, original, name, source, advance,
@@ -48,9 +53,9 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         # What hoistd allocates on a device may need what the module had there.
         give_back_free_memory(any(device.type == "cuda" for device in
                                   attachment.devices.values()))
-        _pin(attachment, wanted)
+        attachment.pin()
         _plan(attachment, wanted)
-        attachment.install()
+        attachment.install(again(attachment.original))
     except BaseException:
         attachment.undo()
         raise
@@ -71,14 +76,14 @@ def _check_order(wanted: Wanted, specs: list[GroupSpec]) -> None:
                 + ", ".join(sorted(names)))
 
 
-def _spread(wanted: Wanted, specs: list[GroupSpec]
+def _spread(wanted: Wanted, specs: list[GroupSpec], link: Link
             ) -> tuple[list[DevicePart], list[int]]:
     """The devices, and which of them each group goes to: in order, each as
     much as its share of the budgets. Groups that one module needs at once go
     where the first of them goes."""
     if not isinstance(wanted.budget, Mapping):
         device, torch_device = find_device(wanted.session, wanted.device)
-        return [DevicePart(wanted.session, device, torch_device)], (
+        return [DevicePart(link, device, torch_device)], (
             [0] * len(specs))
     if not wanted.budget:
         raise InvalidArgument("budget={} names no device")
@@ -90,7 +95,7 @@ def _spread(wanted: Wanted, specs: list[GroupSpec]
         if any(part.device == device for part in parts):
             raise InvalidArgument(
                 f"budget={wanted.budget!r} names device {device.index} twice")
-        parts.append(DevicePart(wanted.session, device, torch_device))
+        parts.append(DevicePart(link, device, torch_device))
         amounts.append(to_bytes(amount, total) or device.pool_bytes)
     shares, done, part = [0] * len(specs), 0, 0
     ends = [sum(amounts[:at + 1]) / sum(amounts) * total
@@ -132,7 +137,7 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         if original is not None:
             source = original.fingerprint.hex()
         assert source is not None
-        cast_to = cast_name(name, source, specs, wanted.storage_dtype)
+        attachment.cast_to = cast_to = cast_name(name, source, specs, wanted.storage_dtype)
         staged = known_model(session, cast_to, specs, cast=True)
 
     def hand_over(spec: GroupSpec) -> tuple[Group, Group]:
@@ -179,13 +184,6 @@ def _ahead(work: Callable[[GroupSpec], Any],
         finally:
             for one in coming:
                 one.cancel()
-
-
-def _pin(attachment: Attachment, wanted: Wanted) -> None:
-    for group in attachment.groups:
-        if group.pinned:
-            group.stage()
-            group.binding.show_idle()
 
 
 def _plan(attachment: Attachment, wanted: Wanted) -> None:

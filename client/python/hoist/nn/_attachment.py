@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import weakref
 from typing import Any, Iterator, cast
 
@@ -17,17 +18,23 @@ import torch
 from torch import nn
 
 from .. import _session
-from .._errors import NotFound
+from .._errors import (DataLoss, FailedPrecondition, HoistError,
+                       InvalidArgument, NotFound, Unavailable)
 from .._model import Model
 from . import _registry
+from ._binding import Swap
+from ._budget import Budget
 from ._device_part import DevicePart, Held
+from ._hand_over import staged_model
 from ._hooks import Hooks, NotCopied, renew_lists
 from ._idle import Shelf
+from ._link import Link, Place
 from ._live import LiveGroup
 from ._options import Wanted
 from ._passes import Passes
 from ._planning import Planning
 from ._registry import watch_registrations
+from ._sources import Source
 from ._stats import PLAN_COUNTS, AttachStats
 from ._tree import Tree
 
@@ -40,30 +47,48 @@ class Attachment(NotCopied):
 
     model: Model  # As it is staged.
     original: Model  # With the weights as they were; often the same.
+    cast_to: str | None = None  # The former's name, where it is another.
 
-    def __init__(self, root: nn.Module, wanted: Wanted,
+    def __init__(self, root: nn.Module, wanted: Wanted, link: Link,
                  parts: list[DevicePart], excluded: set[nn.Module],
                  devices: dict[str, torch.device]) -> None:
         """wanted: as attach was called. devices: of stored tensors, before."""
         self.root = root
-        self.session: _session.Session = wanted.session
+        self.link = link
         self.wanted = wanted
         self.parts = parts
         self.groups: list[LiveGroup] = []
-        self.shelf = Shelf()
+        self.shelf = Shelf(link.renew)
         self.devices = devices
-        self.planning = Planning(wanted.session, parts, self.groups)
+        self.planning = Planning(parts, self.groups)
         self._tree = Tree(root, excluded, parts, self.groups)
         self._hooks = Hooks(root, self.groups, self._tree)
         self.passes = Passes(root, parts, self.groups, self.planning,
                              self.shelf, wanted.idle, wanted.exclude_kwargs,
-                             self._hooks)
+                             self._hooks, self.renew)
         self._at_collection: Any = None
+        self._source: Source | None = None
+        # Where it is staged; None: nowhere, hoistd having ended.
+        self._place: Place | None = None
+        self._void: Unavailable | None = None  # Results that nobody checked.
+        self._checked = 0  # Stages whose results were.
 
     # Set-up and its undoing.
 
-    def install(self) -> None:
-        """Hooks the modules; from here on forwards come through here."""
+    def pin(self) -> None:
+        for group in self.groups:
+            if group.pinned:
+                group.stage()
+                group.binding.show_idle()
+
+    def install(self, source: Source) -> None:
+        """Hooks the modules; from here on forwards come through here.
+
+        source: where the weights are found again.
+        """
+        self._source = source
+        self.link.attached(self, self.original)
+        self._place = self.link.place
         self._tree.look()
         self._hooks.install(self.passes)
         for module in self._known_modules():
@@ -91,25 +116,174 @@ class Attachment(NotCopied):
             self.passes.end_all()
 
     def detach(self) -> None:
-        """The module has its own weights again."""
+        """The module has its own weights again.
+
+        DataLoss: some were hoistd's alone, which has ended; the module is
+        detached, and has these on the meta device.
+        """
         with self.passes.between("detach it"):
-            own = [swap for group in self.groups
-                   for swap in group.binding.own_weights(self.devices)]
+            own, lost = self._own_weights()
             self.uninstall()
             for holder, key, value in own:
                 holder[key] = value
             renew_lists(self._tree.modules)
-            self.close()
+            with contextlib.suppress(Unavailable):  # Nothing is to give back.
+                self.close()
+        if lost:
+            names = ", ".join(f'"{name}"' for name in list(lost)[:5])
+            raise DataLoss(
+                f"the module is detached, but {len(lost)} of its "
+                f"{len(self.groups)} groups' weights are lost, and are on the "
+                f"meta device: {names}{', ...' if len(lost) > 5 else ''}: "
+                f"{next(iter(lost.values()))}")
+
+    def _own_weights(self) -> tuple[list[Swap], dict[str, HoistError]]:
+        """What goes where, and why which groups are lost: hoistd's bytes; what
+        this process has read of them; or the source's."""
+        assert self._source is not None
+        gone: HoistError | None = None
+        try:
+            self.link.renew(wait=not self._source.readable, closed=True)
+        except HoistError as error:
+            if self.link.forked:
+                raise
+            gone = error
+        own: list[Swap] = []
+        lost: dict[str, HoistError] = {}
+        for group in self.groups:
+            binding = group.binding
+            if gone is None or binding.idle.image.loaded:
+                try:
+                    own += binding.own_weights(self.devices)
+                    continue
+                except (DataLoss, NotFound) as error:
+                    why: HoistError = error
+                except HoistError as error:
+                    if self.link.lives():
+                        raise
+                    why = gone = error
+            else:
+                why = gone
+            try:
+                own += binding.own_weights(self.devices,
+                                           self._source.read(group.spec))
+            except (HoistError, OSError):
+                own += binding.meta_weights()
+                lost[group.spec.name] = why
+        return own, lost
 
     def undo(self) -> None:
         """Of an attach that failed: the module has what it had; hoistd has
-        back what is its."""
+        back what is its. What hoistd's end within attach takes with it is on
+        the meta device."""
         self.uninstall()
         try:
             for group in self.groups:
-                group.binding.restore(self.devices)
+                try:
+                    group.binding.restore(self.devices)
+                except (Unavailable, DataLoss):
+                    for holder, key, value in group.binding.meta_weights():
+                        holder[key] = value
         finally:
             self.close()
+
+    # hoistd's end, and what comes after it.
+
+    def renew(self) -> None:
+        """Groups can be staged, in another session if theirs has ended: pinned
+        and planned anew, as they were. Nothing may be staged.
+
+        Link.renew's errors. Unavailable: results may be void, which is told
+        once. FailedPrecondition: CUDA graphs hold addresses that were hoistd's.
+        """
+        if self._place is self.link.place and self.link.lives():
+            return
+        self._tell_what_is_void()
+        self.link.renew()
+        place = self.link.place
+        if place is self._place or place is None:
+            return
+        if any(part.captured for part in self.parts):
+            raise FailedPrecondition(
+                "hoistd has ended, and CUDA graphs were captured with what it "
+                "had on the GPU; hoist.detach(module), attach it again, and "
+                "capture them anew")
+        try:
+            self._stage_anew(place)
+        except BaseException as error:
+            self._end()
+            if isinstance(error, HoistError):
+                raise self.link.explained(error, place.session) from None
+            raise
+        self._place = place
+
+    def _stage_anew(self, place: Place) -> None:
+        self._end()
+        for part in self.parts:
+            part.move(place.session)
+        self.model = staged_model(
+            place.session, place.original, self.cast_to,
+            [group.spec for group in self.groups], self.wanted.deadline)
+        for group in self.groups:
+            group.move(self.model[group.spec.name])
+        self.pin()
+        self.planning.plan_anew(self.model)
+
+    def _end(self) -> None:
+        """Of a session that has ended: nothing is staged."""
+        self._place = None
+        self.passes.forget()
+        self.planning.end()
+        _give_back([part.held for part in self.parts])
+
+    def _tell_what_is_void(self) -> None:
+        """A GPU may have computed with what was there no more."""
+        stages = self.planning.count("stages")
+        on_gpu = any(part.torch_device.type == "cuda" for part in self.parts)
+        if self._place is None or not on_gpu or stages == self._checked:
+            return
+        self._checked = stages
+        try:
+            self.parts[0].session.check()
+        except Unavailable as error:
+            self._void = Unavailable(
+                "hoistd has ended (stopped, or crashed) while the GPU may have "
+                "computed with its weights: results since the last hoist.check "
+                "are void; the next call attaches the module again "
+                f"({error})")
+            raise self._void from None
+
+    def check(self) -> None:
+        """Raises if results since the last check may not be trusted."""
+        void, self._void = self._void, None
+        if void is not None:
+            raise void
+        self.link.check()
+        self.planning.check()
+        self._checked = self.planning.count("stages")
+
+    def set_budget(self, budget: Budget) -> None:
+        """Between passes. On ResourceExhausted it stays as it was."""
+        with self.passes.between("set its budget"):
+            self.renew()
+            self.planning.set_budget(budget)
+
+    def move(self, session: _session.Session) -> Model:
+        """See _link.Reader."""
+        assert self._source is not None
+        original = self._source.find(
+            session, [group.spec for group in self.groups])
+        for group in self.groups:
+            try:
+                group.binding.idle.image.move(session,
+                                              original[group.spec.name])
+            except InvalidArgument as error:
+                raise FailedPrecondition(
+                    f"hoistd lays weights out otherwise than before ({error}); "
+                    "hoist.detach(module), and attach it again") from None
+        self.original = original
+        self.wanted = dataclasses.replace(self.wanted, session=session)
+        return original
 
     # What came to the tree; see _registry.Attached.
 

@@ -7,6 +7,7 @@ not there; or of the worker's own memory. It neither stages nor waits.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Iterable, Iterator, Mapping
 
@@ -152,6 +153,10 @@ class Binding:
         """The plan was made anew."""
         self._shown.clear()
 
+    def move(self, staged: Group) -> None:
+        """It comes from another session's model, and addresses are forgotten."""
+        self._infos = {info.name: info for info in staged.tensors}
+
     def end_alone(self) -> None:
         """The lease is over."""
         self._shown.clear()
@@ -246,22 +251,42 @@ class Binding:
         for holder, key, value in self.own_weights(devices):
             holder[key] = value
 
-    def own_weights(self, devices: Mapping[str, torch.device]) -> list[Swap]:
-        """What goes where to that end; the module is as it was."""
+    def own_weights(self, devices: Mapping[str, torch.device],
+                    read: Mapping[str, torch.Tensor] | None = None
+                    ) -> list[Swap]:
+        """What goes where to that end; the module is as it was.
+
+        read: the stored tensors' bytes; None: hoistd's.
+        """
         if all(device.type == "meta" for device in devices.values()):
-            return self._meta_weights()
+            return self.meta_weights()
         own: dict[str, torch.Tensor] = {}
-        with self.idle.shelf.reading([self.idle]):
+        with contextlib.ExitStack() as stack:
+            if read is None:
+                stack.enter_context(self.idle.shelf.reading([self.idle]))
             for stored in self.spec.stored:
                 device = devices[stored.name]
-                own[stored.name] = (
-                    as_stored(self._host_bytes(stored).to(device, copy=True),
-                              stored)
-                    if stored.nbytes else _empty(stored, device))
+                if not stored.nbytes:
+                    own[stored.name] = _empty(stored, device)
+                    continue
+                found = (self._host_bytes(stored) if read is None
+                         else read[stored.name])
+                own[stored.name] = as_stored(found.to(device, copy=True),
+                                             stored)
+        return self._put_together(own, devices)
+
+    def meta_weights(self) -> list[Swap]:
+        """The same without bytes; what is the worker's own stays."""
+        return self._put_together({stored.name: stored.meta for stored in
+                                   self.spec.stored}, {})
+
+    def _put_together(self, own: Mapping[str, torch.Tensor],
+                      devices: Mapping[str, torch.device]) -> list[Swap]:
         swaps: list[Swap] = []
         for weight in self.spec.weights:
             if self.is_own(weight):
-                device = devices[weight.parts[0].stored.name]
+                device = devices.get(weight.parts[0].stored.name,
+                                     weight.value.device)
                 if weight.value.device != device:
                     swaps += weight.swaps(_copy(weight.value, device))
                 continue
@@ -271,11 +296,6 @@ class Binding:
                 value.requires_grad_(True)
             swaps += weight.swaps(value)
         return swaps
-
-    def _meta_weights(self) -> list[Swap]:
-        return [swap for weight in self.spec.weights for swap in weight.swaps(
-            weight.put_together([part.view(part.stored.meta)
-                                 for part in weight.parts]))]
 
 
 class _Views(Mapping[str, torch.Tensor]):

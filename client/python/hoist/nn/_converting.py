@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Callable, Mapping
 
 import torch
 
+from .. import _session
 from .._host_image import HostImage
 from .._model import Model
 from ..checkpoint import Computed
@@ -17,12 +19,41 @@ from ._options import Wanted
 from ._progress import progress_bar
 
 
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """What is made of the files' model, and the name that tells all of it."""
+
+    name: str
+    storage: Mapping[str, Mapping[str, torch.dtype]]  # By group, and stored.
+    computed: Mapping[str, tuple[Computed, str]]
+
+    def model(self, session: _session.Session, specs: list[GroupSpec],
+              original: Model, deadline: float,
+              progress: bool | None = False) -> Model:
+        """It is made a group at a time, in this process, if hoistd does not
+        have it."""
+        specs = [dataclasses.replace(spec, storage=dict(
+            self.storage[spec.name])) for spec in specs]
+        made = known_model(session, self.name, specs, cast=True)
+        if made is not None:
+            return made
+        total = sum(spec.nbytes for spec in specs)
+        with progress_bar(progress, f"convert {self.name}", total) as advance:
+            for spec in specs:
+                made = publish_cast(
+                    session, self.name, spec, original[spec.name], deadline,
+                    _computer(spec, self.computed))
+                advance(spec.nbytes)
+        assert made is not None
+        return made
+
+
 def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
             name: str, dtype: torch.dtype | None,
-            computed: Mapping[str, tuple[Computed, str]]) -> Model:
+            computed: Mapping[str, tuple[Computed, str]]
+            ) -> tuple[Model, Conversion | None]:
     """The files' model, or a published one: with what is computed from the
-    files' tensors, and with floating parameters as `dtype`. It is made a group
-    at a time, in this process, if hoistd does not have it."""
+    files' tensors, and with floating parameters as `dtype`."""
     for spec in specs:
         spec.storage = {
             weight.parts[0].stored.name: dtype for weight in spec.weights
@@ -30,7 +61,7 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
             and weight.kind == "parameter" and weight.dtype is not None
             and weight.dtype.is_floating_point}
     if not computed and not any(spec.storage for spec in specs):
-        return original
+        return original, None
     # By its own name: `original` may be another user's, who named it.
     source = original.fingerprint.hex()
     if computed:
@@ -39,22 +70,16 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
         source += repr(recipes)
     if dtype is not None and any(spec.storage for spec in specs):
         name = cast_name(name, source, specs, dtype)
-    converted = known_model(wanted.session, name, specs, cast=True)
-    if converted is None:
-        total = sum(spec.nbytes for spec in specs)
-        with progress_bar(wanted.progress, f"convert {name}", total) as advance:
-            for spec in specs:
-                converted = publish_cast(
-                    wanted.session, name, spec, original[spec.name],
-                    wanted.deadline, _computer(spec, computed))
-                advance(spec.nbytes)
-    assert converted is not None
+    conversion = Conversion(
+        name, {spec.name: spec.storage for spec in specs}, computed)
+    converted = conversion.model(wanted.session, specs, original,
+                                 wanted.deadline, wanted.progress)
     for spec in specs:
         for weight in spec.weights:
             if weight.parts[0].stored.name in spec.storage and dtype:
                 retype(weight, dtype)
         spec.storage = {}
-    return converted
+    return converted, conversion
 
 
 def _recipes(computed: Mapping[str, tuple[Computed, str]]

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from .. import _session
-from .._errors import Unavailable
+from .._errors import HoistError, NotFound, Unavailable
 from .._plan import Plan
+from ._link import Link
 
 
 class Held:
@@ -37,11 +38,14 @@ class Held:
 
 class DevicePart:
     """One device of an attachment: its stream, the plan that is in force there,
-    and where weights are cast to."""
+    and where weights are cast to. All that is staged there is `session`'s, which
+    may have ended; the link's may be another one by then."""
 
-    def __init__(self, session: _session.Session, device: _session.Device,
+    def __init__(self, link: Link, device: _session.Device,
                  torch_device: torch.device) -> None:
-        self.session = session
+        self.link = link
+        self.session = link.session
+        self.ended = False  # The session has, and somebody was told.
         self.device = device
         self.torch_device = torch_device
         self.held = Held(torch_device)
@@ -57,6 +61,26 @@ class DevicePart:
     @plan.setter
     def plan(self, plan: Plan | None) -> None:
         self.held.plan = plan
+
+    def move(self, session: _session.Session) -> None:
+        """Nothing is staged. NotFound: its hoistd does not have the device."""
+        for one in session.devices:
+            if one.kind == self.device.kind and (
+                    one.uuid == self.device.uuid if one.kind == "cuda" else
+                    one.index == self.device.index):
+                self.session, self.device, self.ended = session, one, False
+                return
+        raise NotFound(f"hoistd no longer has device {self.device.index} "
+                       f"({self.device.name}); hoist.detach(module), and "
+                       "attach it to another")
+
+    def explained(self, error: HoistError) -> HoistError:
+        """What to raise for an error that came while something was staged. Of
+        the session's end that is told once, and nothing has to be ended in it
+        from then on."""
+        found = self.link.explained(error, self.session)
+        self.ended = self.ended or found is not error
+        return found
 
     def is_capturing(self) -> bool:
         """The current stream is recorded into a CUDA graph."""

@@ -165,6 +165,21 @@ def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
             for stored in spec.stored}, deadline)
 
 
+def staged_model(session: _session.Session, original: Model,
+                 cast_to: str | None, specs: list[GroupSpec],
+                 deadline: float) -> Model:
+    """What is staged of `original`'s weights: that, or its casts by this name,
+    which are made if hoistd does not have them."""
+    if cast_to is None:
+        return original
+    known = known_model(session, cast_to, specs, cast=True)
+    if known is not None:
+        return known
+    for spec in specs:
+        publish_cast(session, cast_to, spec, original[spec.name], deadline)
+    return session.model(cast_to)
+
+
 def _cast(tensor: torch.Tensor, stored: Stored,
           spec: GroupSpec) -> torch.Tensor:
     """With the same strides."""

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from .._errors import FailedPrecondition
+from .._errors import FailedPrecondition, Unavailable
 from .._host_image import HostImage
 
 _KEPT = 1  # Images that stay loaded for the next read.
@@ -38,10 +38,18 @@ class IdleGroup:
         self.readers = 0  # Operators, and memory that may be read at any time.
         self._pointers = False  # So may addresses that were given away.
 
+    def load(self) -> None:
+        """Within a use of the shelf."""
+        try:
+            self.image.load(self.deadline)
+        except Unavailable:
+            self.shelf.renew()  # Or raises why it cannot be read.
+            self.image.load(self.deadline)
+
     def hold_for(self, thing: Any) -> None:
         """The bytes stay for as long as `thing` lives."""
         with self.shelf.used_by_this_thread():
-            self.image.load(self.deadline)
+            self.load()
             self.readers += 1
             self.shelf.used(self)
         weakref.finalize(thing, self.shelf.let_go, self).atexit = False
@@ -49,7 +57,7 @@ class IdleGroup:
     def hold_for_pointers(self) -> None:
         """The bytes stay until the group is staged."""
         with self.shelf.used_by_this_thread():
-            self.image.load(self.deadline)
+            self.load()
             self._pointers = True
             self.shelf.used(self)
 
@@ -77,7 +85,10 @@ class Shelf:
     this thread's own use of the shelf, too; it is then let go at its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], None] = lambda: None) -> None:
+        """renew: images can be loaded again where hoistd had ended; else it
+        raises."""
+        self.renew = renew
         self.reads = 0  # Operators that looked at idle weights.
         self.seen: set[IdleGroup] = set()  # Whose; cleared as passes begin.
         self._lock = threading.RLock()
@@ -140,7 +151,7 @@ class Shelf:
             loaded: list[IdleGroup] = []
             try:
                 for group in groups:
-                    group.image.load(group.deadline)
+                    group.load()
                     group.readers += 1
                     loaded.append(group)
                 yield

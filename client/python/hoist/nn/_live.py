@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._errors import FailedPrecondition
+from .._errors import FailedPrecondition, HoistError
 from .._model import Group
 from ._binding import Binding
 from ._device_part import DevicePart
@@ -57,14 +57,36 @@ class LiveGroup:
             with torch.inference_mode(False):
                 address = self._bring(beside_plan or self.pinned)
                 self.binding.fill_and_show(address)
-        except BaseException:
+        except BaseException as error:
+            raised = (self.part.explained(error)
+                      if isinstance(error, HoistError) else error)
             self.end()  # What was staged must be ended.
-            raise
+            raise raised
         self.binding.idle.end_pointers()
 
     def show(self) -> None:
         """Of a pinned group: its weights, which are there."""
-        self.binding.show(self._lease.address)
+        address = self._lease.address
+        if not address and self.staged.image_bytes:
+            try:
+                self._lease.check()
+            except HoistError as error:
+                raise self.part.explained(error) from None
+        self.binding.show(address)
+
+    def forget(self) -> None:
+        """What was staged is hoistd's no more, nor hoistd there."""
+        self.is_staged = False
+        self.depth = 0
+        self._lease = None
+        self.binding.forget_addresses()
+        self.binding.end_alone()
+        self.binding.show_idle()
+
+    def move(self, staged: Group) -> None:
+        """From now on it is staged from there; it is forgotten."""
+        self.staged = staged
+        self.binding.move(staged)
 
     def _bring(self, by_lease: bool) -> int:
         """Returns its address."""
@@ -96,11 +118,15 @@ class LiveGroup:
         self.binding.end_forward()
         if show_idle:
             self.binding.show_idle()
-        if self._lease is not None:
-            self.part.synchronize()
-            lease, self._lease = self._lease, None
-            self.binding.end_alone()
-            self.part.held.leases.pop(id(lease), None)
-            lease.release()
-        elif self.part.plan is not None:
-            self.part.plan.done(self.staged, stream=self._stream)
+        try:
+            if self._lease is not None:
+                self.part.synchronize()
+                lease, self._lease = self._lease, None
+                self.binding.end_alone()
+                self.part.held.leases.pop(id(lease), None)
+                if not self.part.ended:
+                    lease.release()
+            elif self.part.plan is not None and not self.part.ended:
+                self.part.plan.done(self.staged, stream=self._stream)
+        except HoistError as error:
+            raise self.part.explained(error) from None

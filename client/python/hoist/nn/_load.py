@@ -15,7 +15,7 @@ from .._errors import InvalidArgument
 from .._plan import PlanTerms
 from ..checkpoint import (Paths, Rename, find_files, identity, one_path,
                           read_headers)
-from ._api import check_wanted, default_session, refuse_managed, unwrap
+from ._api import check_wanted, refuse_managed, unwrap
 from ._assemble import assemble
 from ._budget import Budget
 from ._building import build_on_meta
@@ -24,10 +24,12 @@ from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
 from ._grouping import Groups
 from ._converting import convert
 from ._layout import choose_storage, lay_out
+from ._link import default_session
 from ._matching import file_groups, match_weights
 from ._options import (Idle, LoadOptions, M, Names, Wanted, Where,
                        as_names)
 from ._progress import progress_bar
+from ._sources import Files
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,15 +115,19 @@ def load(  # type: ignore[misc]
         rule, joined = file_groups(specs, matched, headers)
         name = name or (f"{_base_name(path)}-"
                         f"{identity(files, repr((rule, joined)))}")
-        original = wanted.session.register(found, name, groups=rule,
-                                           joined=joined)
-    original = convert(wanted, specs, original, name, dtype, matched.computed)
+        registered = wanted.session.register(found, name, groups=rule,
+                                             joined=joined)
+        unchanged = identity(files, "")
+    original, conversion = convert(wanted, specs, registered, name, dtype,
+                                   matched.computed)
+    source = Files(path, name, rule, joined, registered.fingerprint, unchanged,
+                   conversion, wanted.deadline)
     if storage_dtype is not None:
         choose_storage(module, specs, storage_dtype, wanted.skip)
     total = sum(spec.nbytes for spec in specs)
     with progress_bar(progress, f"load {original.name}", total) as advance:
         attachment = assemble(module, wanted, specs, excluded, original,
-                              name, advance)
+                              name, advance, lambda _: source)
     attachment.note_change()  # Buffers of the factory's go to the device.
     return made
 

@@ -11,12 +11,12 @@ module is done.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Protocol
+from typing import Any, Callable, Iterator, Protocol
 
 import torch
 from torch import nn
 
-from .._errors import FailedPrecondition
+from .._errors import FailedPrecondition, Unavailable
 from ._device_part import DevicePart
 from ._idle import Shelf
 from ._live import LiveGroup
@@ -48,7 +48,9 @@ class Passes:
     def __init__(self, root: nn.Module, parts: list[DevicePart],
                  groups: list[LiveGroup], planning: Planning, shelf: Shelf,
                  idle: str, exclude_kwargs: frozenset[str],
-                 around: Surroundings) -> None:
+                 around: Surroundings, renew: Callable[[], None]) -> None:
+        """renew: groups can be staged again where hoistd had ended; else it
+        raises. Called when nothing is."""
         self._root = root
         self.parts = parts
         self._groups = groups
@@ -57,6 +59,7 @@ class Passes:
         self._idle = idle
         self._exclude_kwargs = exclude_kwargs
         self._around = around
+        self._renew = renew
         self.count = 0  # That gave something.
         self._turns = Turns()
         self._depth = 0  # Of the root module's calls within one another.
@@ -84,6 +87,7 @@ class Passes:
                 self._turns.give()
                 raise
         self._depth = 1
+        self._renew()
         self._around.before_pass()
         self._shelf.seen.clear()
         self._sequence.clear()
@@ -156,7 +160,8 @@ class Passes:
 
     @contextlib.contextmanager
     def between(self, what: str) -> Iterator[None]:
-        """For the block nothing runs and nothing of a plan is staged.
+        """For the block nothing runs and nothing of a plan is staged; hoistd
+        may have ended.
 
         FailedPrecondition: the module is running, which is no time to `what`.
         What was cut short does not run.
@@ -208,12 +213,34 @@ class Passes:
                     self._sequence.append(group)
                 if self._keeps_shown and self._depth:
                     self._shown.append(group)
-        except BaseException:
-            self._turns.give()
-            raise
+        except BaseException as error:
+            try:
+                self._enter_anew(group, error)
+            except BaseException:
+                self._turns.give()
+                raise
         group.depth += 1
         if not group.pinned:
             self._running += 1
+
+    def _enter_anew(self, group: LiveGroup, error: BaseException) -> None:
+        """A call from outside of passes, before which hoistd had ended, is hit
+        by that no more than a pass; raises what else it is."""
+        if (not isinstance(error, Unavailable) or self._depth or self._running
+                or self._turns.held > 1):
+            raise error
+        self._renew()
+        if group.pinned:
+            group.show()
+        else:
+            group.stage()
+
+    def forget(self) -> None:
+        """What was staged is there no more. Nothing may be running."""
+        self._open = None
+        self._shown.clear()
+        for group in self._groups:
+            group.forget()
 
     def leave(self, group: LiveGroup) -> None:
         """A module that needed the group has run."""
@@ -254,6 +281,8 @@ class Passes:
         anyway."""
         with self._turns.between():
             self._end_open()
+            if not self._turns.held:
+                self._renew()
             with contextlib.ExitStack() as stack:
                 for group in groups:
                     if group.depth:

@@ -10,13 +10,13 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Iterable, Mapping, NoReturn
 
-from .. import _session
-from .._errors import ResourceExhausted
+from .._errors import HoistError, ResourceExhausted
 from .._model import Model
-from .._plan import PlanTerms
+from .._plan import Plan, PlanTerms
 from ._budget import Budget, find_device, to_bytes
 from ._device_part import DevicePart
 from ._live import LiveGroup
+from ._stats import PLAN_COUNTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,13 +41,16 @@ class Planning:
     Threads: one at a time; the attachment's lock.
     """
 
-    def __init__(self, session: _session.Session, parts: list[DevicePart],
+    def __init__(self, parts: list[DevicePart],
                  groups: list[LiveGroup]) -> None:
-        self._session = session
         self._parts = parts
         self._groups = groups
         self._planned: dict[DevicePart, _Planned] = {}
         self._learns = False  # The order of the groups.
+        self._deadline = 0.0
+        self._terms: PlanTerms = {}
+        # What plans counted that hoistd's end has ended.
+        self._counted = dict.fromkeys(PLAN_COUNTS, 0)
 
     # Made.
 
@@ -59,6 +62,7 @@ class Planning:
         deadline, terms: Session.set_plan's.
         """
         order = list(order)
+        self._deadline, self._terms = deadline, terms
         for part in self._parts:
             groups = [group for group in order if group.part is part
                       and not group.pinned and group.staged.image_bytes]
@@ -66,14 +70,7 @@ class Planning:
                 continue
             planned = _Planned(self.budget_for(part, budget), groups, model)
             self._planned[part] = planned
-            try:
-                part.plan = self._session.set_plan(
-                    model, budget=planned.budget, device=part.device.index,
-                    order=[group.staged for group in groups], learn=learn,
-                    deadline=deadline, **terms)
-            except ResourceExhausted as error:
-                self._explain(error, part)
-            info = part.plan.info
+            info = self._set_plan(part, planned, learn).info
             if info.streamed_bytes and info.ring_bytes * 8 > info.budget_bytes:
                 log.info(
                     "%s: groups on their way take %d of the budget's %d bytes; "
@@ -82,14 +79,48 @@ class Planning:
                     info.budget_bytes)
         self._learns = learn
 
+    def _set_plan(self, part: DevicePart, planned: _Planned,
+                  learn: bool) -> Plan:
+        try:
+            part.plan = part.session.set_plan(
+                planned.model, budget=planned.budget, device=part.device.index,
+                order=[group.staged for group in planned.order], learn=learn,
+                deadline=self._deadline, **self._terms)
+        except ResourceExhausted as error:
+            self._explain(error, part)
+        return part.plan
+
     # Made anew.
+
+    def end(self) -> None:
+        """Of plans that hoistd has ended: they are given back."""
+        for part in self._parts:
+            plan, part.plan = part.plan, None
+            if plan is not None:
+                for name in PLAN_COUNTS:
+                    self._counted[name] += getattr(plan.stats, name)
+                plan.close()
+
+    def plan_anew(self, model: Model) -> None:
+        """After `end`, in another session, whose model it is: with the budget,
+        the order and the terms that the plans had."""
+        for part, planned in self._planned.items():
+            planned.model = model
+            planned.missed = min(planned.missed, 0)
+            planned.refused = None
+            self._set_plan(part, planned, self._learns)
 
     def end_pass(self, sequence: list[LiveGroup]) -> None:
         """sequence: the groups that the pass has staged, as they came."""
-        if self._learns:
-            self._learn(sequence)
-        else:
-            self._plan_what_came(sequence)
+        try:
+            if self._learns:
+                self._learn(sequence)
+            else:
+                self._plan_what_came(sequence)
+        except HoistError as error:
+            for part in self._parts:
+                error = part.explained(error)
+            raise error
 
     def _learn(self, sequence: list[LiveGroup]) -> None:
         self._learns = False
@@ -174,7 +205,7 @@ class Planning:
         gives."""
         if isinstance(budget, Mapping):
             for key, amount in budget.items():
-                if find_device(self._session, key)[0] == part.device:
+                if find_device(part.session, key)[0] == part.device:
                     budget = amount
                     break
         whole = sum(group.staged.image_bytes for group in self._groups)
@@ -220,5 +251,7 @@ class Planning:
 
     def count(self, what: str) -> int:
         """A field of PlanStats, over all plans."""
-        return sum(getattr(part.plan.stats, what) for part in self._parts
-                   if part.plan is not None)
+        counted: int = self._counted[what] + sum(
+            getattr(part.plan.stats, what) for part in self._parts
+            if part.plan is not None)
+        return counted

@@ -1,0 +1,189 @@
+"""An attached module's connection with hoistd, and how it is made anew.
+
+hoistd may die and be started again, by systemd, hoist-keeper or hand. A Link
+then connects again and finds the module's weights there: by content, so that
+nobody gets others. It knows nothing of plans and passes; whoever staged by the
+session before sees by `place` that there is another.
+
+It is the fallback of a libhoist that would do so by itself: then `check` never
+fails, and nothing here is called but that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from .. import _session
+from .._errors import FailedPrecondition, HoistError, Unavailable
+from .._model import Model
+
+STAGE_DEADLINE = 60.0  # Where PlanTerms says nothing.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # Between two tries.
+
+
+class Reader(Protocol):
+    """Who knows the weights, and reads them at addresses that stay."""
+
+    def move(self, session: _session.Session) -> Model:
+        """From now on they come from there: from the model with the same
+        content, which it returns. Where that fails it may be called again.
+
+        DataLoss: they are others by now. NotFound: they are nowhere.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A session, and the weights there. What belongs to one is never used with
+    another, as models' numbers are a hoistd's own."""
+
+    session: _session.Session
+    original: Model  # With the weights as they were.
+
+
+class Link:
+    """Of one attached module.
+
+    Threads: any; one connects, and others that need it wait. Its lock is held
+    over calls, but over none that takes the attachment's or a shelf's.
+    """
+
+    def __init__(self, session: _session.Session, stage_deadline: float,
+                 ) -> None:
+        """stage_deadline: as PlanTerms has it."""
+        self.session = session
+        self.wait = stage_deadline or STAGE_DEADLINE
+        self.place: Place | None = None  # None: not attached yet.
+        # Weak, as weights that somebody kept need no module.
+        self._reader: weakref.ref[Reader] | None = None
+        self._until: float | None = None  # The end of the wait for a hoistd.
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def attached(self, reader: Reader, original: Model) -> None:
+        """From here on it can be made anew."""
+        self._reader = weakref.ref(reader)
+        self.place = Place(self.session, original)
+
+    @property
+    def forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def lives(self) -> bool:
+        return _lives(self.session)
+
+    def check(self) -> None:
+        """Raises if hoistd has ended the session."""
+        try:
+            self.session.check()
+        except Unavailable as error:
+            raise self._ended(error) from None
+
+    def explained(self, error: HoistError,
+                  session: _session.Session) -> HoistError:
+        """What to raise for an error of that session's: it, or what the
+        session's end means."""
+        try:
+            session.check()
+        except FailedPrecondition:
+            return error  # Closed here, or forked.
+        except HoistError as why:
+            return self._ended(why)
+        return error
+
+    def renew(self, wait: bool = True, closed: bool = False) -> None:
+        """Weights can be read, in the session of `place`; another than before
+        if that has ended.
+
+        wait: for a hoistd, from when its end is first seen by this, for as long
+            as a stage may take; calls that come later try once.
+        closed: also where the session was closed here, not by hoistd.
+        Unavailable: no hoistd in time. FailedPrecondition: closed, or forked.
+        Reader.move's errors.
+        """
+        try:
+            self.session.check()
+            return
+        except FailedPrecondition:
+            if not closed or self.forked:
+                raise
+        except HoistError:
+            pass
+        with self._lock:
+            self._renew(wait)
+
+    def _renew(self, wait: bool) -> None:
+        reader = None if self._reader is None else self._reader()
+        if reader is None:
+            raise Unavailable("hoistd has ended (stopped, or crashed), and the "
+                              "module that these weights are of is gone; load "
+                              "it again")
+        pause = _FIRST_PAUSE
+        if wait and self._until is None:
+            self._until = time.monotonic() + self.wait
+        while not self.lives():
+            try:
+                self._try(reader)
+            except Unavailable as error:
+                left = (self._until or 0.0) - time.monotonic()
+                if not wait or left <= 0:
+                    raise self._ended(error) from None
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        self._until = None
+
+    def _try(self, reader: Reader) -> None:
+        session = self.session.reconnect()
+        original = reader.move(session)
+        before, self.session = self.session, session
+        self.place = Place(session, original)
+        _replace_default(before, session)
+
+    def _ended(self, why: HoistError) -> Unavailable:
+        return Unavailable(
+            "hoistd has ended (stopped, or crashed), and what was running with "
+            "its weights is void; the next call attaches the module again, for "
+            f"which it waits for a hoistd for {self.wait:g} s once, then tries "
+            f"({why})")
+
+
+def _lives(session: _session.Session) -> bool:
+    try:
+        session.check()
+    except HoistError:
+        return False
+    return True
+
+
+_sessions: dict[tuple[int, str | None], _session.Session] = {}
+_sessions_lock = threading.Lock()
+
+
+def default_session() -> _session.Session:
+    """One for the process, made when first asked for; again if it has ended."""
+    key = (os.getpid(), os.environ.get("HOIST_SOCKET"))
+    with _sessions_lock:
+        session = _sessions.get(key)
+        if session is not None:
+            session = session.reconnect()
+        else:
+            session = _session.connect()
+        _sessions[key] = session
+        for other, one in list(_sessions.items()):
+            if one is not session and not _lives(one):
+                del _sessions[other]  # It keeps what it has mapped.
+        return session
+
+
+def _replace_default(before: _session.Session,
+                     after: _session.Session) -> None:
+    """The one that has ended keeps nothing of the old hoistd's mapped."""
+    with _sessions_lock:
+        for key, session in _sessions.items():
+            if session is before:
+                _sessions[key] = after
