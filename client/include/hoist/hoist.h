@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,6 +43,10 @@ class Model {
   explicit Model(hoist_model* handle) : handle_(handle) {}
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
+  std::string fingerprint() const {  // Of what the weights are.
+    const auto* bytes = hoist_model_fingerprint(handle_.get());
+    return {bytes, bytes + 16};
+  }
   std::string_view name() const { return hoist_model_name(handle_.get()); }
   // The uid whose model it is; UINT32_MAX if it is a tenant's.
   uint32_t owner() const { return hoist_model_owner(handle_.get()); }
@@ -173,8 +178,7 @@ class HostImage {
           handle_.get(), count < 0 ? 0 : static_cast<uint64_t>(count), error);
     });
   }
-  // From now on Load brings the bytes of that group of another session's model,
-  // of the same content. InvalidArgument: its tensors lie otherwise.
+  // From now on Load brings that group's bytes; see hoist_c.h.
   Status Move(Session& session, const Model& model, uint32_t group);
   // Gives the memory back, and keeps the address. No thread may be reading.
   void Drop() { hoist_host_image_drop(handle_.get()); }
@@ -367,7 +371,11 @@ enum class Tier { kDevice = HOIST_TIER_DEVICE, kHost = HOIST_TIER_HOST };
 // A connection with hoistd. Move-only; its end releases all that it leased.
 class Session {
  public:
-  static Result<Session> Connect(const ConnectOptions& options = {}) {
+  static Result<Session> Connect(ConnectOptions options = {}) {
+    const char* set = std::getenv("HOIST_SOCKET");
+    if (options.socket_path.empty() && set != nullptr) {
+      options.socket_path = set;
+    }
     auto given = internal::Sized<hoist_connect_options>();
     given.socket_path = options.socket_path.c_str();
     if (!options.client_name.empty()) {
@@ -381,7 +389,7 @@ class Session {
       return hoist_connect(&given, &handle, error);
     });
     if (!status.ok()) return status;
-    return Session(handle);
+    return Session(handle, std::move(options));
   }
 
   // Why no call can succeed any more, or ok.
@@ -391,6 +399,8 @@ class Session {
     });
   }
   void Close() { hoist_session_close(handle_.get()); }
+  // With these another one finds the hoistd that listens there by then.
+  const ConnectOptions& options() const { return options_; }
 
   Result<Model> RegisterModel(const RegisterOptions& options) {
     std::vector<std::vector<const char*>> names(options.groups.size());
@@ -557,7 +567,8 @@ class Session {
   hoist_session* get() const { return handle_.get(); }
 
  private:
-  explicit Session(hoist_session* handle) : handle_(handle) {}
+  Session(hoist_session* handle, ConnectOptions options)
+      : handle_(handle), options_(std::move(options)) {}
 
   static uint64_t Count(std::chrono::milliseconds time) {
     return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
@@ -572,6 +583,7 @@ class Session {
   }
 
   internal::Owned<hoist_session> handle_;
+  ConnectOptions options_;
 };
 
 inline Status HostImage::Move(Session& session, const Model& model,
