@@ -14,6 +14,13 @@
 // Forward, or Run for a Sequential. A weight that is used outside of a scope
 // throws a c10::Error that says so; it never shows another group's bytes.
 //
+// Death:    where hoistd has ended, what is in use then ends with Unavailable,
+//           and the next Use, SetBudget or SetOrder attaches the module again,
+//           as it was, to the hoistd that listens there by then; for which it
+//           waits for plan.stage_deadline, once. It finds the weights by
+//           `path`, `model` or content (DataLoss, if they are others; NotFound:
+//           it came back without). An order that was learned is learned again.
+//           Nothing may be in use then. Detach works in any case.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
 // Ties:     kept, within and across groups: groups that share bytes are one.
@@ -24,16 +31,21 @@
 #ifndef HOIST_TORCH_H_
 #define HOIST_TORCH_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "hoist/torch/again.h"
 #include "hoist/torch/bind.h"
 
 namespace hoist {
@@ -70,7 +82,8 @@ struct AttachOptions {
 };
 
 // A module whose weights are hoist's. Move-only. Dropped without Detach, the
-// module stays without weights. The module must outlive it.
+// module stays without weights, until it is attached with `path` or `model`.
+// The module must outlive it; the session need not.
 //
 // Threads:  Use, Forward, Run and their scopes are thread-safe; the others want
 //           nothing in use.
@@ -81,6 +94,16 @@ class Attached {
   class Scope {
    public:
     // Ok, or why hoistd was not told; the plan's next call says it too.
+    Scope(Scope&&) noexcept = default;
+    Scope& operator=(Scope&& other) noexcept {
+      if (this != &other) {
+        (void)End();
+        scopes_ = std::move(other.scopes_);
+        use_ = std::move(other.use_);
+        told_ = other.told_;
+      }
+      return *this;
+    }
     Status End() {
       Status ended;
       for (StagedTensors::Scope& scope : scopes_) {
@@ -88,36 +111,42 @@ class Attached {
         if (ended.ok()) ended = std::move(one);
       }
       scopes_.clear();
-      return ended;
+      use_.reset();
+      if (ended.code() != Code::kUnavailable) return ended;
+      *told_ = true;
+      return Explained(ended);
     }
 
    private:
     friend class Attached;
+    struct Leave {
+      void operator()(std::atomic<int>* uses) const { uses->fetch_sub(1); }
+    };
+    Scope() = default;
+    std::unique_ptr<std::atomic<int>, Leave> use_;  // Ends after the scopes.
+    std::atomic<bool>* told_ = nullptr;             // The State's.
     std::vector<StagedTensors::Scope> scopes_;
   };
 
   // NotFound: not of the attached module. FailedPrecondition: detached, or two
   // of the module's groups take turns in one place.
   Result<Scope> Use(const ::torch::nn::Module& module) {
-    const auto found = state_->groups_of.find(&module);
-    if (found == state_->groups_of.end()) {
-      return Status(Code::kNotFound,
-                    "the module is no part of the one that was attached");
-    }
-    return UseGroups(found->second);
+    return Anew<Result<Scope>>([&] { return UseModule(module); });
   }
   // By a group's name, or else a module's.
   Result<Scope> Use(const std::string& name) {
-    if (state_->staged.has_value()) {
-      Result<uint32_t> group = state_->staged->model().FindGroup(name);
-      if (group.ok()) return UseGroups({*group});
-    }
-    const auto found = state_->modules.find(name);
-    if (found == state_->modules.end()) {
-      return Status(Code::kNotFound,
-                    "there is no group and no module \"" + name + "\"");
-    }
-    return Use(*found->second);
+    return Anew<Result<Scope>>([&]() -> Result<Scope> {
+      if (state_->staged.has_value()) {
+        Result<uint32_t> group = state_->staged->model().FindGroup(name);
+        if (group.ok()) return UseGroups({*group});
+      }
+      const auto found = state_->modules.find(name);
+      if (found == state_->modules.end()) {
+        return Status(Code::kNotFound,
+                      "there is no group and no module \"" + name + "\"");
+      }
+      return UseModule(*found->second);
+    });
   }
 
   // block->forward(x...) in a scope of its own. `block` is a ModuleHolder, a
@@ -145,29 +174,47 @@ class Attached {
   // The end of a pass; the first one's order is learned by it, and the plan is
   // then made anew with that.
   Status EndPass() {
-    return Live([&] { return state_->staged->EndPass(); });
+    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
+    Status ended = Live([&] { return state_->staged->EndPass(); });
+    state_->between = ended.ok();
+    if (HoistdEnded(ended)) state_->told = true;
+    return ended;
   }
   // ResourceExhausted: the plan stands as before.
   Status SetBudget(uint64_t bytes) {
-    return Live([&] { return state_->staged->SetBudget(bytes); });
+    return Anew<Status>([&] {
+      Status set = Live([&] { return state_->staged->SetBudget(bytes); });
+      if (set.ok()) state_->origin.plan.budget_bytes = bytes;
+      return set;
+    });
   }
   // One pass's groups by name, in the order of their use; one may come several
   // times. Nothing is learned any more. NotFound: there is no such group, and
   // the plan stands as before.
   Status SetOrder(const std::vector<std::string>& groups) {
-    return Live([&]() -> Status {
-      std::vector<uint32_t> order;
-      for (const std::string& name : groups) {
-        Result<uint32_t> group = state_->staged->model().FindGroup(name);
-        if (!group.ok()) return group.status();
-        order.push_back(*group);
-      }
-      return state_->staged->SetOrder(order);
+    return Anew<Status>([&] {
+      return Live([&]() -> Status {
+        std::vector<uint32_t> order;
+        for (const std::string& name : groups) {
+          Result<uint32_t> group = state_->staged->model().FindGroup(name);
+          if (!group.ok()) return group.status();
+          order.push_back(*group);
+        }
+        if (Status s = state_->staged->SetOrder(order); !s.ok()) return s;
+        state_->origin.plan.order = order;
+        state_->origin.plan.learn = false;
+        return Status();
+      });
     });
   }
-  // Ask after synchronizing, before results are used.
+  // Ask after synchronizing, before results are used. Unavailable, once, if
+  // hoistd ended since it was asked last and a GPU may have computed meanwhile.
   Status Check() const {
-    return Live([&] { return state_->staged->Check(); });
+    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
+    if (state_->is_void.exchange(false)) return Explained(Ended());
+    Status checked = Live([&] { return state_->staged->Check(); });
+    if (HoistdEnded(checked)) state_->told = true;
+    return checked;
   }
 
   // A copy of a weight's true value, on the CPU. FailedPrecondition: a group
@@ -175,10 +222,14 @@ class Attached {
   Result<at::Tensor> Value(const std::string& name);
 
   // Gives the module its weights back: its own memory, as it was, with the
-  // values that private ones have now. On an error nothing has changed.
+  // values that private ones have now. Where hoistd or the session has ended it
+  // connects again, and waits as Use does. DataLoss: some weights were hoistd's
+  // alone; the module is detached all the same, and those, which are named,
+  // throw when they are used, until it is attached with `path` or `model`. On
+  // any other error nothing has changed.
   Status Detach();
 
-  // Valid until Detach.
+  // Valid until Detach, or until the module is attached again by itself.
   const Model& model() const { return state_->staged->model(); }
   const Plan& plan() const { return state_->staged->plan(); }
   // Where inputs must be.
@@ -188,8 +239,31 @@ class Attached {
   friend class internal::Attacher;
 
   struct State {
+    ~State() {
+      if (!staged.has_value()) return;
+      for (size_t i = 0; i < bindings.kept.size(); ++i) {
+        bindings.MakeOrphans(i, "was in hoistd when its Attached was dropped");
+      }
+    }
+    void Watch() {
+      staged->Watch(
+          {[this](uint32_t group, const std::vector<at::Tensor>& tensors,
+                  bool made) { bindings.Begun(group, tensors, made); },
+           [this](uint32_t group) { bindings.Ended(group); }});
+    }
+
     internal::Bindings bindings;
+    internal::Origin origin;
+    std::optional<Session> session;       // That it made itself.
     std::optional<StagedTensors> staged;  // None: detached.
+    // Shared by what stages, alone for what replaces `staged`.
+    mutable std::shared_mutex renewing;
+    std::atomic<int> uses{0};  // Scopes.
+    // Nothing was used since the last pass; hoistd's end hits none.
+    std::atomic<bool> between{true};
+    mutable std::atomic<bool> told{false};     // Somebody, of hoistd's end.
+    mutable std::atomic<bool> is_void{false};  // What a GPU computed.
+    std::optional<std::chrono::steady_clock::time_point> until;  // To wait.
     c10::Device device{at::kCPU};
     std::unordered_map<const ::torch::nn::Module*, std::vector<uint32_t>>
         groups_of;
@@ -208,8 +282,20 @@ class Attached {
     return internal::Catching(call);
   }
 
+  Result<Scope> UseModule(const ::torch::nn::Module& module) {
+    const auto found = state_->groups_of.find(&module);
+    if (found == state_->groups_of.end()) {
+      return Status(Code::kNotFound,
+                    "the module is no part of the one that was attached");
+    }
+    return UseGroups(found->second);
+  }
+
   Result<Scope> UseGroups(const std::vector<uint32_t>& groups) {
     Scope scope;
+    state_->uses.fetch_add(1);
+    scope.use_.reset(&state_->uses);
+    scope.told_ = &state_->told;
     Status used = Live([&] {
       for (const uint32_t group : groups) {
         Result<StagedTensors::Scope> one = state_->staged->Stage(group);
@@ -221,6 +307,49 @@ class Attached {
     if (!used.ok()) return used;
     return scope;
   }
+
+  // What ended with hoistd, and was told of or hit nothing, is done anew.
+  template <typename Done, typename Call>
+  Done Anew(const Call& call) {
+    Status why;
+    {
+      const std::shared_lock<std::shared_mutex> lock(state_->renewing);
+      Done done = call();
+      why = StatusOf(done);
+      if (!HoistdEnded(why)) {
+        if (state_->between.load(std::memory_order_relaxed)) {
+          state_->between = false;
+        }
+        return done;
+      }
+    }
+    const bool hits_none = state_->between.load() && state_->device.is_cpu();
+    if (!state_->told.exchange(true) && !hits_none) return Explained(why);
+    if (Status renewed = Renew(/*closed=*/false); !renewed.ok()) {
+      return renewed;
+    }
+    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
+    return call();
+  }
+  static Status StatusOf(const Status& status) { return status; }
+  template <typename T>
+  static Status StatusOf(const Result<T>& result) {
+    return result.ok() ? Status() : result.status();
+  }
+  bool HoistdEnded(const Status& status) const {
+    return status.code() == Code::kUnavailable && state_->staged.has_value() &&
+           Ended().code() == Code::kUnavailable;
+  }
+  Status Ended() const { return state_->staged->Check(); }
+  static Status Explained(const Status& why) {
+    return Status(Code::kUnavailable,
+                  "hoistd has ended, and what was in use is void; the next use "
+                  "attaches the module again (" +
+                      why.message() + ")");
+  }
+
+  Status Renew(bool closed);
+  Status RenewOnce(const ConnectOptions& connect);
 
   std::unique_ptr<State> state_;
 };
@@ -247,7 +376,8 @@ inline Result<at::Tensor> Attached::Value(const std::string& name) {
   at::Tensor value;
   Status status = internal::Catching([&] {
     if (state_->staged.has_value() && group != state_->group_of.end()) {
-      Result<Scope> scope = UseGroups({group->second});
+      Result<Scope> scope =
+          Anew<Result<Scope>>([&] { return UseGroups({group->second}); });
       if (!scope.ok()) return scope.status();
       value = copy();
       if (Status s = scope->End(); !s.ok()) return s;
@@ -260,13 +390,81 @@ inline Result<at::Tensor> Attached::Value(const std::string& name) {
   return value;
 }
 
+// Another hoistd, where the one has ended. `closed`: or the session alone.
+inline Status Attached::Renew(bool closed) {
+  using Clock = std::chrono::steady_clock;
+  State& state = *state_;
+  const std::unique_lock<std::shared_mutex> lock(state.renewing);
+  const Status why = Ended();
+  if (why.ok()) return why;  // Another thread has seen to it.
+  if (why.code() != Code::kUnavailable && !closed) return why;
+  if (state.uses.load() > 0) return Explained(why);
+  if (!state.until.has_value())
+    state.until = Clock::now() + state.origin.wait();
+  const auto end = *state.until;
+  Status renewed = internal::TryUntil(end, [&] {
+    return internal::Catching([&] { return RenewOnce(state.origin.connect); });
+  });
+  if (!renewed.ok()) return renewed;
+  state.until.reset();
+  state.told = false;
+  state.between = true;
+  state.is_void = !state.device.is_cpu();
+  return Status();
+}
+
+inline Status Attached::RenewOnce(const ConnectOptions& connect) {
+  State& state = *state_;
+  Result<Session> session = Session::Connect(connect);
+  if (!session.ok()) return session.status();
+  Result<Model> model = state.origin.Find(*session);
+  if (!model.ok()) return model.status();
+  Result<internal::Renumbered> now =
+      internal::Renumber(state.staged->model(), *model);
+  if (!now.ok()) return now.status();
+  PlanOptions plan = state.origin.plan;
+  internal::Renumber(*now, &plan.order);
+  Result<StagedTensors> staged =
+      StagedTensors::Create(*session, std::move(*model), plan);
+  if (!staged.ok()) return staged.status();
+  if (staged->device() != state.device) {
+    return Status(Code::kFailedPrecondition,
+                  "hoistd was started again with another device; detach");
+  }
+  internal::Renumber(*now, staged->model().group_count(), &state.bindings);
+  for (auto& [module, groups] : state.groups_of) {
+    internal::Renumber(*now, &groups);
+  }
+  for (auto& [tensor, group] : state.group_of) group = now->group[group];
+  state.origin.plan = std::move(plan);
+  state.staged.emplace(std::move(*staged));
+  state.session.emplace(std::move(*session));
+  state.Watch();
+  return Status();
+}
+
 inline Status Attached::Detach() {
-  Status given =
-      Live([&] { return state_->bindings.GiveBack(&*state_->staged); });
+  std::vector<std::string> lost;
+  const auto give_back = [&](StagedTensors* staged) {
+    return Live([&] { return state_->bindings.GiveBack(staged, &lost); });
+  };
+  if (!state_->staged.has_value()) return give_back(nullptr);
+  Status why = Ended();
+  Status given = why.ok() ? give_back(&*state_->staged) : why;
+  if (!given.ok() && !Ended().ok()) {
+    why = Renew(/*closed=*/true);
+    given = give_back(why.ok() ? &*state_->staged : nullptr);
+    if (!given.ok() && !Ended().ok()) given = give_back(nullptr);
+  }
   if (!given.ok()) return given;
   state_->staged.reset();
   state_->bindings = {};
-  return Status();
+  if (lost.empty()) return Status();
+  return Status(Code::kDataLoss,
+                "the module is detached, but " + std::to_string(lost.size()) +
+                    " of its weights were hoistd's alone, \"" + lost.front() +
+                    "\" among them" +
+                    (why.ok() ? "" : " (" + why.message() + ")"));
 }
 
 }  // namespace torch

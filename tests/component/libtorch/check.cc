@@ -14,8 +14,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -24,6 +22,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tensors.h"
 
 namespace {
 
@@ -40,17 +40,6 @@ hoist::Session Connect() {
   hoist::ConnectOptions options;
   options.socket_path = socket_path;
   return Take(hoist::Session::Connect(options));
-}
-
-// Bit for bit, NaNs included; on whatever devices.
-bool SameBits(const Tensor& a, const Tensor& b) {
-  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
-    return false;
-  }
-  const Tensor x = a.detach().cpu().contiguous();
-  const Tensor y = b.detach().cpu().contiguous();
-  return x.nbytes() == 0 ||
-         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 struct BlockImpl : nn::Module {
@@ -516,31 +505,6 @@ TEST(EqualWeightsAreOneModelAndOthersAttachByName) {
          Code::kNotFound);
 }
 
-// As safetensors has it; F32 only.
-void WriteModel(const std::string& path,
-                const std::map<std::string, Tensor>& tensors) {
-  std::string header = "{", body;
-  for (const auto& [name, tensor] : tensors) {
-    const Tensor flat = tensor.detach().cpu().contiguous();
-    std::string shape;
-    for (const int64_t size : flat.sizes()) {
-      shape += (shape.empty() ? "" : ",") + std::to_string(size);
-    }
-    const size_t at = body.size();
-    body.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
-    header += (header.size() == 1 ? "\"" : ",\"") + name +
-              "\":{\"dtype\":\"F32\",\"shape\":[" + shape +
-              "],\"data_offsets\":[" + std::to_string(at) + "," +
-              std::to_string(body.size()) + "]}";
-  }
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = header.size();
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), sizeof(size));
-  file << header << body;
-}
-
 TEST(WeightsAndBuffersComeFromAFile) {
   if (folder.empty()) throw LeftOut("no --folder");
   Net plain = MakeNet(13), net = MakeNet(14);
@@ -726,15 +690,18 @@ TEST(StrangersAndBadOptionsAreRefused) {
 void HoistdsDeathIsAnError() {
   hoist::Session session = Connect();
   Net net = MakeNet(20);
-  ht::Attached attached = Take(ht::Attach(*net, session, Budget(HalfOf(net))));
+  ht::AttachOptions options = Budget(HalfOf(net));
+  options.plan.stage_deadline = std::chrono::seconds(2);  // It waits so long.
+  ht::Attached attached = Take(ht::Attach(*net, session, options));
   const Tensor ids = Ids(attached.device());
   Take(Pass(*net, attached, ids));
   EXPECT(kill(hoistd, SIGKILL) == 0);
   while (session.Check().ok()) std::this_thread::yield();
   EXPECT(Pass(*net, attached, ids).status().code() == Code::kUnavailable);
   EXPECT(attached.Check().code() == Code::kUnavailable);
-  EXPECT(attached.Detach().code() == Code::kUnavailable);
   EXPECT(Says(Thrown([&] { net->words->weight.clone(); }), "is not staged"));
+  EXPECT(attached.Detach().code() == Code::kDataLoss);  // Nobody has them.
+  EXPECT(Says(Thrown([&] { net->words->weight.clone(); }), "has ended"));
 }
 
 }  // namespace

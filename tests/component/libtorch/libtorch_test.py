@@ -59,7 +59,8 @@ class LibTorch(unittest.TestCase):
                     "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DCMAKE_CXX_FLAGS=-Werror",
                     f"-DCMAKE_PREFIX_PATH={installed}",
                     f"-DHOIST_TORCH_PREFIX={prefix}", "-DHOIST_TORCH_CHECK=" +
-                    str(ROOT / "tests/component/libtorch/check.cc"), *cached)
+                    ";".join(str(ROOT / "tests/component/libtorch" / name)
+                             for name in ("check.cc", "death.cc")), *cached)
         cls.command("cmake", "--build", cls.bin)
 
     @staticmethod
@@ -92,6 +93,16 @@ class LibTorch(unittest.TestCase):
         said = self.command(self.bin / "check", "--socket", daemon.socket,
                             "--kill", daemon.process.pid)
         self.assertIn("ok     HoistdsDeathIsAnError", said)
+
+    def test_it_goes_on_after_hoistds_death(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "death", daemon.socket,
+                            daemon.process.pid, ARGS.work, ARGS.hoistd,
+                            daemon.path / "hoistd.toml")
+        print(said)
+        passed = re.search(r"^(\d+) passed, 0 failed$", said, re.MULTILINE)
+        self.assertIsNotNone(passed, said)
+        self.assertGreaterEqual(int(passed.group(1)), 9, said)
 
     def test_transformer_in_a_device_smaller_than_its_weights(self) -> None:
         daemon = self.daemon(pool=16 * MIB)

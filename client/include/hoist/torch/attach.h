@@ -83,11 +83,12 @@ class Attacher {
       return Status(Code::kInvalidArgument,
                     "plan.order is set; name groups in `order`");
     }
-    if (Status s = Choose(options_.exclude, options_.hoist_buffer, &tree_);
+    const bool theirs = !options_.path.empty() || !options_.model.empty();
+    if (Status s =
+            Choose(options_.exclude, options_.hoist_buffer, theirs, &tree_);
         !s.ok()) {
       return s;
     }
-    const bool theirs = !options_.path.empty() || !options_.model.empty();
     Result<Model> model = theirs ? FindModel() : PublishModel();
     if (!model.ok()) return model.status();
     if (Status s = theirs ? BindByName(*model) : BindPublished(*model);
@@ -96,6 +97,10 @@ class Attacher {
     }
     PlanOptions plan = options_.plan;
     if (Status s = SetOrder(*model, &plan); !s.ok()) return s;
+    state_->origin.connect = session_.options();
+    state_->origin.model = std::string(model->name());
+    state_->origin.fingerprint = model->fingerprint();
+    state_->origin.plan = plan;
     Result<StagedTensors> staged =
         StagedTensors::Create(session_, std::move(*model), plan);
     if (!staged.ok()) return staged.status();
@@ -146,6 +151,7 @@ class Attacher {
     given.grouping =
         options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
     given.readers = options_.readers;
+    state_->origin.files = given;
     return session_.RegisterModel(given);
   }
 
@@ -455,10 +461,7 @@ class Attacher {
       state->bindings.MoveTo(state->device, tensors);
     }
     state->bindings.LetGo();
-    state->staged->Watch(
-        {[state](uint32_t group, const std::vector<at::Tensor>& tensors,
-                 bool made) { state->bindings.Begun(group, tensors, made); },
-         [state](uint32_t group) { state->bindings.Ended(group); }});
+    state->Watch();
     return Status();
   }
 

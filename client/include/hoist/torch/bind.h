@@ -8,6 +8,7 @@
 #ifndef HOIST_TORCH_BIND_H_
 #define HOIST_TORCH_BIND_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -51,6 +52,7 @@ struct Kept {
   uint64_t from = 0;  // In its home.
   uint64_t bytes = 0;
   std::vector<Bound> bound;
+  std::string name = {};  // Of its first weight.
 };
 
 // A weight that was moved to the device, where forward may write it.
@@ -72,6 +74,7 @@ class Bindings {
   void MakeIdle(size_t i, const std::string& name, const std::string& group) {
     const c10::Storage storage =
         Borrow(nullptr, kept[i].bytes, c10::Device(at::kCPU));
+    kept[i].name = name;
     storage.unsafeGetStorageImpl()
         ->release_data_and_set_meta_custom_data_ptr_error_msg_(
             "hoist: \"" + name + "\" is in hoistd, and its group \"" + group +
@@ -81,6 +84,16 @@ class Bindings {
     for (Bound& bound : kept[i].bound) {
       bound.idle = View(storage, bound.image, bound.tensor.is_inference());
     }
+  }
+
+  // The idle tensors of `kept[i]` from now on. Nothing of it is staged.
+  void MakeOrphans(size_t i, const std::string& why) {
+    const c10::Storage storage = kept[i].bound.front().idle.storage();
+    storage.unsafeGetStorageImpl()
+        ->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            "hoist: \"" + kept[i].name + "\" " + why +
+            "; attach the module again with `path` or `model`");
+    storage.unsafeGetStorageImpl()->set_nbytes(0);
   }
 
   void LetGo() {
@@ -131,24 +144,26 @@ class Bindings {
     }
   }
 
-  // All is made before any tensor changes. Throws torch's exceptions.
-  Status GiveBack(StagedTensors* staged) {
+  // All is made before any tensor changes. Throws torch's exceptions. What
+  // cannot be had is left without bytes, and gets into `lost`: what hoistd has
+  // lost; without `staged`, all that is not in this process.
+  Status GiveBack(StagedTensors* staged, std::vector<std::string>* lost) {
+    lost->clear();
     std::vector<bool> alive(homes.size(), false);
     std::vector<c10::Storage> storages = OpenHomes(&alive);
+    std::vector<bool> gone(kept.size(), false);
     for (uint32_t group = 0; group < of_group.size(); ++group) {
-      if (of_group[group].empty()) continue;
-      Result<StagedTensors::Scope> scope = staged->Stage(group);
-      if (!scope.ok()) return scope.status();
-      const std::vector<at::Tensor> tensors = scope->tensors();
+      Status fetched = Fetch(staged, group, alive, storages);
+      if (fetched.ok()) continue;
+      if (fetched.code() != Code::kDataLoss) return fetched;
       for (const size_t i : of_group[group]) {
-        const Kept& one = kept[i];
-        if (alive[one.home]) continue;  // Its bytes have not changed.
-        Copy(tensors[one.tensor].storage(), 0, storages[one.home], one.from,
-             one.bytes);
+        gone[i] = !alive[kept[i].home];
+        if (gone[i]) lost->push_back(kept[i].name);
       }
-      if (Status s = scope->End(); !s.ok()) return s;
     }
-    if (Status s = staged->Check(); !s.ok()) return s;
+    if (staged != nullptr) {
+      if (Status s = staged->Check(); !s.ok()) return s;
+    }
     std::vector<bool> written(homes.size(), false);
     for (const Moved& one : moved) {
       if (written[one.home]) continue;
@@ -156,7 +171,12 @@ class Bindings {
       Copy(one.tensor.storage(), 0, storages[one.home], 0,
            homes[one.home].bytes);
     }
-    for (const Kept& one : kept) {
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const Kept& one = kept[i];
+      if (gone[i]) {
+        MakeOrphans(i, "was in hoistd alone, which has ended");
+        continue;
+      }
       for (const Bound& bound : one.bound) {
         bound.tensor.set_data(
             View(storages[one.home], bound.home, bound.tensor.is_inference()));
@@ -176,6 +196,27 @@ class Bindings {
   }
 
  private:
+  // What of the group is not in this process. DataLoss: it cannot be had.
+  Status Fetch(StagedTensors* staged, uint32_t group,
+               const std::vector<bool>& alive,
+               const std::vector<c10::Storage>& storages) const {
+    const bool here = std::all_of(
+        of_group[group].begin(), of_group[group].end(),
+        [&](size_t i) { return static_cast<bool>(alive[kept[i].home]); });
+    if (here) return Status();  // Its bytes have not changed.
+    if (staged == nullptr) return Status(Code::kDataLoss, "no hoistd has them");
+    Result<StagedTensors::Scope> scope = staged->Stage(group);
+    if (!scope.ok()) return scope.status();
+    const std::vector<at::Tensor> tensors = scope->tensors();
+    for (const size_t i : of_group[group]) {
+      const Kept& one = kept[i];
+      if (alive[one.home]) continue;
+      Copy(tensors[one.tensor].storage(), 0, storages[one.home], one.from,
+           one.bytes);
+    }
+    return scope->End();
+  }
+
   static c10::Storage Allocate(uint64_t bytes, c10::Device device, bool all) {
     const auto options = at::TensorOptions().dtype(at::kByte).device(device);
     const auto count = static_cast<int64_t>(bytes);

@@ -128,12 +128,21 @@ inline const void* RawData(const at::Tensor& tensor) {
       .get();
 }
 
-// Says which weights are hoisted. What shares a storage with a private tensor
-// is private, as that may be written.
+// A weight whose bytes are nowhere in this process and that nothing brings any
+// more: its Attached was dropped, or hoistd had them and has ended. Told by the
+// storage, which keeps less than the weight spans; an idle one's does not.
+inline bool IsOrphan(const at::Tensor& tensor) {
+  return RawData(tensor) == nullptr && tensor.storage().nbytes() == 0 &&
+         SpanOf(GeometryOf(tensor)) > 0;
+}
+
+// Says which weights are hoisted; `theirs`: their bytes come from elsewhere.
+// What shares a storage with a private tensor is private, as that may be
+// written.
 inline Status Choose(const std::vector<std::string>& exclude,
                      const std::function<bool(const std::string&,
                                               const at::Tensor&)>& hoist_buffer,
-                     Tree* tree) {
+                     bool theirs, Tree* tree) {
   std::unordered_set<const c10::StorageImpl*> kept;
   for (Weight& weight : tree->weights) {
     const bool excluded = std::any_of(
@@ -159,6 +168,13 @@ inline Status Choose(const std::vector<std::string>& exclude,
     }
     if (SpanOf(GeometryOf(weight.tensor)) > 0 &&
         RawData(weight.tensor) == nullptr) {
+      if (IsOrphan(weight.tensor)) {
+        if (theirs) continue;
+        return Status(Code::kFailedPrecondition,
+                      "\"" + weight.name() +
+                          "\" has no bytes any more; give `path` or `model`, "
+                          "where they are");
+      }
       return Status(Code::kFailedPrecondition,
                     "\"" + weight.name() +
                         "\" has no memory of its own; if the module is "

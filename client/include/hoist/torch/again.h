@@ -1,0 +1,122 @@
+// How an attached module's weights are found again where hoistd had ended.
+// Internal to torch.h.
+#ifndef HOIST_TORCH_AGAIN_H_
+#define HOIST_TORCH_AGAIN_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hoist/torch/bind.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+namespace internal {
+
+// Where the weights were found, what they must be, and how they are planned.
+struct Origin {
+  ConnectOptions connect;
+  std::optional<RegisterOptions> files;  // None: the model of that name.
+  std::string model;
+  std::string fingerprint;
+  PlanOptions plan;  // As it is by now.
+
+  // How long a hoistd is waited for.
+  std::chrono::milliseconds wait() const {
+    return plan.stage_deadline.count() > 0 ? plan.stage_deadline
+                                           : std::chrono::seconds(60);
+  }
+
+  // DataLoss: it has other weights. NotFound: it has none.
+  Result<Model> Find(Session& session) const {
+    Result<Model> found = files.has_value() ? session.RegisterModel(*files)
+                                            : session.DescribeModel(model);
+    if (!found.ok()) {
+      if (found.status().code() != Code::kNotFound) return found;
+      return Status(Code::kNotFound,
+                    "hoistd was started again without the weights of \"" +
+                        model + "\": " + found.status().message());
+    }
+    if (found->fingerprint() == fingerprint) return found;
+    if (files.has_value()) (void)session.Forget(*found);  // It has the name.
+    return Status(Code::kDataLoss,
+                  "hoistd was started again, and \"" + model +
+                      "\" is other weights now" +
+                      (files.has_value() ? "; the files have changed" : ""));
+  }
+};
+
+// What groups and tensors of one model are in another of the same content.
+struct Renumbered {
+  std::vector<uint32_t> group;
+  std::vector<std::vector<uint32_t>> tensor;  // Of a group by its old number.
+};
+
+inline bool SameTensor(const TensorView& a, const TensorView& b) {
+  return a.name() == b.name() && a.dtype() == b.dtype() &&
+         a.shape() == b.shape() && a.strides() == b.strides() &&
+         a.size_bytes() == b.size_bytes();
+}
+
+inline Result<Renumbered> Renumber(const Model& before, const Model& now) {
+  Renumbered found;
+  for (uint32_t g = 0; g < before.group_count(); ++g) {
+    const std::string name(before.group_name(g));
+    Result<uint32_t> group = now.FindGroup(name);
+    if (!group.ok()) return group.status();
+    found.group.push_back(*group);
+    found.tensor.emplace_back();
+    const std::vector<TensorView> there = now.tensors(*group);
+    for (const TensorView& tensor : before.tensors(g)) {
+      uint32_t t = 0;
+      while (t < there.size() && !SameTensor(tensor, there[t])) ++t;
+      if (t == there.size()) {
+        return Status(Code::kDataLoss, "group \"" + name + "\" has another \"" +
+                                           std::string(tensor.name()) + "\"");
+      }
+      found.tensor.back().push_back(t);
+    }
+  }
+  return found;
+}
+
+inline void Renumber(const Renumbered& now, std::vector<uint32_t>* groups) {
+  for (uint32_t& group : *groups) group = now.group[group];
+}
+
+inline void Renumber(const Renumbered& now, uint32_t group_count,
+                     Bindings* bindings) {
+  bindings->of_group.assign(group_count, {});
+  for (size_t i = 0; i < bindings->kept.size(); ++i) {
+    Kept& one = bindings->kept[i];
+    one.tensor = now.tensor[one.group][one.tensor];
+    one.group = now.group[one.group];
+    bindings->of_group[one.group].push_back(i);
+    for (Bound& bound : one.bound) bound.staged.reset();
+  }
+}
+
+// Tries until hoistd is there, or `end`.
+template <typename Try>
+Status TryUntil(std::chrono::steady_clock::time_point end, const Try& once) {
+  while (true) {
+    Status tried = once();
+    if (tried.code() != Code::kUnavailable ||
+        std::chrono::steady_clock::now() >= end) {
+      return tried;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace internal
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_AGAIN_H_

@@ -1,0 +1,362 @@
+// What becomes of hoist/torch.h's modules when hoistd dies, and is started
+// again.
+//
+//   death SOCKET PID FOLDER HOISTD CONFIG
+//
+// PID is the hoistd at SOCKET; others are started as HOISTD --config CONFIG.
+// FOLDER is for a model that it writes.
+#include <fcntl.h>
+#include <hoist/torch.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "tensors.h"
+
+namespace {
+
+namespace nn = torch::nn;
+namespace ht = hoist::torch;
+using namespace hoist_check;  // NOLINT
+using hoist::Code;
+
+std::string socket_path, folder, binary, config;
+pid_t hoistd = 0;
+
+hoist::Result<hoist::Session> TryToConnect(int seconds = 0) {
+  hoist::ConnectOptions options;
+  options.socket_path = socket_path;
+  options.connect_deadline = std::chrono::seconds(seconds);
+  return hoist::Session::Connect(options);
+}
+hoist::Session Connect(int seconds = 0) { return Take(TryToConnect(seconds)); }
+
+void Kill() {
+  EXPECT(kill(hoistd, SIGKILL) == 0);
+  waitpid(hoistd, nullptr, 0);  // The first one is another's child.
+  while (TryToConnect().ok()) std::this_thread::yield();
+  // What it listened at may go last.
+  while (TryToConnect().status().message().find("no hoistd listens") ==
+         std::string::npos) {
+    std::this_thread::yield();
+  }
+}
+
+void Start() {
+  hoistd = fork();
+  if (hoistd == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int nothing = open("/dev/null", O_WRONLY);
+    dup2(nothing, STDOUT_FILENO);
+    dup2(nothing, STDERR_FILENO);
+    execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
+    _exit(127);
+  }
+  Connect(/*seconds=*/60);
+}
+
+void KillAndStart() {
+  Kill();
+  Start();
+}
+
+constexpr int kLayers = 6, kWidth = 64;
+
+nn::Sequential MakeNet(uint64_t seed) {
+  torch::manual_seed(seed);
+  nn::Sequential net;
+  for (int i = 0; i < kLayers; ++i) net->push_back(nn::Linear(kWidth, kWidth));
+  return net;
+}
+
+std::string ModelFile(const nn::Sequential& net) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : net->named_parameters()) {
+    tensors[item.key()] = item.value();
+  }
+  const std::string path = folder + "/death.safetensors";
+  WriteModel(path, tensors);
+  return path;
+}
+
+// Half of it streams.
+ht::AttachOptions Options(std::chrono::milliseconds wait) {
+  ht::AttachOptions options;
+  options.groups = ht::Groups::kLeaf;
+  options.plan.budget_bytes = kLayers * (kWidth + 1) * kWidth * 4 / 2;
+  options.plan.deadline = std::chrono::seconds(30);
+  options.plan.stage_deadline = wait;
+  return options;
+}
+
+// A module whose weights are a file's, and what it gives.
+struct World {
+  explicit World(uint64_t seed, std::chrono::milliseconds wait = {})
+      : plain(MakeNet(seed)), net(MakeNet(seed + 1)), options(Options(wait)) {
+    options.path = ModelFile(plain);
+    options.name = "death-" + std::to_string(seed);
+    x = torch::rand({4, kWidth});
+    expected = plain->forward(x);
+  }
+  void AttachTo(hoist::Session& session) {
+    attached.emplace(Take(ht::Attach(*net, session, options)));
+    x = x.to(attached->device());
+    plain->to(attached->device());
+    expected = plain->forward(x);
+  }
+  hoist::Status Pass() {
+    auto y = attached->Run(*net, x);
+    if (!y.ok()) return y.status();
+    EXPECT(SameBits(*y, expected));
+    return attached->EndPass();
+  }
+  // A GPU's results may be void between passes, too; that is told once.
+  void PassAgain() {
+    hoist::Status passed = Pass();
+    if (!passed.ok() && !attached->device().is_cpu()) passed = Pass();
+    Ok(passed);
+  }
+  void ExpectOwn() {
+    for (size_t i = 0; i < plain->parameters().size(); ++i) {
+      EXPECT(SameBits(net->parameters()[i], plain->parameters()[i]));
+    }
+  }
+
+  nn::Sequential plain, net;
+  ht::AttachOptions options;
+  Tensor x, expected;
+  std::optional<ht::Attached> attached;
+};
+
+TEST(PassesAfterItAreRightByThemselves) {
+  hoist::Session session = Connect();
+  World world(1);
+  world.AttachTo(session);
+  Ok(world.Pass());
+  for (int i = 0; i < 3; ++i) {
+    KillAndStart();
+    world.PassAgain();
+    Ok(world.Pass());
+  }
+  KillAndStart();
+  hoist::Status set = world.attached->SetBudget(1 << 20);
+  if (!world.attached->device().is_cpu() && !set.ok()) {
+    set = world.attached->SetBudget(1 << 20);
+  }
+  Ok(set);
+  EXPECT(world.attached->plan().info().budget_bytes <= (1 << 20));
+  Ok(world.Pass());
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(ThePassThatIsHitEndsWithOneError) {
+  hoist::Session session = Connect();
+  World world(3);
+  world.AttachTo(session);
+  Ok(world.Pass());
+  for (int at = 0; at < kLayers; at += 2) {
+    int layer = 0;
+    hoist::Status hit;
+    Tensor x = world.x;
+    for (nn::AnyModule& element : *world.net) {
+      auto use = world.attached->Use(*element.ptr());
+      if (!use.ok()) {
+        hit = use.status();
+        break;
+      }
+      x = element.forward<Tensor>(x);
+      if (layer++ == at) Kill();
+      hit = use->End();
+      if (!hit.ok()) break;
+    }
+    EXPECT(hit.code() == Code::kUnavailable);
+    Start();
+    Ok(world.Pass());
+  }
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(WithoutAHoistdItWaitsAndSaysSo) {
+  hoist::Session session = Connect();
+  World world(5, std::chrono::milliseconds(300));
+  world.AttachTo(session);
+  Ok(world.Pass());
+  Kill();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT(world.Pass().code() == Code::kUnavailable);
+  }
+  Start();
+  Ok(world.Pass());
+}
+
+TEST(OtherWeightsAreRefused) {
+  hoist::Session session = Connect();
+  World world(7);
+  world.AttachTo(session);
+  Ok(world.Pass());
+  ModelFile(MakeNet(99));
+  KillAndStart();
+  hoist::Status passed = world.Pass();
+  if (passed.code() == Code::kUnavailable) passed = world.Pass();
+  EXPECT(passed.code() == Code::kDataLoss);
+  EXPECT(world.attached->Detach().code() == Code::kDataLoss);
+}
+
+TEST(DetachWorksAfterADroppedSession) {
+  auto session = std::make_unique<hoist::Session>(Connect());
+  World world(9);
+  world.AttachTo(*session);
+  Ok(world.Pass());
+  session.reset();
+  EXPECT(world.Pass().code() == Code::kFailedPrecondition);
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(DetachWorksWithoutAHoistdAndAttachAgainAfterIt) {
+  hoist::Session session = Connect();
+  World world(11, std::chrono::milliseconds(300));
+  world.AttachTo(session);
+  Ok(world.Pass());
+  Kill();
+  const hoist::Status detached = world.attached->Detach();
+  EXPECT(detached.code() == Code::kDataLoss);
+  EXPECT(Says(detached.message(), "0.weight"));
+  EXPECT(
+      Says(Thrown([&] { world.net->parameters()[0].clone(); }), "has ended"));
+  EXPECT(world.attached->Detach().code() == Code::kFailedPrecondition);
+  Start();
+  hoist::Session other = Connect();
+  ht::AttachOptions own = Options({});
+  EXPECT(ht::Attach(*world.net, other, own).status().code() ==
+         Code::kFailedPrecondition);
+  world.AttachTo(other);
+  Ok(world.Pass());
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(WhatThisProcessStillHasIsNotLost) {
+  hoist::Session session = Connect();
+  nn::Sequential plain = MakeNet(13), net = MakeNet(13);
+  // The storage of one weight is kept.
+  const c10::Storage kept = net->parameters()[2].storage();
+  ht::Attached attached =
+      Take(ht::Attach(*net, session, Options(std::chrono::milliseconds(300))));
+  Kill();
+  EXPECT(attached.Detach().code() == Code::kDataLoss);
+  EXPECT(SameBits(net->parameters()[2], plain->parameters()[2]));
+  EXPECT(!Thrown([&] { net->parameters()[3].clone(); }).empty());
+  Start();
+}
+
+TEST(WeightsThatAreNowhereAreSaidToBe) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(15), again = MakeNet(15);
+  const Tensor x = torch::rand({4, kWidth});
+  ht::Attached attached = Take(ht::Attach(*net, session, Options({})));
+  const Tensor input = x.to(attached.device());
+  const Tensor expected = Take(attached.Run(*net, input));
+  Ok(attached.EndPass());
+  KillAndStart();
+  auto y = attached.Run(*net, input);
+  if (y.status().code() == Code::kUnavailable) y = attached.Run(*net, input);
+  EXPECT(y.status().code() == Code::kNotFound);
+  // Another that has the same ones brings them back.
+  hoist::Session other = Connect();
+  ht::Attached helper = Take(ht::Attach(*again, other, Options({})));
+  EXPECT(SameBits(Take(attached.Run(*net, input)), expected));
+  Ok(attached.Detach());
+  Ok(helper.Detach());
+  EXPECT(SameBits(net->parameters()[0], again->parameters()[0]));
+}
+
+TEST(AModuleWhoseAttachedWasDroppedIsAttachedAgain) {
+  hoist::Session session = Connect();
+  World world(17);
+  world.AttachTo(session);
+  EXPECT(ht::Attach(*world.net, session, world.options).status().code() ==
+         Code::kFailedPrecondition);  // It is attached.
+  world.attached.reset();
+  EXPECT(Says(Thrown([&] { world.net->parameters()[0].clone(); }), "dropped"));
+  world.AttachTo(session);
+  Ok(world.Pass());
+  KillAndStart();
+  world.attached.reset();  // After its hoistd.
+  hoist::Session other = Connect();
+  world.AttachTo(other);
+  Ok(world.Pass());
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(ThreadsGoOnTogether) {
+  hoist::Session session = Connect();
+  World world(19);
+  world.options.plan.budget_bytes = 4 << 20;  // No two take turns.
+  world.AttachTo(session);
+  Ok(world.Pass());
+  std::atomic<int> bad{0}, done{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      const torch::NoGradGuard no_grad;
+      while (!stop) {
+        auto y = world.attached->Run(*world.net, world.x);
+        if (y.ok() && SameBits(*y, world.expected)) {
+          ++done;
+        } else if (y.ok() || y.status().code() != Code::kUnavailable) {
+          ++bad;
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 3; ++i) {
+    const int before = done;
+    while (done < before + 10 && bad == 0) std::this_thread::yield();
+    KillAndStart();
+  }
+  const int before = done;
+  while (done < before + 10 && bad == 0) std::this_thread::yield();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(bad == 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 6) return 2;
+  socket_path = argv[1];
+  hoistd = std::atoi(argv[2]);
+  folder = argv[3];
+  binary = argv[4];
+  config = argv[5];
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  int failed = 0, left_out = 0;
+  for (const Test& test : Tests()) {
+    if (argc > 6 && test.name != std::string(argv[6])) continue;
+    if (!RunOne(test, &left_out)) ++failed;
+  }
+  std::printf("%zu passed, %d failed\n", Tests().size() - failed, failed);
+  kill(hoistd, SIGKILL);
+  return failed == 0 ? 0 : 1;
+}
