@@ -243,6 +243,8 @@ class Attachment(NotCopied):
         if self._place is None or not on_gpu or stages == self._checked:
             return
         self._checked = stages
+        if any(part.ended for part in self.parts):
+            return  # The pass that was hit has told it.
         try:
             self.parts[0].session.check()
         except Unavailable as error:

@@ -147,9 +147,9 @@ class Link:
     def _ended(self, why: HoistError) -> Unavailable:
         return Unavailable(
             "hoistd has ended (stopped, or crashed), and what was running with "
-            "its weights is void; the next call attaches the module again, for "
-            f"which it waits for a hoistd for {self.wait:g} s once, then tries "
-            f"({why})")
+            "its weights is void, on a GPU all since the last hoist.check; the "
+            "next call attaches the module again, for which it waits for a "
+            f"hoistd for {self.wait:g} s once, then tries ({why})")
 
 
 def _lives(session: _session.Session) -> bool:
