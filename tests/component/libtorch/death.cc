@@ -56,9 +56,9 @@ void Kill() {
   }
 }
 
-void Start() {
-  hoistd = fork();
-  if (hoistd == 0) {
+pid_t Fork() {
+  const pid_t child = fork();
+  if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int nothing = open("/dev/null", O_WRONLY);
     dup2(nothing, STDOUT_FILENO);
@@ -66,7 +66,17 @@ void Start() {
     execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
     _exit(127);
   }
-  Connect(/*seconds=*/60);
+  return child;
+}
+
+// The kernel closes what the last one had open one by one: who comes before its
+// lock is free is refused, and started again, as systemd does.
+void Start() {
+  hoistd = Fork();
+  while (!TryToConnect().ok()) {
+    if (waitpid(hoistd, nullptr, WNOHANG) == hoistd) hoistd = Fork();
+    std::this_thread::yield();
+  }
 }
 
 void KillAndStart() {
