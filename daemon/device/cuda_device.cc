@@ -196,28 +196,39 @@ absl::Status CudaDevice::Probe() {
       ": ", std::string(made.message())));
 }
 
-absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
-  if (spec.backing == Backing::kMemfd ||
-      (spec.backing == Backing::kVmm && base_ == 0) ||
-      (spec.backing == Backing::kIpc && !info_.ipc)) {
+absl::Status CudaDevice::CheckBacking(Backing backing) const {
+  if (backing == Backing::kMemfd || (backing == Backing::kVmm && base_ == 0) ||
+      (backing == Backing::kIpc && !info_.ipc)) {
     return absl::UnimplementedError(
         absl::StrCat("GPU ", info_.index.number(), " (", info_.name,
                      ") has no slabs of this backing; it has",
                      base_ != 0 ? " vmm" : "", info_.ipc ? " ipc" : ""));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
+  HOIST_RETURN_IF_ERROR(CheckBacking(spec.backing));
+  return AddSlab(spec, [&] { return MakeCleared(spec); });
+}
+
+absl::Status CudaDevice::AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) {
+  HOIST_RETURN_IF_ERROR(CheckBacking(spec.backing));
+  if (spec.backing == Backing::kIpc) {
+    return absl::UnimplementedError(
+        "legacy IPC memory goes with the process that made it");
+  }
+  return AddSlab(spec, [&] { return ImportVmm(spec, std::move(fd)); });
+}
+
+absl::Status CudaDevice::AddSlab(
+    const SlabSpec& spec, absl::FunctionRef<absl::StatusOr<Memory>()> make) {
   {
     const absl::MutexLock lock(&mu_);
     HOIST_RETURN_IF_ERROR(slabs_.CheckNew(spec));
     slabs_.Add(spec);
   }
-  absl::StatusOr<Memory> memory =
-      spec.backing == Backing::kVmm ? MakeVmm(spec) : MakeIpc(spec);
-  if (memory.ok()) {
-    if (absl::Status s = Zero(*memory); !s.ok()) {
-      FreeMemory(*memory).IgnoreError();  // The first error says more.
-      memory = s;
-    }
-  }
+  absl::StatusOr<Memory> memory = make();
   const absl::Status status = Explain(memory.status(), spec);
   const absl::MutexLock lock(&mu_);
   if (status.ok()) {
@@ -226,6 +237,18 @@ absl::Status CudaDevice::CreateSlab(const SlabSpec& spec) {
     slabs_.Remove(spec.id);
   }
   return status;
+}
+
+absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeCleared(
+    const SlabSpec& spec) {
+  absl::StatusOr<Memory> memory =
+      spec.backing == Backing::kVmm ? MakeVmm(spec) : MakeIpc(spec);
+  if (!memory.ok()) return memory;
+  if (absl::Status s = Zero(*memory); !s.ok()) {
+    FreeMemory(*memory).IgnoreError();  // The first error says more.
+    return s;
+  }
+  return memory;
 }
 
 absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
@@ -244,22 +267,48 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
       "export a slab");
   memory.fd = hoist::UniqueFd(fd);
   fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started holds nothing.
-  if (status.ok()) {
-    status = Check(driver_.map(memory.address, spec.bytes, 0, allocation, 0),
-                   "map a slab");
+  if (!status.ok()) {
+    driver_.release(allocation);
+    return status;
   }
+  HOIST_RETURN_IF_ERROR(MapVmm(spec, allocation));
+  return memory;
+}
+
+// An imported slab cannot be exported again, but by the descriptor itself.
+absl::StatusOr<CudaDevice::Memory> CudaDevice::ImportVmm(const SlabSpec& spec,
+                                                         hoist::UniqueFd fd) {
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  Memory memory;
+  memory.address = base_ + spec.offset;
+  memory.bytes = spec.bytes;
+  memory.fd = std::move(fd);
+  hoist::cuda::Allocation allocation = 0;
+  HOIST_RETURN_IF_ERROR(Check(
+      driver_.import_handle(
+          &allocation,
+          reinterpret_cast<void*>(static_cast<intptr_t>(memory.fd.get())),
+          hoist::cuda::kHandlePosixFd),
+      "import a slab that was kept"));
+  HOIST_RETURN_IF_ERROR(MapVmm(spec, allocation));
+  return memory;
+}
+
+absl::Status CudaDevice::MapVmm(const SlabSpec& spec,
+                                hoist::cuda::Allocation allocation) {
+  const hoist::cuda::Address address = base_ + spec.offset;
+  absl::Status status =
+      Check(driver_.map(address, spec.bytes, 0, allocation, 0), "map a slab");
   // Mapping and descriptor keep the memory.
   driver_.release(allocation);
   if (!status.ok()) return status;
   const hoist::cuda::AccessDesc access = {
       {hoist::cuda::kLocationDevice, device_}, hoist::cuda::kAccessReadWrite};
-  status = Check(driver_.set_access(memory.address, spec.bytes, &access, 1),
+  status = Check(driver_.set_access(address, spec.bytes, &access, 1),
                  "open a slab for writing");
-  if (!status.ok()) {
-    driver_.unmap(memory.address, spec.bytes);
-    return status;
-  }
-  return memory;
+  if (!status.ok()) driver_.unmap(address, spec.bytes);
+  return status;
 }
 
 absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeIpc(const SlabSpec& spec) {
@@ -350,6 +399,7 @@ absl::StatusOr<SlabShare> CudaDevice::Share(SlabId id) const {
   SlabShare share;
   share.backing = it->second.backing;
   share.fd = it->second.fd.get();
+  share.keep_fd = share.fd;
   share.ipc_handle = it->second.ipc_handle;
   return share;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -65,6 +66,8 @@ class CudaDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec& spec) override
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SlabShare> Share(SlabId id) const override
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -91,7 +94,16 @@ class CudaDevice final : public Device {
              std::shared_ptr<CudaHostRanges> host);
 
   absl::Status Probe();
+  absl::Status CheckBacking(Backing backing) const;
+  absl::Status AddSlab(const SlabSpec& spec,
+                       absl::FunctionRef<absl::StatusOr<Memory>()> make)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Memory> MakeCleared(const SlabSpec& spec);
   absl::StatusOr<Memory> MakeVmm(const SlabSpec& spec);
+  absl::StatusOr<Memory> ImportVmm(const SlabSpec& spec, hoist::UniqueFd fd);
+  // Takes the allocation's own reference.
+  absl::Status MapVmm(const SlabSpec& spec,
+                      hoist::cuda::Allocation allocation);
   absl::StatusOr<Memory> MakeIpc(const SlabSpec& spec);
   absl::Status Zero(const Memory& memory);
   absl::Status FreeMemory(const Memory& memory);

@@ -103,6 +103,24 @@ EmulatedDevice::EmulatedDevice(const EmulatedDeviceOptions& options,
 }
 
 absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
+  return AddSlab(spec, {});
+}
+
+absl::Status EmulatedDevice::AdoptSlab(const SlabSpec& spec,
+                                       hoist::UniqueFd fd) {
+  struct stat is = {};
+  if (fstat(fd.get(), &is) != 0 ||
+      static_cast<uint64_t>(is.st_size) != spec.bytes ||
+      fcntl(fd.get(), F_GET_SEALS) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "what was kept of slab ", spec.id.number(), " is no slab of ",
+        spec.bytes, " bytes"));
+  }
+  return AddSlab(spec, std::move(fd));
+}
+
+absl::Status EmulatedDevice::AddSlab(const SlabSpec& spec,
+                                     hoist::UniqueFd original) {
   if (spec.backing != Backing::kMemfd) {
     return absl::UnimplementedError(
         "an emulated device's slabs are memfds; it has no other backing");
@@ -118,7 +136,7 @@ absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
     }
     slabs_.Add(spec);
   }
-  absl::StatusOr<SlabFds> fds = Place(spec);
+  absl::StatusOr<SlabFds> fds = Place(spec, std::move(original));
   const absl::MutexLock lock(&mu_);
   if (fds.ok()) {
     fds_.emplace(spec.id, *std::move(fds));
@@ -129,10 +147,13 @@ absl::Status EmulatedDevice::CreateSlab(const SlabSpec& spec) {
 }
 
 absl::StatusOr<EmulatedDevice::SlabFds> EmulatedDevice::Place(
-    const SlabSpec& spec) {
+    const SlabSpec& spec, hoist::UniqueFd original) {
   SlabFds fds;
-  HOIST_ASSIGN_OR_RETURN(fds.original,
-                         ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
+  fds.original = std::move(original);
+  if (!fds.original.valid()) {
+    HOIST_ASSIGN_OR_RETURN(
+        fds.original, ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
+  }
   HOIST_ASSIGN_OR_RETURN(fds.read_only, ReopenReadOnly(fds.original.get()));
   const size_t at = static_cast<size_t>(base_ - span_.data()) + spec.offset;
   HOIST_RETURN_IF_ERROR(ToAbsl(span_.PlaceFd(
@@ -176,6 +197,7 @@ absl::StatusOr<SlabShare> EmulatedDevice::Share(SlabId id) const {
   SlabShare share;
   share.backing = Backing::kMemfd;
   share.fd = it->second.read_only.get();
+  share.keep_fd = it->second.original.get();
   return share;
 }
 

@@ -53,6 +53,8 @@ class EmulatedDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec& spec) override
       ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SlabShare> Share(SlabId id) const override
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -70,7 +72,10 @@ class EmulatedDevice final : public Device {
 
   EmulatedDevice(const EmulatedDeviceOptions& options, hoist::Mapping span);
 
-  absl::StatusOr<SlabFds> Place(const SlabSpec& spec);
+  absl::Status AddSlab(const SlabSpec& spec, hoist::UniqueFd original)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the memory, unless `original` is that.
+  absl::StatusOr<SlabFds> Place(const SlabSpec& spec, hoist::UniqueFd original);
   // The address of a range that lies in slabs; InvalidArgument if it does not.
   absl::StatusOr<std::byte*> Range(uint64_t offset, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -89,10 +89,10 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
   Streamer& streamer = StreamerOf(grant.device);
   LaneSpec spec = SpecOf(grant, args);
   const ShareOptions options = args.share;
-  streamer.Open(std::move(spec), [this, session, options,
-                                  grant = std::move(grant),
-                                  done = std::move(done)](
-                                     absl::StatusOr<LaneShare> share) mutable {
+  streamer.Open(std::move(spec), std::nullopt,
+                [this, session, options, grant = std::move(grant),
+                 done = std::move(done)](
+                    absl::StatusOr<LaneShare> share) mutable {
     Post([this, session, options, grant = std::move(grant),
           done = std::move(done),
           share = std::move(share)](Effects& effects) mutable {

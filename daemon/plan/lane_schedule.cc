@@ -36,7 +36,6 @@ LaneSchedule::LaneSchedule(std::vector<Slot> slots, std::vector<uint32_t> order,
     : groups_(slots.size()),
       order_(std::move(order)),
       head_(first_position),
-      skipped_to_(first_position),
       swept_at_(first_position) {
   HOIST_CHECK(!order_.empty() && order_.size() <= kMaxOrder);
   std::vector<bool> named(slots.size());
@@ -68,6 +67,59 @@ void LaneSchedule::FindNeighbours(const std::vector<Slot>& slots) {
       groups_[b].neighbours.push_back(a);
     }
   }
+}
+
+// The last position of the group below this one; the group's first if there is
+// none.
+uint64_t LaneSchedule::LastBelow(LaneGroup group, uint64_t position) const {
+  for (uint64_t back = 1; back <= std::min(position, order_.size()); ++back) {
+    if (GroupAt(position - back) == group) return position - back;
+  }
+  const auto first = std::find(order_.begin(), order_.end(), group);
+  return static_cast<uint64_t>(first - order_.begin());
+}
+
+void LaneSchedule::ResumeWords(LaneGroup group, uint32_t ready, uint32_t done) {
+  Entry& entry = groups_.at(group);
+  // With 64 bits, as far from the head as words ever are.
+  const auto widened = [&](uint32_t word) {
+    const auto apart =
+        static_cast<int32_t>(word - static_cast<uint32_t>(head_));
+    const bool negative = apart < 0 && head_ < uint64_t(-int64_t{apart});
+    return negative ? 0 : head_ + static_cast<uint64_t>(int64_t{apart});
+  };
+  const uint64_t ready_word = widened(ready);
+  const uint64_t done_word = widened(done);
+  // No group is served twice before what is served next.
+  if (ready_word > head_ + order_.size()) return;
+  entry.ready_word = ready_word;
+  entry.done_word = std::min(done_word, head_);
+  if (ready_word <= done_word) return;
+  ResumeInUse(entry, LastBelow(group, ready_word));
+}
+
+void LaneSchedule::ResumeFlag(LaneGroup group, uint64_t from) {
+  uint64_t position = LastBelow(group, head_);
+  if (position < from) {
+    const uint64_t pass = order_.size();
+    position += (from - position + pass - 1) / pass * pass;
+  }
+  ResumeInUse(groups_.at(group), position);
+}
+
+void LaneSchedule::ResumeInUse(Entry& entry, uint64_t position) {
+  entry.state = State::kLoaded;
+  entry.in_use = true;
+  entry.position = position;
+  resumed_to_ = std::max(resumed_to_, position + 1);
+}
+
+uint64_t LaneSchedule::served() const {
+  uint64_t oldest = head_;
+  for (const LaneGroup group : loading_) {
+    oldest = std::min(oldest, groups_[group].position);
+  }
+  return oldest;
 }
 
 void LaneSchedule::SetHostReady(LaneGroup group, bool ready) {
@@ -116,7 +168,8 @@ absl::Status LaneSchedule::Skip(uint64_t from, uint64_t to) {
   // A load of these that is under way still has to end, since it writes into
   // the slot. Its ready word, early or late, is then one below that of the
   // position that the client will wait for: positions of a group only grow.
-  for (uint64_t at = from; at < std::min(to, head_); ++at) {
+  for (uint64_t at = from; at < std::min(to, std::max(head_, resumed_to_));
+       ++at) {
     Entry& entry = groups_[GroupAt(at)];
     if (entry.position == at) entry.in_use = false;
   }
@@ -161,6 +214,11 @@ std::optional<LaneSchedule::Load> LaneSchedule::NextLoad(
     const LaneGroup group = GroupAt(head_);
     const uint64_t position = head_;
     Entry& entry = groups_[group];
+    if (entry.ready_word > position) {  // By who served the lane before.
+      ++head_;
+      PassSkips();
+      continue;
+    }
     if (entry.in_use || entry.state == State::kLoading) return std::nullopt;
     // Its words, or those of many, are to be refreshed first.
     if (head_ - swept_at_ > 2 * kStaleAfter) return std::nullopt;
@@ -180,6 +238,7 @@ std::optional<LaneSchedule::Load> LaneSchedule::NextLoad(
       groups_[other].state = State::kAbsent;
     }
     entry.state = State::kLoading;
+    loading_.push_back(group);
     Use(entry);
     return Load{group, position};
   }
@@ -191,6 +250,7 @@ void LaneSchedule::Loaded(const Load& load) {
   HOIST_CHECK(entry.position == load.position);
   entry.state = State::kLoaded;
   entry.ready_word = load.position + 1;
+  std::erase(loading_, load.group);
 }
 
 void LaneSchedule::AddStale(LaneGroup group) {

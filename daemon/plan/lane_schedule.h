@@ -63,6 +63,18 @@ class LaneSchedule {
   LaneSchedule(std::vector<Slot> slots, std::vector<uint32_t> order,
                uint64_t first_position = 0);
 
+  // Of a lane that another schedule served before: what is to be known of it
+  // before anything else is asked. All positions below `first_position` were
+  // served or skipped, and skips may be told again. Any value is harmless to
+  // other lanes.
+  //
+  // What the group's words say, in the counted form: it lies in its slot while
+  // `ready` is beyond `done`, be it for a position beyond the first one.
+  void ResumeWords(LaneGroup group, uint32_t ready, uint32_t done);
+  // Captured form from position `from` on: it lies in its slot, and is not
+  // done.
+  void ResumeFlag(LaneGroup group, uint64_t from);
+
   // The image can be read on the host from now on; until then no load of it is
   // started. False: it no longer can.
   void SetHostReady(LaneGroup group, bool ready);
@@ -85,6 +97,9 @@ class LaneSchedule {
   // `served` gets the positions that were reached without a copy, in order.
   std::optional<Load> NextLoad(std::vector<Serve>& served);
   std::optional<LaneGroup> blocked_on_host() const { return blocked_on_host_; }
+  // All positions below are served, and none of them is being loaded, or
+  // skipped.
+  uint64_t served() const;
 
   // The copy that `load` began is complete; its ready word has been written.
   void Loaded(const Load& load);
@@ -131,14 +146,18 @@ class LaneSchedule {
   void Use(Entry& entry);
   bool PlaceIsFree(const Entry& entry) const;
   void AddStale(LaneGroup group);
+  void ResumeInUse(Entry& entry, uint64_t position);
+  uint64_t LastBelow(LaneGroup group, uint64_t position) const;
 
   std::vector<Entry> groups_;
   const std::vector<uint32_t> order_;
   uint64_t head_ = 0;
-  uint64_t skipped_to_ = 0;       // No later skip begins below.
+  uint64_t skipped_to_ = 0;       // No later skip begins below; 0: any may.
+  uint64_t resumed_to_ = 0;       // Below it groups were in use from the start.
   std::deque<Range> skips_;       // Beyond the head, in order, apart.
   uint64_t swept_at_ = 0;         // The head when words were last looked at.
   std::vector<LaneGroup> stale_;  // With words that are to be refreshed.
+  std::vector<LaneGroup> loading_;
   std::optional<LaneGroup> blocked_on_host_;
 };
 

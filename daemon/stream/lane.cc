@@ -29,6 +29,16 @@ std::vector<Slot> SlotsOf(const LaneSpec& spec) {
   return slots;
 }
 
+// Where to go on. Flags tell of no position, so that groups that lie in their
+// slots by flags alone are taken for the pass before this one, and the GPU says
+// by `want` what is next.
+uint64_t FirstPosition(const LaneSpec& spec, const LaneMemory& memory) {
+  const uint64_t served = memory.header().served.load();
+  const uint64_t captured_from = memory.header().captured_from.load();
+  const bool by_flags = captured_from != 0 && served >= captured_from - 1;
+  return by_flags ? served + spec.order.size() : served;
+}
+
 }  // namespace
 
 Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
@@ -36,7 +46,7 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
     : spec_(std::move(spec)),
       memory_(std::move(memory)),
       parts_(parts),
-      schedule_(SlotsOf(spec_), spec_.order),
+      schedule_(SlotsOf(spec_), spec_.order, FirstPosition(spec_, *memory_)),
       hosts_(spec_.groups.size()),
       copied_(spec_.groups.size()),
       is_watched_(spec_.groups.size()) {
@@ -47,6 +57,7 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
     ring = std::max(ring, group.slot.offset + group.slot.bytes);
   }
   joined_bytes_ = std::min(kJoinedBytes, ring / kJoinedPart);
+  resume_due_ = memory_->adopted();
 }
 
 void Lane::HostReady(LaneGroup group, ImageRanges ranges, bool once) {
@@ -94,6 +105,7 @@ void Lane::Fail(absl::Status why) {
 bool Lane::Look(absl::Time now) {
   bool news = LookAtWords(now);
   news |= Advance();
+  if (alive() && !resume_due_) LeaveProgress();
   CheckDeadline(now);
   if (std::exchange(changed_, false)) parts_.board->Publish(stats_, now);
   return news;
@@ -102,6 +114,8 @@ bool Lane::Look(absl::Time now) {
 bool Lane::LookAtWords(absl::Time now) {
   if (closed_) return false;
   if (!stats_.fault.ok()) return Release();
+  if (resume_due_) Resume();
+  if (!stats_.fault.ok()) return true;
   bool changed = LookAtRequests();
   changed |= alive() && LookAtDone(now);
   changed |= alive() && stats_.captured && LookAtWant(now);
@@ -133,7 +147,6 @@ bool Lane::LookAtRequests() {
     changed = true;
     if (!alive()) break;
   }
-  if (changed) header.tail.store(requests_taken_);
   return changed;
 }
 
@@ -150,6 +163,7 @@ bool Lane::Request(const lane::Request& request) {
         return true;
       }
       CountSkipped(request.from, request.to);
+      skips_taken_.push_back({requests_taken_ + 1, request.to});
       return true;
     }
     case lane::RequestKind::kCapture:
@@ -171,6 +185,7 @@ bool Lane::Capture(uint64_t from) {
   }
   stats_.captured = true;
   captured_from_ = from;
+  memory_->header().captured_from.store(from + 1);
   for (const LaneGroup group : watched_) {
     if (schedule_.in_use(group) && !schedule_.loading(group) &&
         by_flags(schedule_.last_position(group))) {
@@ -191,12 +206,16 @@ bool Lane::LookAtDone(absl::Time now) {
         schedule_.SawDone(group, words.done.load(std::memory_order_acquire));
       } else if (words.done_flag.load() == 1) {
         words.done_flag.store(0);
+        // Before it a GPU clears the flag: it is of a use that the last hoistd
+        // did not live to see the end of.
+        if (words.flag.load() != lane::kFlagEmpty) return false;
         schedule_.SawDoneFlag(group);
         done_place_ = static_cast<uint32_t>(position % spec_.order.size()) + 1;
         done_at_ = now;
       }
       if (schedule_.in_use(group)) return false;
     }
+    TellSkipped(group);
     is_watched_[group] = false;
     ++changes_;
     changed = true;
@@ -297,7 +316,9 @@ void Lane::Watch(LaneGroup group) {
 }
 
 bool Lane::Advance() {
-  if (!alive() || current_.has_value() || jump_due_) return false;
+  if (!alive() || current_.has_value() || jump_due_ || resume_due_) {
+    return false;
+  }
   stale_.clear();
   schedule_.TakeStale(stale_);
   for (const LaneSchedule::Refresh& refresh : stale_) {
@@ -458,6 +479,7 @@ std::optional<Lane::Wanted> Lane::FindWanted() const {
 bool Lane::quiet(bool held_back) const {
   if (closed_) return under_way_.empty();
   if (!stats_.fault.ok()) return released_ && !stats_.captured;
+  if (resume_due_) return false;
   if (!under_way_.empty() || stats_.captured) return false;
   if (current_.has_value() && !held_back) return false;
   if (parts_.cpu_workers) return true;

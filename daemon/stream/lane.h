@@ -101,6 +101,11 @@ class Lane final : public LinkCustomer {
     auto operator<=>(const Wanted&) const = default;
   };
 
+  // lane_resume.cc
+  void Resume();
+  void ResumeGroup(LaneGroup group);
+  void LeaveProgress();
+
   bool alive() const { return !closed_ && stats_.fault.ok(); }
   bool has_piece() const { return current_.has_value() && alive(); }
   bool LookAtWords(absl::Time now);
@@ -108,6 +113,7 @@ class Lane final : public LinkCustomer {
   bool Request(const hoist::lane::Request& request);
   bool Capture(uint64_t from);
   bool LookAtDone(absl::Time now);
+  void TellSkipped(LaneGroup group);
   // Captured form: the GPU wants a place that is not next in turn.
   bool LookAtWant(absl::Time now);
   bool Jump(uint32_t want, uint64_t to);
@@ -148,7 +154,12 @@ class Lane final : public LinkCustomer {
   bool closed_ = false;
   bool changed_ = true;
 
+  bool resume_due_ = false;  // An adopted lane was not looked at yet.
+
   uint32_t requests_taken_ = 0;
+  // Skips that were taken and that a successor would have to be told again: the
+  // number of requests with them, and to where they skip.
+  std::deque<std::pair<uint32_t, uint64_t>> skips_taken_;
   uint32_t cursor_ = 0;  // As last read.
   uint64_t captured_from_ = 0;
   bool jump_due_ = false;    // No new loads until LookAtWant has passed on.

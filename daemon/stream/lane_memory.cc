@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -42,15 +43,52 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Create(
   if (!wake.valid()) return ErrnoToStatus(errno, "make a lane's eventfd");
   auto made = absl::WrapUnique(new LaneMemory(
       device, std::move(memory), std::move(wake), std::move(mapping), groups));
-  lane::Header& header = made->header();
+  // A memfd is zeros, which is what every word starts as.
+  lane::Header& header = *new (made->mapping_.data()) lane::Header();
   header.magic = lane::kMagic;
   header.version = lane::kVersion;
   header.bytes = bytes;
   header.groups = groups;
   header.order_length = order_length;
-  HOIST_RETURN_IF_ERROR(device.RegisterHost(made->mapping_.span()));
-  made->registered_ = true;
+  header.adoption.store(lane::kAdoption);
+  HOIST_RETURN_IF_ERROR(made->Register());
   return made;
+}
+
+absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Adopt(
+    Device& device, LaneShare found, uint32_t groups, uint32_t order_length) {
+  const size_t bytes = lane::LaneBytes(groups);
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  struct stat is = {};
+  if (fstat(found.memory.get(), &is) != 0 ||
+      static_cast<size_t>(is.st_size) != bytes ||
+      (fcntl(found.memory.get(), F_GET_SEALS) & kSeals) != kSeals) {
+    return absl::InvalidArgumentError("what was kept of a lane is none");
+  }
+  HOIST_ASSIGN_OR_RETURN(
+      hoist::Mapping mapping,
+      ToAbsl(hoist::Mapping::OfFd(found.memory.get(), bytes,
+                                  hoist::Mapping::Access::kReadWrite)));
+  auto made = absl::WrapUnique(
+      new LaneMemory(device, std::move(found.memory), std::move(found.wake),
+                     std::move(mapping), groups));
+  const lane::Header& header = made->header();
+  if (header.magic != lane::kMagic || header.version != lane::kVersion ||
+      header.adoption.load() != lane::kAdoption || header.bytes != bytes ||
+      header.groups != groups || header.order_length != order_length) {
+    return absl::InvalidArgumentError(
+        "the plan's lane is of another version, or its client wrote where it "
+        "must not; make the plan anew");
+  }
+  made->adopted_ = true;
+  HOIST_RETURN_IF_ERROR(made->Register());
+  return made;
+}
+
+absl::Status LaneMemory::Register() {
+  HOIST_RETURN_IF_ERROR(device_.RegisterHost(mapping_.span()));
+  registered_ = true;
+  return absl::OkStatus();
 }
 
 LaneMemory::LaneMemory(Device& device, hoist::UniqueFd memory,
@@ -61,10 +99,7 @@ LaneMemory::LaneMemory(Device& device, hoist::UniqueFd memory,
       wake_(std::move(wake)),
       mapping_(std::move(mapping)),
       groups_(groups),
-      sleepers_(device.info().kind == DeviceKind::kEmulated) {
-  // A memfd is zeros, which is what every word starts as.
-  new (mapping_.data()) lane::Header();
-}
+      sleepers_(device.info().kind == DeviceKind::kEmulated) {}
 
 LaneMemory::~LaneMemory() {
   if (!registered_) return;

@@ -27,6 +27,10 @@ class LaneMemory {
   // ResourceExhausted: no memory or descriptors.
   static absl::StatusOr<std::unique_ptr<LaneMemory>> Create(
       Device& device, uint32_t groups, uint32_t order_length);
+  // What the last hoistd's lane of so many groups and positions was made of.
+  // InvalidArgument: it is none, or one that cannot be gone on with.
+  static absl::StatusOr<std::unique_ptr<LaneMemory>> Adopt(
+      Device& device, LaneShare found, uint32_t groups, uint32_t order_length);
   LaneMemory(const LaneMemory&) = delete;
   LaneMemory& operator=(const LaneMemory&) = delete;
   // No copy stream may have a word of it to write.
@@ -35,6 +39,8 @@ class LaneMemory {
   // Descriptors for the client, new ones each time.
   absl::StatusOr<LaneShare> Share() const;
   int wake_fd() const { return wake_.get(); }
+  // Whether somebody else served it before.
+  bool adopted() const { return adopted_; }
 
   hoist::lane::Header& header() const {
     return *reinterpret_cast<hoist::lane::Header*>(mapping_.data());
@@ -56,6 +62,7 @@ class LaneMemory {
  private:
   LaneMemory(Device& device, hoist::UniqueFd memory, hoist::UniqueFd wake,
              hoist::Mapping mapping, uint32_t groups);
+  absl::Status Register();
 
   Device& device_;
   hoist::UniqueFd memory_;
@@ -63,6 +70,7 @@ class LaneMemory {
   hoist::Mapping mapping_;
   const uint32_t groups_;
   const bool sleepers_;  // CPUs wait for words, with FUTEX_WAIT.
+  bool adopted_ = false;
   bool registered_ = false;
 };
 

@@ -57,12 +57,12 @@ Streamer::~Streamer() {
   ThreadsOr(parts_.threads).Await(gone);
 }
 
-void Streamer::Open(LaneSpec spec,
+void Streamer::Open(LaneSpec spec, std::optional<LaneShare> found,
                     absl::AnyInvocable<void(absl::StatusOr<LaneShare>)> done) {
-  parts_.link->Post(
-      [this, spec = std::move(spec), done = std::move(done)]() mutable {
-        std::move(done)(OpenNow(std::move(spec)));
-      });
+  parts_.link->Post([this, spec = std::move(spec), found = std::move(found),
+                     done = std::move(done)]() mutable {
+    std::move(done)(OpenNow(std::move(spec), std::move(found)));
+  });
 }
 
 void Streamer::Close(PlanId plan, absl::AnyInvocable<void()> done) {
@@ -116,7 +116,8 @@ Lane* Streamer::Find(PlanId plan) {
   return it->second.lane.get();
 }
 
-absl::StatusOr<LaneShare> Streamer::OpenNow(LaneSpec spec) {
+absl::StatusOr<LaneShare> Streamer::OpenNow(LaneSpec spec,
+                                            std::optional<LaneShare> found) {
   Link& link = *parts_.link;
   HOIST_RETURN_IF_ERROR(link.broken());
   HOIST_RETURN_IF_ERROR(CheckSpec(spec));
@@ -129,10 +130,13 @@ absl::StatusOr<LaneShare> Streamer::OpenNow(LaneSpec spec) {
     return absl::ResourceExhaustedError(absl::StrCat(
         kMaxLanes, " plans stream on this device already; close one first"));
   }
+  const auto groups = static_cast<uint32_t>(spec.groups.size());
+  const auto order = static_cast<uint32_t>(spec.order.size());
   HOIST_ASSIGN_OR_RETURN(
-      auto memory, LaneMemory::Create(
-                       link.device(), static_cast<uint32_t>(spec.groups.size()),
-                       static_cast<uint32_t>(spec.order.size())));
+      auto memory,
+      found.has_value()
+          ? LaneMemory::Adopt(link.device(), *std::move(found), groups, order)
+          : LaneMemory::Create(link.device(), groups, order));
   HOIST_ASSIGN_OR_RETURN(LaneShare share, memory->Share());
   HOIST_RETURN_IF_ERROR(link.Watch(memory->wake_fd()));
   const Lane::Parts parts = {

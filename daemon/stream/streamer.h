@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -88,8 +89,10 @@ class Streamer {
   // Closes what is open, and waits for copies into rings that are under way.
   ~Streamer();
 
-  // Makes the lane; it fills as soon as the host is ready.
-  void Open(LaneSpec spec,
+  // Makes the lane; it fills as soon as the host is ready. `found`: what the
+  // last hoistd's was made of, which its client still uses: it goes on where
+  // it stood. InvalidArgument: that cannot be.
+  void Open(LaneSpec spec, std::optional<LaneShare> found,
             absl::AnyInvocable<void(absl::StatusOr<LaneShare>)> done);
   // Calls `done` when no copy into the plan's ring is under way any more; the
   // lane is gone then. A plan that is not there is closed at once.
@@ -115,7 +118,8 @@ class Streamer {
     std::vector<absl::AnyInvocable<void()>> closing;  // Whom to tell.
   };
 
-  absl::StatusOr<LaneShare> OpenNow(LaneSpec spec);
+  absl::StatusOr<LaneShare> OpenNow(LaneSpec spec,
+                                    std::optional<LaneShare> found);
   void CloseNow(PlanId plan, absl::AnyInvocable<void()> done);
   void Gone(PlanId plan);
   Lane* Find(PlanId plan);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/terms/ids.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
@@ -53,6 +54,9 @@ struct SlabSpec {
 struct SlabShare {
   Backing backing = Backing::kMemfd;
   int fd = -1;  // Borrowed: valid while the slab exists. kMemfd, kVmm.
+  // Borrowed likewise: what Device::AdoptSlab takes, in this process or in
+  // another after this one's end. -1: its memory goes with this process.
+  int keep_fd = -1;
   std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
 };
 
@@ -104,6 +108,10 @@ class Device {
   // InvalidArgument: the place is taken, or not a multiple of the granularity.
   // Unimplemented: not a backing of this device.
   virtual absl::Status CreateSlab(const SlabSpec& spec) = 0;
+  // The slab of another process, which made it and is gone: its memory is what
+  // it was. `fd` was the SlabShare's keep_fd. May take long, as CreateSlab.
+  // InvalidArgument: it is no slab of these bytes; or as CreateSlab says.
+  virtual absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) = 0;
   // Gives the memory back once no other process has it open. NotFound.
   virtual absl::Status DestroySlab(SlabId id) = 0;
   virtual absl::StatusOr<SlabShare> Share(SlabId id) const = 0;

@@ -40,6 +40,9 @@ class FakeDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  absl::Status AdoptSlab(const SlabSpec&, hoist::UniqueFd) override {
+    return absl::UnimplementedError("it keeps nothing");
+  }
   absl::Status CreateSlab(const SlabSpec& spec) override {
     ++creates_;
     if (spec.bytes == 0 || spec.bytes % info_.granularity != 0 ||

@@ -64,6 +64,9 @@ class FaultyDevice final : public Device {
 
   const DeviceInfo& info() const override { return device_.info(); }
   absl::Status CreateSlab(const SlabSpec& spec) override;
+  absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override {
+    return device_.AdoptSlab(spec, std::move(fd));
+  }
   absl::Status DestroySlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override;
   absl::Status RegisterHost(std::span<std::byte> memory) override;

@@ -49,6 +49,9 @@ class SimDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec& spec) override;
+  absl::Status AdoptSlab(const SlabSpec&, hoist::UniqueFd) override {
+    return absl::UnimplementedError("the world keeps no slabs");
+  }
   absl::Status DestroySlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override;
   absl::Status RegisterHost(std::span<std::byte>) override {

@@ -1,15 +1,19 @@
 #include "tests/unit/stream/rig.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <future>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "daemon/base/check.h"
 
 namespace hoistd::testing {
 
-StreamRig::StreamRig(const RigOptions& options) {
+StreamRig::StreamRig(const RigOptions& options)
+    : clock_(options.clock != nullptr ? options.clock : &monotonic_) {
   device_ = EmulatedDevice::Create(
                 {.total_bytes = options.device_bytes,
                  .link_bytes_per_second = options.link_bytes_per_second})
@@ -26,6 +30,10 @@ StreamRig::StreamRig(const RigOptions& options) {
     const uint64_t value = random();
     std::memcpy(&host_[i], &value, 8);
   }
+  Begin();
+}
+
+void StreamRig::Begin() {
   StreamerEvents events;
   events.host_used = [this](PlanId plan, LaneGroup group, absl::Duration) {
     const absl::MutexLock lock(&mu_);
@@ -43,8 +51,7 @@ StreamRig::StreamRig(const RigOptions& options) {
     const absl::MutexLock lock(&mu_);
     faults_[plan].push_back(std::move(why));
   };
-  const Clock* clock = options.clock != nullptr ? options.clock : &monotonic_;
-  link_ = Link::Create(*faulty_, *clock).value();
+  link_ = Link::Create(*faulty_, *clock_).value();
   streamer_ = std::make_unique<Streamer>(
       StreamerParts{.link = link_.get(), .host = host_}, std::move(events));
 }
@@ -80,15 +87,76 @@ TestLane StreamRig::Make(const std::vector<uint64_t>& sizes, size_t slots,
 }
 
 absl::Status StreamRig::TryOpen(TestLane& lane) {
+  return TryOpen(lane, std::nullopt);
+}
+
+absl::Status StreamRig::TryOpen(TestLane& lane,
+                                std::optional<LaneShare> found) {
+  const bool first = !found.has_value();
   std::promise<absl::StatusOr<LaneShare>> opened;
-  streamer_->Open(lane.spec, [&](absl::StatusOr<LaneShare> share) {
-    opened.set_value(std::move(share));
-  });
+  streamer_->Open(lane.spec, std::move(found),
+                  [&](absl::StatusOr<LaneShare> share) {
+                    opened.set_value(std::move(share));
+                  });
   absl::StatusOr<LaneShare> share = opened.get_future().get();
   if (!share.ok()) return share.status();
+  LaneShare& kept = kept_[lane.plan];
+  kept.memory = hoist::UniqueFd(fcntl(share->memory.get(), F_DUPFD_CLOEXEC, 0));
+  kept.wake = hoist::UniqueFd(fcntl(share->wake.get(), F_DUPFD_CLOEXEC, 0));
+  if (!first) return absl::OkStatus();
   lane.client =
       std::make_unique<LaneClient>(*std::move(share), lane.spec.order);
   return absl::OkStatus();
+}
+
+void StreamRig::Succeed(const std::vector<TestLane*>& lanes) {
+  streamer_.reset();
+  link_.reset();
+  for (TestLane* lane : lanes) Scribble(*lane);
+  Begin();
+  for (TestLane* lane : lanes) {
+    const absl::Status status =
+        TryOpen(*lane, std::move(kept_.extract(lane->plan).mapped()));
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    for (size_t i = lane->host.size(); i > 0; --i) {
+      HostReady(*lane, static_cast<LaneGroup>(i - 1));
+    }
+  }
+}
+
+absl::Status StreamRig::TrySucceed(TestLane& lane) {
+  Close(lane.plan);
+  return TryOpen(lane, std::move(kept_.extract(lane.plan).mapped()));
+}
+
+void StreamRig::Scribble(TestLane& lane) {
+  const auto in_use = [&](LaneGroup group) {
+    const hoist::lane::GroupWords& words = lane.client->group(group);
+    return !hoist::lane::Reached(words.done, words.ready) ||
+           words.flag != hoist::lane::kFlagEmpty;
+  };
+  const auto kept = [&](uint64_t offset) {
+    for (LaneGroup group = 0; group < lane.host.size(); ++group) {
+      const Slot& slot = lane.spec.groups[group].slot;
+      if (in_use(group) && offset >= slot.offset &&
+          offset < slot.offset + slot.bytes) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const hoist::Mapping device =
+      hoist::Mapping::OfFd(device_->Share(SlabId(1)).value().keep_fd,
+                           memory_.span().size(),
+                           hoist::Mapping::Access::kReadWrite)
+          .value();
+  for (const LaneSpec::Streamed& group : lane.spec.groups) {
+    for (uint64_t at = 0; at < group.bytes; at += 4096) {
+      if (kept(group.slot.offset + at)) continue;
+      std::byte* page = device.span().data() + group.device_offset + at;
+      std::memset(page, 0x5a, std::min<uint64_t>(4096, group.bytes - at));
+    }
+  }
 }
 
 void StreamRig::Open(TestLane& lane, bool ready) {

@@ -65,6 +65,13 @@ class StreamRig {
   absl::Status TryOpen(TestLane& lane);
   void HostReady(const TestLane& lane, LaneGroup group, bool once = false);
   void Close(PlanId plan);
+  // The streamer ends, and another goes on with these lanes. What no word of a
+  // lane says to be in use is garbage by then, as half a copy would be.
+  void Succeed(const std::vector<TestLane*>& lanes);
+  // The same of one that perhaps cannot be gone on with.
+  absl::Status TrySucceed(TestLane& lane);
+  // All lanes have been closed: their memory does for others.
+  void Reuse() { device_used_ = host_used_ = 0; }
 
   // Whether the group's slot holds its image.
   bool Right(const TestLane& lane, LaneGroup group) const;
@@ -86,7 +93,13 @@ class StreamRig {
   std::span<std::byte> device() const { return memory_.span(); }
 
  private:
+  void Begin();
+  absl::Status TryOpen(TestLane& lane, std::optional<LaneShare> found);
+  void Scribble(TestLane& lane);
+
   const MonotonicClock monotonic_;
+  const Clock* const clock_;
+  std::map<PlanId, LaneShare> kept_;
   std::unique_ptr<EmulatedDevice> device_;
   std::unique_ptr<FaultyDevice> faulty_;
   hoist::Mapping memory_;  // The device's, as a worker sees it.

@@ -229,7 +229,7 @@ TEST(Streamer, ALanesMemoryCannotBeShrunkNorSealed) {
   StreamRig rig;
   TestLane lane = rig.Make({4096}, 1);
   std::promise<absl::StatusOr<LaneShare>> opened;
-  rig.streamer().Open(lane.spec, [&](absl::StatusOr<LaneShare> share) {
+  rig.streamer().Open(lane.spec, std::nullopt, [&](absl::StatusOr<LaneShare> share) {
     opened.set_value(std::move(share));
   });
   ASSERT_OK_AND_ASSIGN(const LaneShare share, opened.get_future().get());

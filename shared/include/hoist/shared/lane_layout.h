@@ -27,8 +27,18 @@
 // kFlagReady, clears done_flag, and sees by `want` where the GPU stands.
 //
 // Everything here is hostile to hoistd until checked, and the words of a plan
-// whose hoistd is gone are written by the client itself, so that nothing waits
-// for ever (see fault_code).
+// whose hoistd is gone for good are written by the client itself, so that
+// nothing waits for ever (see fault_code).
+//
+// A hoistd that dies leaves the lane to its successor, who goes on where it
+// stood, by what the words say:
+//   - a group lies in its slot, and may be read there, if `ready` is beyond
+//     `done`, or its flag is set. A slot is not loaded while that is so, and
+//     `ready` is written behind the copy. So a slot holds what a word says,
+//     whenever hoistd died; what no word says to be in use is loaded again.
+//   - a position that is skipped though it was ready is marked as done;
+//   - `served` says from where to go on. Positions beyond it may be ready, too:
+//     their words say so. The tail passes a request when `served` is beyond it.
 #ifndef HOIST_SHARED_LANE_LAYOUT_H_
 #define HOIST_SHARED_LANE_LAYOUT_H_
 
@@ -39,7 +49,9 @@
 namespace hoist::lane {
 
 inline constexpr uint32_t kMagic = 0x454E414C;  // "LANE"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 1;  // Of what both sides look at.
+// Of what hoistds leave to each other.
+inline constexpr uint32_t kAdoption = 1;
 inline constexpr uint32_t kRequests = 256;  // A power of two.
 inline constexpr uint32_t kMaxGroups = 1u << 20;
 inline constexpr size_t kMaxFaultText = 384;
@@ -79,7 +91,8 @@ struct GroupWords {
   alignas(64) Word ready;  // By hoistd: the last position it is ready for.
   Word flag;               // By both, in turns: kFlag*.
   // By the client: the last position it is done with. By hoistd, only while
-  // nobody uses the group: a value far behind, brought closer.
+  // nobody uses the group: a value far behind, brought closer, or a position
+  // that was skipped.
   alignas(64) Word done;
   Word done_flag;  // By the client: 1; by hoistd: 0.
 };
@@ -105,6 +118,14 @@ struct Header {
   // came with the lane.
   alignas(64) Word tail;
   Word sleeping;
+  // By hoistd, for its successor; clients do not look at them. `adoption`:
+  // kAdoption, if the others are kept. `served`: all positions below are ready
+  // or skipped. `captured_from`: the captured form holds from the position one
+  // below on; 0: it does not hold.
+  Word adoption;
+  uint32_t reserved;
+  std::atomic<uint64_t> served;
+  std::atomic<uint64_t> captured_from;
   // By hoistd or by the client's watchdog, once: one of gRPC's codes. The plan
   // is dead, its waits are released, and what was computed meanwhile is void.
   // The text is written first; it ends in NUL.
@@ -115,6 +136,7 @@ static_assert(sizeof(Header) == 64 * 5 + 384);
 static_assert(offsetof(Header, cursor) == 64);
 static_assert(offsetof(Header, want) == 128);
 static_assert(offsetof(Header, tail) == 192);
+static_assert(offsetof(Header, served) == 208);
 static_assert(offsetof(Header, fault_code) == 256);
 
 constexpr size_t GroupsOffset() { return sizeof(Header); }
