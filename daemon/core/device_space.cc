@@ -168,7 +168,8 @@ void DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
   place.missing -= std::min(place.missing, bytes);
 }
 
-void DeviceSpace::SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made) {
+ZonedSlab DeviceSpace::SlabMade(SlabId id,
+                                const absl::StatusOr<SlabShare>& made) {
   const auto it =
       std::find_if(segments_.begin(), segments_.end(), [&](const auto& placed) {
         const Segment& segment = placed.second;
@@ -184,19 +185,75 @@ void DeviceSpace::SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made) {
     segment.map.Grow(slab.bytes);
     segment.slabs.push_back(slab);
     shares_.emplace(id, *made);
-    return;
+    return {segment.zone, slab};
   }
   refused_ = made.status();
   Uncount(segment.zone, slab.bytes);
   usable_ = std::min(usable_, allocated_);
   // What comes behind the gap is a segment of its own.
+  const Zone zone = segment.zone;
   Segment behind;
-  behind.zone = segment.zone;
+  behind.zone = zone;
   behind.coming.swap(segment.coming);
   std::swap(behind.coming_bytes, segment.coming_bytes);
   if (segment.slabs.empty()) segments_.erase(it);
-  if (behind.coming.empty()) return;
-  segments_.emplace(slab.offset + slab.bytes, std::move(behind));
+  if (!behind.coming.empty()) {
+    segments_.emplace(slab.offset + slab.bytes, std::move(behind));
+  }
+  return {zone, slab};
+}
+
+absl::Status DeviceSpace::Restore(const SlabSpec& slab, Zone zone,
+                                  const SlabShare& share) {
+  const uint64_t span = SpanFor(capacity_, granularity_);
+  auto last = segments_.empty() ? segments_.end() : std::prev(segments_.end());
+  const uint64_t end = segments_.empty() ? 0 : EndOf(last);
+  if (slab.offset < end || slab.offset % granularity_ != 0 ||
+      slab.bytes == 0 || slab.bytes % granularity_ != 0 ||
+      slab.bytes > capacity_ - allocated_ || slab.offset > span ||
+      slab.bytes > span - slab.offset || slab.backing != zone.backing ||
+      shares_.contains(slab.id)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
+  }
+  Segment* segment = nullptr;
+  if (end == slab.offset && last != segments_.end() &&
+      last->second.zone == zone && Contiguous(zone.backing)) {
+    segment = &last->second;
+  } else {
+    segment = &segments_[slab.offset];
+    segment->zone = zone;
+  }
+  segment->map.Grow(slab.bytes);
+  segment->slabs.push_back(slab);
+  shares_.emplace(slab.id, share);
+  Count(zone, slab.bytes);
+  SkipIds(slab.id.number());
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSpace::RestoreAt(uint64_t offset, uint64_t bytes, Zone zone,
+                                    OwnerId owner) {
+  uint64_t base = 0;
+  const Segment* const found = SegmentAt(offset, &base);
+  if (found == nullptr || bytes == 0 || bytes > capacity_ ||
+      found->zone != zone ||
+      !found->map.IsFree(offset - base, bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes cannot lie at ", offset));
+  }
+  segments_.at(base).map.AllocateAt(offset - base, bytes, owner);
+  return absl::OkStatus();
+}
+
+std::vector<ZonedSlab> DeviceSpace::AllSlabs() const {
+  std::vector<ZonedSlab> all;
+  for (const auto& [base, segment] : segments_) {
+    for (const SlabSpec& slab : segment.slabs) {
+      all.push_back({segment.zone, slab});
+    }
+  }
+  return all;
 }
 
 absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,

@@ -18,6 +18,7 @@
 #ifndef HOIST_DAEMON_CORE_DEVICE_SPACE_H_
 #define HOIST_DAEMON_CORE_DEVICE_SPACE_H_
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -69,6 +70,11 @@ struct Want {
   uint64_t reserved_bytes = 0;
 };
 
+struct ZonedSlab {
+  Zone zone;
+  SlabSpec slab;
+};
+
 // Slabs that can be given back once `victims` have left and `idle` are closed.
 struct Room {
   std::vector<OwnerId> victims;
@@ -110,7 +116,15 @@ class DeviceSpace {
   // The oldest of its segment's coming slabs is there, to be opened by this; or
   // it cannot be made: then until RetrySlabs no more are asked for than there
   // are, so that those who wait do not ask over and over.
-  void SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made);
+  ZonedSlab SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made);
+  // A slab that was made before this object was, in the order of offsets.
+  // InvalidArgument: it cannot lie there, or is more than there is room for.
+  absl::Status Restore(const SlabSpec& slab, Zone zone, const SlabShare& share);
+  // An image that lies in restored slabs of its zone. InvalidArgument: it
+  // cannot.
+  absl::Status RestoreAt(uint64_t offset, uint64_t bytes, Zone zone,
+                         OwnerId owner);
+  void SkipIds(uint64_t last) { last_slab_ = std::max(last_slab_, last); }
   // What to evict in the zone itself so that Allocate can succeed. nullopt:
   // nothing there would help now.
   std::optional<Hole> CheapestHole(const Want& want, KeepValueFn value) const;
@@ -135,6 +149,8 @@ class DeviceSpace {
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;
   // Of one of those.
   const SlabShare& ShareOf(SlabId id) const { return shares_.at(id); }
+  // All of those.
+  std::vector<ZonedSlab> AllSlabs() const;
 
   uint64_t capacity() const { return capacity_; }
   uint64_t slab_bytes() const { return slab_bytes_; }

@@ -47,26 +47,6 @@ struct EndedPlan {
   DeviceIndex device;
 };
 
-// A published image.
-struct KeptImage {
-  ModelPtr model;
-  GroupIndex group;
-};
-
-// [from, from + bytes) of the sheet of a file, among those who may read it.
-struct KeptPart {
-  FileIdentity file;
-  std::optional<User> owner;  // nullopt: everyone may.
-  uint64_t from = 0;
-  uint64_t bytes = 0;
-};
-
-// What lies there on the host, and is whole; or that nothing does any more.
-struct KeptOnHost {
-  uint64_t host_offset = 0;
-  std::variant<std::monostate, KeptImage, KeptPart> what;
-};
-
 // What is to be done about an event, in order.
 struct Effects {
   // Of each device in this order, one after another. Node::SlabMade tells of

@@ -42,6 +42,7 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
   const SessionId id(++last_id_);
   sessions_.Open(id, args, now);
   slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
+  if (args.socket != nullptr) Keep(KeptSession{id, args});
   NodeEvent event;
   event.kind = EventKind::kSessionOpened;
   event.session = id;
@@ -73,6 +74,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   }
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
+  if (session->args.socket != nullptr) Keep(KeptSession{id, std::nullopt});
   sessions_.Close(id);
   slabs_.RemoveSession(id);
   ++space_epoch_;  // Its slabs are no longer open.
@@ -81,6 +83,35 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   event.session = id;
   effects.events.push_back(std::move(event));
   Tick(now, effects);
+}
+
+Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
+                     Effects& effects) {
+  Resumed resumed;
+  const SessionBook::Session* session = sessions_.Find(id);
+  if (session == nullptr) return resumed;
+  const std::set<LeaseId> leases(has.leases.begin(), has.leases.end());
+  const std::set<LeaseId> granted = session->leases;
+  for (const LeaseId lease : granted) {
+    if (!leases.contains(lease)) ReleaseLease(lease, now);
+  }
+  for (const LeaseId lease : leases) {
+    if (!granted.contains(lease)) resumed.lost_leases.push_back(lease);
+  }
+  const std::set<PlanId> plans(has.plans.begin(), has.plans.end());
+  const std::vector<PlanId> live = plans_.LiveOf(id);
+  for (const PlanId plan : live) {
+    if (!plans.contains(plan)) EndPlan(id, plan, now, effects).IgnoreError();
+  }
+  for (const PlanId plan : plans) {
+    if (std::find(live.begin(), live.end(), plan) == live.end()) {
+      resumed.lost_plans.push_back(plan);
+    }
+  }
+  slabs_.Keep(id, std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
+  ++space_epoch_;
+  Tick(now, effects);
+  return resumed;
 }
 
 const Peer* Node::PeerOf(SessionId id) const {

@@ -39,6 +39,7 @@
 #include "daemon/core/extent_map.h"
 #include "daemon/core/incoming_book.h"
 #include "daemon/core/keep_value.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
@@ -106,6 +107,10 @@ class Node {
   void CloseSession(SessionId session, absl::Time now, Effects& effects);
   // nullptr: there is none.
   const Peer* PeerOf(SessionId session) const;
+  // A restored session's client says what it has: what it does not name goes
+  // back, since it never heard of it.
+  Resumed Resume(SessionId session, const ResumeArgs& has, absl::Time now,
+                 Effects& effects);
 
   // --- Models -------------------------------------------------------------
 
@@ -241,7 +246,7 @@ class Node {
   // What is to be kept that was not taken yet, in order; nothing unless
   // NodeOptions::keeps. A successor must know it before effects of the same
   // event are carried out: what lies there is about to be used, or overwritten.
-  std::vector<KeptOnHost> TakeKept() { return std::exchange(kept_, {}); }
+  std::vector<Kept> TakeKept() { return std::exchange(kept_, {}); }
   void SetDraining(bool draining) { draining_ = draining; }
   NodeSnapshot Snapshot(absl::Time now) const;
   const QuotaBook& quota() const { return quota_; }
@@ -269,6 +274,8 @@ class Node {
   absl::Time NextDeadline() const;
 
  private:
+  friend class NodeRestore;
+
   // What of a tier is taken, as one who asks may know it.
   struct Shares {
     uint64_t leased = 0, held = 0, rings = 0, pinned = 0, moving = 0, idle = 0;
@@ -531,8 +538,12 @@ class Node {
   void Count(const Transfer& transfer);
   void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
 
+  // For TakeKept.
+  void Keep(Kept kept);
   // Of a published image that has just come to the host.
-  void Keep(const CopyRef& ref, const Copy& copy);
+  void KeepImage(const CopyRef& ref, const Copy& copy);
+  void KeepCopy(const CopyRef& ref, const Copy& copy, bool there);
+  void KeepLease(LeaseId id, SessionId session, const CopyRef& ref, bool there);
   void Note(Effects& effects, EventKind kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
@@ -565,7 +576,7 @@ class Node {
     TransferId filler;  // Which nobody carries out.
   };
   std::map<uint64_t, RestoredExtent> restored_;
-  std::vector<KeptOnHost> kept_;  // Not told yet.
+  std::vector<Kept> kept_;  // Not told yet.
 
   std::map<GroupKey, GroupCheck> checking_;
   std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.

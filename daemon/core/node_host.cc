@@ -198,10 +198,10 @@ void Node::KeepParts(TransferId filler) {
   if (!options_.keeps) return;
   for (const PartBook::Filling& part : parts_.FilledBy(filler)) {
     if (part.restored) continue;
-    kept_.push_back(
-        {part.host_offset,
-         KeptPart{part.sheet.file, models_.ReaderOf(part.sheet.readers),
-                  part.from, part.bytes}});
+    Keep(KeptOnHost{
+        part.host_offset,
+        KeptPart{part.sheet.file, models_.ReaderOf(part.sheet.readers),
+                 part.from, part.bytes}});
   }
 }
 
@@ -214,7 +214,7 @@ void Node::LeaveParts(GroupKey key) {
 void Node::FreeExtents(const std::vector<FreedExtent>& freed) {
   for (const FreedExtent& extent : freed) {
     host_.Free(extent.offset);
-    if (options_.keeps) kept_.push_back({extent.offset, {}});
+    Keep(KeptOnHost{extent.offset, {}});
   }
   if (!freed.empty()) ++space_epoch_;
 }

@@ -58,9 +58,14 @@ absl::Status Node::Restore(const RestoredGroup& restored) {
   }
   ModelEntry* entry = models_.Named(restored.owner, restored.model);
   if (entry == nullptr) {
-    const ModelId id(++last_id_);
+    ModelId id = restored.model_id.value_or(ModelId());
+    if (id == ModelId() || copies_.FindModel(id) != nullptr) {
+      id = ModelId(++last_id_);
+    }
+    last_id_ = std::max(last_id_, id.number());
     entry = &models_.AddPublished(id, restored.model, restored.owner,
                                   restored.readers);
+    Keep(KeptModel{id, entry->model});
   }
   if (FindGroup(*entry->model->spec, restored.group->name).has_value()) {
     return absl::AlreadyExistsError(
@@ -235,6 +240,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
     if (!on_disk.empty()) spill_retry_at_ = now;
   }
   orders_.ForgetModel(id);
+  Keep(KeptModel{id, nullptr});
   effects.forgotten.push_back(id);
   models_.Remove(id);
   NodeEvent event;

@@ -384,6 +384,7 @@ void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {
     spaces_[grant.device.number()]->Free(grant.ring_offset);
   }
   copies_.DropOwner(plan->ring_owner);
+  Keep(KeptPlanGone{id});
   plans_.Erase(id);
   ++space_epoch_;
   Tick(now, effects);

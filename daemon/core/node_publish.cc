@@ -144,6 +144,7 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
     const ModelId id(++last_id_);
     entry = &models_.AddPublished(id, incoming.model, incoming.owner,
                                   incoming.readers);
+    Keep(KeptModel{id, entry->model});
   }
   HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
   const GroupIndex last(static_cast<uint32_t>(entry->groups.size() - 1));
@@ -171,7 +172,7 @@ void Node::PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
   copy.offset = *incoming.offset;
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
-  Keep(ref, copy);
+  KeepImage(ref, copy);
   SaveSoon(key);
   ++space_epoch_;
   Note(effects, EventKind::kCopyPresent, ref, "published");

@@ -76,7 +76,7 @@ void Node::OrphanSpill(const CopyRef& ref, const Copy& copy) {
     }
     orphans_[id] = copy.offset;
     copies_.DropOwner(copy.owner);
-    if (options_.keeps) kept_.push_back({copy.offset, {}});
+    Keep(KeptOnHost{copy.offset, {}});
     return;
   }
   HOIST_CHECK(false);  // It is being spilled.

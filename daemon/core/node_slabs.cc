@@ -31,7 +31,11 @@ std::vector<SlabUse> Node::NewSlabs(SessionId id, DeviceIndex device,
 void Node::SlabMade(DeviceIndex device, SlabId slab,
                     const absl::StatusOr<SlabShare>& made, absl::Time now,
                     Effects& effects) {
-  spaces_[device.number()]->SlabMade(slab, made);
+  DeviceSpace& space = *spaces_[device.number()];
+  const auto [zone, spec] = space.SlabMade(slab, made);
+  if (made.ok() && made->keep_fd >= 0) {
+    Keep(KeptSlab{device, spec, models_.ReaderOf(zone.readers), made->keep_fd});
+  }
   // Who waits for it goes on, or evicts instead.
   ++space_epoch_;
   Tick(now, effects);

@@ -142,7 +142,12 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
   absl::StatusOr<uint64_t> offset =
       PlaceOnDevice(ref, owner, bytes, need, now, effects);
   DeviceSpace& space = *spaces_[ref.place.at.device.number()];
-  for (const SlabWork& work : space.TakeWork()) effects.slabs.push_back(work);
+  for (const SlabWork& work : space.TakeWork()) {
+    if (work.kind == SlabWork::Kind::kDestroy) {
+      Keep(KeptSlab{work.device, work.slab, std::nullopt, -1});
+    }
+    effects.slabs.push_back(work);
+  }
   return offset;
 }
 
@@ -250,13 +255,14 @@ void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
 void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
   if (ref.place.at.tier == Tier::kDevice) {
     spaces_[ref.place.at.device.number()]->Free(copy.offset);
+    KeepCopy(ref, copy, /*there=*/false);
     plans_.SetIdle(ref);
   } else {
     if (parts_.Has(ref.key)) {
       LeaveParts(ref.key);
     } else {
       host_.Free(copy.offset);
-      if (options_.keeps) kept_.push_back({copy.offset, {}});
+      Keep(KeptOnHost{copy.offset, {}});
     }
   }
   copies_.DropOwner(copy.owner);

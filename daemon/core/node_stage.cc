@@ -215,12 +215,20 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   const uint64_t space = copies_.SpaceOf(ref.key);
   grant.new_slabs = NewSlabs(waiter.session, device, copy.offset, space);
   sessions_.Grant(waiter.session, grant.id, ref);
+  KeepLease(grant.id, waiter.session, ref, /*there=*/true);
   ++copy.leases;
   Weigh(ref, copy);
   copy.fresh = false;
   copy.last_use = now;
   orders_.Staged(waiter.session, ref.key, now);
   return grant;
+}
+
+void Node::KeepLease(LeaseId id, SessionId session, const CopyRef& ref,
+                     bool there) {
+  if (ZoneOf(ref).backing == Backing::kIpc) return;
+  Keep(KeptLease{id, session,
+                 there ? std::optional<CopyRef>(ref) : std::nullopt});
 }
 
 void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
@@ -240,6 +248,7 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
 
 void Node::ReleaseLease(LeaseId id, absl::Time now) {
   const SessionBook::Lease lease = sessions_.EndLease(id);
+  KeepLease(id, lease.session, lease.copy, /*there=*/false);
   Copy& copy = copies_.At(lease.copy);
   HOIST_CHECK(copy.leases > 0);
   LeaveSlabs(lease.session, lease.copy.place.at.device, copy.offset,

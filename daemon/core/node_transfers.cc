@@ -111,7 +111,7 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
   const SpillToHost* spill = transfer.by<SpillToHost>();
   if (status.ok()) {
     HostPresent(ref, copy, now, effects);
-    if (spill != nullptr) Keep(ref, copy);
+    if (spill != nullptr) KeepImage(ref, copy);
     return;
   }
   HostAbsent(ref, copy, status, effects);
@@ -139,6 +139,7 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
       copies_.Apply(copy, ResidencyEvent::kFillDone);
       Weigh(ref, copy);
       copy.last_use = now;
+      KeepCopy(ref, copy, /*there=*/true);
       needs_.Wake(ref);
       Note(effects, EventKind::kCopyPresent, ref);
       return;
@@ -199,11 +200,27 @@ void Node::Count(const Transfer& transfer) {
   }
 }
 
-void Node::Keep(const CopyRef& ref, const Copy& copy) {
-  if (!options_.keeps) return;
-  kept_.push_back(
-      {copy.offset,
-       KeptImage{copies_.FindModel(ref.key.model)->model, ref.key.group}});
+void Node::Keep(Kept kept) {
+  if (options_.keeps) kept_.push_back(std::move(kept));
+}
+
+void Node::KeepImage(const CopyRef& ref, const Copy& copy) {
+  Keep(KeptOnHost{
+      copy.offset,
+      KeptImage{copies_.FindModel(ref.key.model)->model, ref.key.group}});
+}
+
+// Legacy IPC memory goes with its process.
+void Node::KeepCopy(const CopyRef& ref, const Copy& copy, bool there) {
+  if (ZoneOf(ref).backing == Backing::kIpc) return;
+  KeptCopy kept;
+  kept.device = ref.place.at.device;
+  kept.offset = copy.offset;
+  if (there) {
+    kept.key = ref.key;
+    kept.group = copies_.FindGroup(ref.key)->group->name;
+  }
+  Keep(std::move(kept));
 }
 
 }  // namespace hoistd

@@ -86,6 +86,14 @@ const StandingPlan& PlanBook::Stand(RequestId request, PlanId id,
   return plan;
 }
 
+void PlanBook::Restore(StandingPlan plan) {
+  Charge(plan.uid, plan.grant);
+  const PlanId id = plan.grant.id;
+  const StandingPlan& stands =
+      plans_.emplace(id, std::move(plan)).first->second;
+  PromiseTo(stands, promises_[stands.grant.device.number()]);
+}
+
 void PlanBook::PromiseTo(const StandingPlan& plan, PromiseBook& book) const {
   book.AddRing(plan.zone, plan.grant.ring_bytes);
   if (plan.ended) return;

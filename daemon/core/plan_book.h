@@ -77,6 +77,8 @@ class PlanBook {
   // ResourceExhausted: the user has as many as they may.
   absl::Status CheckMore(User uid) const;
   void Add(RequestId request, PendingPlan pending);
+  // One that stood before this object was; its session was given its slabs.
+  void Restore(StandingPlan plan);
   // It was tried at this epoch, in vain.
   void Block(RequestId request, uint64_t epoch, Blocked why);
   // It is not to be any more.

@@ -38,6 +38,27 @@ struct OpenSessionArgs {
   Peer peer;
   uint64_t device_budget_bytes = 0;  // 0: no limit of its own.
   bool closes_slabs = false;         // It answers a SlabAsk.
+  // Its end of the connection, by which the session goes on with hoistd's
+  // successor; nullptr: it cannot.
+  std::shared_ptr<hoist::UniqueFd> socket;
+};
+
+// What a session's client has of it, whose hoistd has died.
+struct OpenSlab {
+  DeviceIndex device;
+  SlabId slab;
+
+  auto operator<=>(const OpenSlab&) const = default;
+};
+struct ResumeArgs {
+  std::vector<LeaseId> leases;
+  std::vector<PlanId> plans;
+  std::vector<OpenSlab> slabs;
+};
+// Of that, what the session does not have any more.
+struct Resumed {
+  std::vector<LeaseId> lost_leases;
+  std::vector<PlanId> lost_plans;
 };
 
 // A file that the caller opened (or, for gRPC paths, that we opened below
@@ -235,6 +256,8 @@ struct RestoredGroup {
   // In the host pool, which is as it was: the image lies there, if its content
   // is still that.
   std::optional<uint64_t> host_offset;
+  // The model's, if it was known; nullopt: a new one.
+  std::optional<ModelId> model_id;
 };
 
 }  // namespace hoistd

@@ -26,6 +26,22 @@ bool SlabBook::Use(SessionId id, DeviceIndex device, const SlabSpec& slab) {
   return send;
 }
 
+void SlabBook::MayBeOpen(SessionId id, DeviceIndex device,
+                         const SlabSpec& slab) {
+  const Where where = {device, slab.id};
+  sessions_.at(id).slabs.try_emplace(where, Given{.bytes = slab.bytes});
+  openers_[where].insert(id);
+}
+
+void SlabBook::Keep(SessionId id, const std::set<OpenSlab>& slabs) {
+  std::erase_if(sessions_.at(id).slabs, [&](const auto& slab) {
+    const auto& [where, given] = slab;
+    if (given.uses > 0 || slabs.contains(where)) return false;
+    NotOpen(id, where);
+    return true;
+  });
+}
+
 bool SlabBook::Leave(SessionId id, DeviceIndex device, SlabId slab) {
   Given& given = sessions_.at(id).slabs.at({device, slab});
   HOIST_CHECK(given.uses > 0);

@@ -69,6 +69,10 @@ class SlabBook {
   // asked again. True: one of them keeps its slab.
   bool Ask(DeviceIndex device, const std::vector<SlabId>& slabs,
            std::optional<User> uid, absl::Time now, std::vector<SlabAsk>& asks);
+  // Nobody knows which slabs the session has open: this may be one of them.
+  void MayBeOpen(SessionId id, DeviceIndex device, const SlabSpec& slab);
+  // It has no other slabs open than these and those that it uses.
+  void Keep(SessionId id, const std::set<OpenSlab>& slabs);
   // The answer to an ask. False: it means nothing here.
   bool Closed(SessionId id, const SlabsClosedArgs& closed, absl::Time now);
   // Who has not answered in time keeps its slabs; who said no may be asked
@@ -88,12 +92,7 @@ class SlabBook {
   void Check() const;
 
  private:
-  struct Where {
-    DeviceIndex device;
-    SlabId slab;
-
-    auto operator<=>(const Where&) const = default;
-  };
+  using Where = OpenSlab;
   struct Given {
     uint64_t bytes = 0;
     uint32_t uses = 0;

@@ -8,9 +8,8 @@
 #include "daemon/base/status.h"
 
 namespace hoistd {
-namespace {
 
-std::vector<DeviceInfo> DevicesOf(const EngineParts& parts) {
+std::vector<DeviceInfo> Engine::DevicesOf(const EngineParts& parts) {
   std::vector<DeviceInfo> devices;
   for (const Link* link : parts.mover.links) {
     devices.push_back(link->device().info());
@@ -18,18 +17,15 @@ std::vector<DeviceInfo> DevicesOf(const EngineParts& parts) {
   return devices;
 }
 
-NodeOptions NodeOptionsOf(const EngineParts& parts) {
+NodeOptions Engine::NodeOptionsOf(const EngineParts& parts) {
   NodeOptions options = parts.node;
   options.keeps = parts.keep != nullptr;
   return options;
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
   parts.mover.threads = parts.threads;
   std::unique_ptr<Engine> engine(new Engine(std::move(parts)));
-  engine->Restore();
   engine->mover_ = std::make_unique<Mover>(
       engine->parts_.mover,
       [e = engine.get()](TransferId id, absl::Status status,
@@ -42,6 +38,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
       });
   engine->MakeSlabMakers();
   engine->MakeStreamers();
+  engine->Restore();
+  engine->ResumePlans();
   if (engine->parts_.keep != nullptr) engine->parts_.keep->Adopted();
   engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
   return engine;
@@ -194,7 +192,7 @@ void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
   Effects effects;
   event(effects);
   // Before what lies there is used or overwritten.
-  KeepOnHost();
+  WriteKept();
   Carry(std::move(effects));
   const absl::Duration took = Now() - begin;
   if (took > kSlowEvent) ++slow_events_;
@@ -215,7 +213,11 @@ void Engine::Carry(Effects effects) {
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
-  for (const SlabAsk& ask : effects.asks) askers_.at(ask.session)(ask);
+  for (const SlabAsk& ask : effects.asks) {
+    // One of the last hoistd's may not have answered yet.
+    const auto asker = askers_.find(ask.session);
+    if (asker != askers_.end()) asker->second(ask);
+  }
   for (const NodeEvent& event : effects.events) {
     for (auto& [id, watcher] : watchers_) watcher(event);
   }

@@ -2,6 +2,7 @@
 #ifndef HOIST_DAEMON_ENGINE_ENGINE_H_
 #define HOIST_DAEMON_ENGINE_ENGINE_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "daemon/core/node.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/kept_host.h"
+#include "daemon/engine/kept_node.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/open_files.h"
@@ -41,10 +43,22 @@ struct EngineParts {
   // nullptr: nothing does.
   Keep* keep = nullptr;
   FoundOnHost kept;  // The last one's; in the host pool.
+  FoundNode found;   // And on devices.
+  // By which clients know this one, if it takes over from none.
+  std::array<uint8_t, 16> new_instance = {};
+  // All that the last one wrote.
+  std::map<KeptKey, std::string> kept_records;
   // For the engine, its openers, mover, streamers and what makes slabs;
   // nullptr: the system's.
   // Those of the links are to be the same.
   Threads* threads = nullptr;
+};
+
+// A session that goes on, over its socket.
+struct ResumedSession {
+  SessionId id;
+  Peer peer;
+  std::shared_ptr<hoist::UniqueFd> socket;
 };
 
 // Threads:  as EngineApi says. Two workers open and parse files, but those
@@ -74,11 +88,19 @@ class Engine final : public EngineApi, private Loop {
   void SaveAll(Done<uint64_t> left);
   // From now on.
   void SetQuotas(QuotaOptions quota);
+  // What clients know this hoistd by, and the last one if this took over what
+  // that had; and how many there were before, in a row. Fixed.
+  const KeptInstance& instance() const { return instance_; }
+  // Which sessions the last one had. Fixed. Each is to say what it has, with
+  // Resume, or to be closed.
+  std::vector<ResumedSession> resumed() const;
   // Something that `status` should show.
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 
   void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
                    Done<SessionId> done) override;
+  void Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
+              Done<Resumed> done) override;
   void CloseSession(SessionId session) override;
   void RegisterModel(SessionId session, RegisterModelArgs args,
                      Done<ModelPtr> done) override;
@@ -136,12 +158,41 @@ class Engine final : public EngineApi, private Loop {
   };
 
   explicit Engine(EngineParts parts);
+  static NodeOptions NodeOptionsOf(const EngineParts& parts);
+  static std::vector<DeviceInfo> DevicesOf(const EngineParts& parts);
   void Restore();
+  std::vector<RestoredGroup> Published();
+  void RestorePublished(const std::vector<RestoredGroup>& published);
   void RestoreParts();
-  void KeepOnHost();
+  void WriteKept();
+  absl::Status Write(const Kept& kept);
   void Abandon();
+
+  // engine_adopt.cc
+  absl::Status Adopt(const std::vector<RestoredGroup>& published,
+                     std::map<ModelId, OpenedModel>& opened);
+  absl::Status CheckDevices(const KeptInstance& instance) const;
+  absl::Status OpenKept(ModelId id, const ModelRecord& record,
+                        std::map<ModelId, OpenedModel>& opened);
+  absl::Status AdoptSlabs();
+  absl::Status PutBack(const std::map<ModelId, OpenedModel>& opened,
+                       Node& node) const;
+  void DropFound(const absl::Status& why);
+  void BeginInstance(bool adopted);
+  void ResumePlans();
+  void LaneResumed(const PlanRecord& record, const absl::Status& opened,
+                   Effects& effects);
+
+  // How a model was registered, for the next hoistd.
+  struct Recipe {
+    ModelRequest request;
+    std::vector<hoist::UniqueFd> files;
+  };
+  std::shared_ptr<Recipe> RecipeOf(const RegisterModelArgs& args) const;
+  void KeepFiles(const Model& model, const Recipe& recipe);
   // What RegisterModel opened, from any thread.
   void AddOpened(SessionId session, std::optional<Readers> readers,
+                 std::shared_ptr<Recipe> recipe,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
   void MakeStreamers();
   void MakeSlabMakers();
@@ -151,6 +202,10 @@ class Engine final : public EngineApi, private Loop {
                  Effects& effects);
   void OpenLane(SessionId session, const SetPlanArgs& args, PlanGrant grant,
                 Done<OpenedPlan> done);
+  static LaneSpec SpecOf(const PlanRecord& record);
+  void LaneOpened(const PlanGrant& grant, const ShareOptions& share,
+                  Effects& effects);
+  void KeepPlan(const PlanRecord& record, const LaneShare& lane);
   void PlanEnded(const EndedPlan& ended);
   void GroupHeld(const HeldGroup& held);
   void PlanCrowded(const CrowdedPlan& crowded);
@@ -189,7 +244,7 @@ class Engine final : public EngineApi, private Loop {
   struct Bringing;
   void Bring(std::shared_ptr<Bringing> all, Effects& effects);
 
-  const EngineParts parts_;
+  EngineParts parts_;  // Fixed once Create has returned.
   NoteRing notes_;
   const absl::Time started_;
 
@@ -213,6 +268,9 @@ class Engine final : public EngineApi, private Loop {
   bool over_ = false;
   bool told_unkept_ = false;
   bool abandoned_ = false;  // What is kept.
+  KeptInstance instance_;
+  uint64_t last_file_ = 0;  // That was kept.
+  std::vector<SlabShare> adopted_shares_;  // As parts_.found.slabs.
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 

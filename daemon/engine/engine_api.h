@@ -45,6 +45,10 @@ class EngineApi {
   // is open, and SlabsClosed answers it; nullptr: it closes no slabs.
   virtual void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
                            Done<SessionId> done) = 0;
+  // A session that the last hoistd had says what it has, once; see
+  // Node::Resume. `on_ask` as above.
+  virtual void Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
+                      Done<Resumed> done) = 0;
   // Gives back all that the session holds. Again, or unknown: nothing happens.
   virtual void CloseSession(SessionId session) = 0;
   virtual void RegisterModel(SessionId session, RegisterModelArgs args,

@@ -9,23 +9,6 @@
 namespace hoistd {
 namespace {
 
-LaneSpec SpecOf(const PlanGrant& grant, const SetPlanArgs& args) {
-  LaneSpec spec;
-  spec.plan = grant.id;
-  spec.share = args.share;
-  spec.stage_deadline = args.stage_deadline;
-  spec.order = grant.lane_order;
-  for (const PlannedGroup& group : grant.groups) {
-    if (group.resident) continue;
-    LaneSpec::Streamed streamed;
-    streamed.slot = group.slot;
-    streamed.device_offset = grant.ring_offset + group.slot.offset;
-    streamed.bytes = group.image_bytes;
-    spec.groups.push_back(streamed);
-  }
-  return spec;
-}
-
 // These codes say that the plan that was to be replaced stands. It does not,
 // and its worker must not go on with memory that is others' by now.
 absl::Status OldIsGone(const absl::Status& refused) {
@@ -40,6 +23,24 @@ absl::Status OldIsGone(const absl::Status& refused) {
 }
 
 }  // namespace
+
+LaneSpec Engine::SpecOf(const PlanRecord& record) {
+  const PlanGrant& grant = record.grant;
+  LaneSpec spec;
+  spec.plan = grant.id;
+  spec.share = record.share;
+  spec.stage_deadline = record.stage_deadline;
+  spec.order = grant.lane_order;
+  for (const PlannedGroup& group : grant.groups) {
+    if (group.resident) continue;
+    LaneSpec::Streamed streamed;
+    streamed.slot = group.slot;
+    streamed.device_offset = grant.ring_offset + group.slot.offset;
+    streamed.bytes = group.image_bytes;
+    spec.groups.push_back(streamed);
+  }
+  return spec;
+}
 
 void Engine::SetPlan(SessionId session, SetPlanArgs args,
                      Done<OpenedPlan> done) {
@@ -81,44 +82,60 @@ void Engine::StartPlan(SessionId session, SetPlanArgs args,
 
 void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
                       PlanGrant grant, Done<OpenedPlan> done) {
-  if (grant.lane_order.empty()) {
+  PlanRecord record = {session, std::move(grant), args.share,
+                       args.stage_deadline};
+  if (record.grant.lane_order.empty()) {
+    KeepPlan(record, {});
     OpenedPlan opened;
-    opened.grant = std::move(grant);
+    opened.grant = std::move(record.grant);
     return done(std::move(opened));
   }
-  Streamer& streamer = StreamerOf(grant.device);
-  LaneSpec spec = SpecOf(grant, args);
-  const ShareOptions options = args.share;
-  streamer.Open(std::move(spec), std::nullopt,
-                [this, session, options, grant = std::move(grant),
-                 done = std::move(done)](
-                    absl::StatusOr<LaneShare> share) mutable {
-    Post([this, session, options, grant = std::move(grant),
-          done = std::move(done),
-          share = std::move(share)](Effects& effects) mutable {
-      if (node_.FindPlan(grant.id) == nullptr) {
-        return done(absl::CancelledError("the session was closed"));
-      }
-      if (!share.ok()) {
-        node_.EndPlan(session, grant.id, Now(), effects).IgnoreError();
-        return done(share.status());
-      }
-      const PlanId plan = grant.id;
-      ReadAhead& ahead =
-          lanes_.emplace(plan, ReadAhead(grant, node_.HoldableBytes(plan)))
-              .first->second;
-      shares_[plan] = options;
-      node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
-      OpenedPlan opened;
-      opened.grant = std::move(grant);
-      // Not before: other answers may have overtaken this one, or the lane may
-      // not have come to be. They are borrowed from a plan that stands.
-      opened.grant.new_slabs = node_.GiveSlabs(plan);
-      opened.lane = std::move(share->memory);
-      opened.wake = std::move(share->wake);
-      done(std::move(opened));
-    });
-  });
+  Streamer& streamer = StreamerOf(record.grant.device);
+  LaneSpec spec = SpecOf(record);
+  streamer.Open(
+      std::move(spec), std::nullopt,
+      [this, record = std::move(record),
+       done = std::move(done)](absl::StatusOr<LaneShare> share) mutable {
+        Post([this, record = std::move(record), done = std::move(done),
+              share = std::move(share)](Effects& effects) mutable {
+          const PlanId plan = record.grant.id;
+          if (node_.FindPlan(plan) == nullptr) {
+            return done(absl::CancelledError("the session was closed"));
+          }
+          if (!share.ok()) {
+            node_.EndPlan(record.session, plan, Now(), effects).IgnoreError();
+            return done(share.status());
+          }
+          KeepPlan(record, *share);
+          LaneOpened(record.grant, record.share, effects);
+          OpenedPlan opened;
+          opened.grant = std::move(record.grant);
+          // Not before: other answers may have overtaken this one, or the lane
+          // may not have come to be. They are borrowed from a plan that stands.
+          opened.grant.new_slabs = node_.GiveSlabs(plan);
+          opened.lane = std::move(share->memory);
+          opened.wake = std::move(share->wake);
+          done(std::move(opened));
+        });
+      });
+}
+
+void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,
+                        Effects& effects) {
+  const PlanId plan = grant.id;
+  ReadAhead& ahead =
+      lanes_.emplace(plan, ReadAhead(grant, node_.HoldableBytes(plan)))
+          .first->second;
+  shares_[plan] = share;
+  node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
+}
+
+// Before the client hears of it.
+void Engine::KeepPlan(const PlanRecord& record, const LaneShare& lane) {
+  if (parts_.keep == nullptr || abandoned_) return;
+  const DeviceIndex device = record.grant.device;
+  if (DevicesOf(parts_)[device.number()].backing == Backing::kIpc) return;
+  if (!WritePlan(record, lane, *parts_.keep).ok()) Abandon();
 }
 
 void Engine::ClearPlan(SessionId session, PlanId plan, DoneStatus done) {

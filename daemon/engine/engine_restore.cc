@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/overloaded.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_host.h"
 
@@ -33,7 +34,8 @@ RestoredGroup& GroupOf(const SpillMeta& meta, RestoredGroups& all) {
 
 }  // namespace
 
-void Engine::Restore() {
+// What the store and the keeper have of published models, in order.
+std::vector<RestoredGroup> Engine::Published() {
   RestoredGroups all;
   for (const FoundImage& image : parts_.kept.images) {
     GroupOf(image.meta, all).host_offset = image.host_offset;
@@ -44,27 +46,65 @@ void Engine::Restore() {
       if (group.content == record.meta->group_content) group.spill = record.id;
     }
   }
+  std::map<std::pair<User, std::string>, ModelId> ids;
+  for (const auto& [id, model] : parts_.found.models) {
+    if (!model.request.has_value()) ids[{model.owner, model.name}] = id;
+  }
   std::map<std::pair<User, std::string>, uint32_t> missing;
   std::map<std::pair<User, std::string>, uint32_t> next;
-  for (const auto& [at, group] : all) {
-    const absl::Status restored = node_.Restore(group);
-    if (!restored.ok()) {
-      AddNote(std::string(restored.message()));
-      continue;
-    }
+  std::vector<RestoredGroup> published;
+  for (auto& [at, group] : all) {
     const uint32_t index = std::get<GroupIndex>(at).number();
     uint32_t& expected = next[{group.owner, group.model}];
     if (index > expected) {
       missing[{group.owner, group.model}] += index - expected;
     }
     expected = index + 1;
+    published.push_back(std::move(group));
   }
   for (const auto& [model, groups] : missing) {
     AddNote(absl::StrCat("model ", model.second, " of ", ToString(model.first),
                          " is back without ", groups,
                          " of its groups; publish it again"));
   }
+  for (RestoredGroup& group : published) {
+    const std::pair<User, std::string> model = {group.owner, group.model};
+    // With one missing, the others' numbers are not what they were.
+    const auto id = ids.find(model);
+    if (id != ids.end() && !missing.contains(model)) {
+      group.model_id = id->second;
+    }
+  }
+  return published;
+}
+
+void Engine::RestorePublished(const std::vector<RestoredGroup>& published) {
+  for (const RestoredGroup& group : published) {
+    const absl::Status restored = node_.Restore(group);
+    if (!restored.ok()) AddNote(std::string(restored.message()));
+  }
+}
+
+void Engine::Restore() {
+  instance_.id = parts_.new_instance;
+  std::vector<RestoredGroup> published = Published();
+  std::map<ModelId, OpenedModel> opened;
+  const bool may_adopt = parts_.keep != nullptr && parts_.found.status.ok();
+  absl::Status adopted =
+      may_adopt ? Adopt(published, opened) : parts_.found.status;
+  if (!adopted.ok() && parts_.keep != nullptr) DropFound(adopted);
+  adopted.Update(may_adopt ? absl::OkStatus()
+                           : absl::NotFoundError("nothing is kept"));
+  BeginInstance(adopted.ok());
+  RestorePublished(published);
+  if (adopted.ok()) {
+    HOIST_CHECK(PutBack(opened, node_).ok());
+    for (auto& [id, model] : opened) {
+      mover_->AddFiles(id, std::move(model.files));
+    }
+  }
   RestoreParts();
+  WriteKept();
 }
 
 void Engine::StoreAgain(DoneStatus done) {
@@ -89,18 +129,38 @@ void Engine::RestoreParts() {
   }
 }
 
-void Engine::KeepOnHost() {
-  for (const KeptOnHost& at : node_.TakeKept()) {
+absl::Status Engine::Write(const Kept& kept) {
+  Keep& keep = *parts_.keep;
+  return std::visit(
+      Overloaded{
+          [&](const KeptOnHost& at) {
+            const absl::Status written =
+                WriteOnHost(at, parts_.mover.host, keep);
+            const bool gone = std::holds_alternative<std::monostate>(at.what);
+            if (written.ok() || gone) return written;
+            if (!std::exchange(told_unkept_, true)) {
+              AddNote(
+                  absl::StrCat("not all that lies on the host outlives hoistd: ",
+                               std::string(written.message())));
+            }
+            return absl::OkStatus();
+          },
+          [&](const KeptModel& model) { return WriteModel(model, keep); },
+          [&](const KeptSlab& slab) { return WriteSlab(slab, keep); },
+          [&](const KeptCopy& copy) { return WriteCopy(copy, keep); },
+          [&](const KeptSession& session) {
+            return WriteSession(session, keep);
+          },
+          [&](const KeptLease& lease) { return WriteLease(lease, keep); },
+          [&](const KeptPlanGone& plan) { return ErasePlan(plan.id, keep); },
+      },
+      kept);
+}
+
+void Engine::WriteKept() {
+  for (const Kept& kept : node_.TakeKept()) {
     HOIST_CHECK(parts_.keep != nullptr);
-    if (abandoned_) continue;
-    const absl::Status kept = WriteOnHost(at, parts_.mover.host, *parts_.keep);
-    if (kept.ok()) continue;
-    if (std::holds_alternative<std::monostate>(at.what)) {
-      Abandon();
-    } else if (!std::exchange(told_unkept_, true)) {
-      AddNote(absl::StrCat("not all that lies on the host outlives hoistd: ",
-                           std::string(kept.message())));
-    }
+    if (!abandoned_ && !Write(kept).ok()) Abandon();
   }
 }
 
@@ -108,7 +168,9 @@ void Engine::KeepOnHost() {
 void Engine::Abandon() {
   parts_.keep->Abandon();
   abandoned_ = true;
-  AddNote("nothing outlives this hoistd any more: its book is full");
+  AddNote(
+      "nothing outlives this hoistd any more: what it has could not be written "
+      "down");
 }
 
 }  // namespace hoistd

@@ -1,4 +1,6 @@
 // The verbs of sessions.
+#include <fcntl.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,12 +53,16 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
       return done(absl::NotFoundError("the session is closed"));
     }
     ++opening_;
-    auto add = [this, session, readers = args.readers, done = std::move(done)](
+    const bool may_hang = parts_.mover.errands != nullptr && HasParked(args);
+    auto add = [this, session, readers = args.readers,
+                recipe = may_hang ? nullptr : RecipeOf(args),
+                done = std::move(done)](
                    absl::StatusOr<OpenedModel> opened) mutable {
-      AddOpened(session, readers, std::move(opened), std::move(done));
+      AddOpened(session, readers, std::move(recipe), std::move(opened),
+                std::move(done));
     };
     OpenOptions options = {.owner = peer->uid, .files = parts_.files};
-    if (parts_.mover.errands == nullptr || !HasParked(args)) {
+    if (!may_hang) {
       openers_[next_opener_++ % std::size(openers_)]->Post(
           [this, options, args = std::move(args),
            add = std::move(add)]() mutable {
@@ -75,10 +81,47 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
   });
 }
 
+// nullptr: nothing is kept, or no descriptors are left to keep it by.
+std::shared_ptr<Engine::Recipe> Engine::RecipeOf(
+    const RegisterModelArgs& args) const {
+  if (parts_.keep == nullptr) return nullptr;
+  auto recipe = std::make_shared<Recipe>();
+  const auto add = [&](const OpenFile& file) {
+    recipe->files.emplace_back(fcntl(file.fd.get(), F_DUPFD_CLOEXEC, 0));
+    return recipe->files.back().valid();
+  };
+  recipe->request.name = args.name;
+  recipe->request.joined = args.joined;
+  recipe->request.grouping = args.grouping;
+  for (const OpenFile& shard : args.shards) {
+    recipe->request.shards.push_back(shard.name);
+    if (!add(shard)) return nullptr;
+  }
+  if (!args.index.has_value()) return recipe;
+  recipe->request.index = args.index->name;
+  return add(*args.index) ? recipe : nullptr;
+}
+
+void Engine::KeepFiles(const Model& model, const Recipe& recipe) {
+  if (abandoned_) return;
+  ModelRecord record;
+  record.owner = model.owner;
+  record.readers = model.readers;
+  record.name = model.spec->name;
+  record.content = model.spec->content;
+  record.request = recipe.request;
+  for (size_t i = 0; i < recipe.files.size(); ++i) {
+    record.descriptors.push_back(++last_file_);
+  }
+  if (!WriteFiles(model.id, record, recipe.files, *parts_.keep).ok()) Abandon();
+}
+
 void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
+                       std::shared_ptr<Recipe> recipe,
                        absl::StatusOr<OpenedModel> opened,
                        Done<ModelPtr> done) {
-  Post([this, session, readers, opened = std::move(opened),
+  Post([this, session, readers, recipe = std::move(recipe),
+        opened = std::move(opened),
         done = std::move(done)](Effects& effects) mutable {
     --opening_;
     if (!opened.ok()) return done(opened.status());
@@ -87,6 +130,7 @@ void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
     // Attached to the same model: its own files serve.
     if (model.ok() && (*model)->spec == opened->spec) {
       mover_->AddFiles((*model)->id, std::move(opened->files));
+      if (recipe != nullptr) KeepFiles(**model, *recipe);
     }
     done(std::move(model));
   });

@@ -17,6 +17,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
+#include "daemon/engine/kept_keys.h"
 #include "daemon/store/description.h"
 #include "hoist/shared/image_layout.h"
 
@@ -46,8 +47,8 @@ struct PartRecord {
 static_assert(std::is_trivially_copyable_v<PartRecord>);
 static_assert(sizeof(PartRecord) == 16 + 7 * 8 + 16 + 2 * 4 + 32);
 
-KeptKey KeyOf(KeptKind kind, uint64_t host_offset) {
-  return {static_cast<uint32_t>(kind), host_offset / kPage};
+KeptKey PlaceKey(KeptKind kind, uint64_t host_offset) {
+  return KeyOf(kind, host_offset / kPage);
 }
 
 // Of some pages, spread evenly.
@@ -110,7 +111,7 @@ std::optional<FoundPart> Decode(uint64_t host_offset, std::string_view value) {
 
 absl::Status WriteImage(uint64_t host_offset, const KeptImage& image,
                         Keep& keep) {
-  const KeptKey key = KeyOf(KeptKind::kHostImage, host_offset);
+  const KeptKey key = PlaceKey(KeptKind::kHostImage, host_offset);
   const ModelSpec& spec = *image.model->spec;
   const uint32_t index = image.group.number();
   SpillMeta meta;
@@ -130,7 +131,7 @@ absl::Status WriteImage(uint64_t host_offset, const KeptImage& image,
 absl::Status WritePart(uint64_t host_offset, const KeptPart& part,
                        std::span<const std::byte> host, Keep& keep) {
   const PartRecord record = Encode(part, host.subspan(host_offset, part.bytes));
-  return keep.Write(KeyOf(KeptKind::kHostPart, host_offset),
+  return keep.Write(PlaceKey(KeptKind::kHostPart, host_offset),
                     {reinterpret_cast<const char*>(&record), sizeof(record)});
 }
 
@@ -140,14 +141,14 @@ FoundOnHost FindOnHost(const std::map<KeptKey, std::string>& records,
                        std::vector<std::string>& notes) {
   FoundOnHost found;
   for (const auto& [key, value] : records) {
-    if (key.kind == KeyOf(KeptKind::kHostPart, 0).kind) {
+    if (key.kind == PlaceKey(KeptKind::kHostPart, 0).kind) {
       if (const auto part = Decode(key.id * kPage, value)) {
         found.parts.push_back(*part);
       } else {
         notes.push_back("some bytes of a file that were kept are dropped");
       }
     }
-    if (key.kind != KeyOf(KeptKind::kHostImage, 0).kind) continue;
+    if (key.kind != PlaceKey(KeptKind::kHostImage, 0).kind) continue;
     absl::StatusOr<SpillDescription> image =
         DecodeDescription(std::as_bytes(std::span(value)));
     if (!image.ok()) {
@@ -191,8 +192,8 @@ absl::Status CheckParts(std::span<const std::byte> host, Keep& keep,
 }
 
 absl::Status EraseOnHost(uint64_t host_offset, Keep& keep) {
-  HOIST_RETURN_IF_ERROR(keep.Erase(KeyOf(KeptKind::kHostImage, host_offset)));
-  return keep.Erase(KeyOf(KeptKind::kHostPart, host_offset));
+  HOIST_RETURN_IF_ERROR(keep.Erase(PlaceKey(KeptKind::kHostImage, host_offset)));
+  return keep.Erase(PlaceKey(KeptKind::kHostPart, host_offset));
 }
 
 absl::Status WriteOnHost(const KeptOnHost& at, std::span<const std::byte> host,

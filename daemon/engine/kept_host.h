@@ -10,22 +10,12 @@
 #include <vector>
 
 #include "daemon/base/hash.h"
-#include "daemon/core/effects.h"
+#include "daemon/core/kept.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/keeper/kept_key.h"
 #include "daemon/store/spill_types.h"
 
 namespace hoistd {
-
-// The kinds of what is kept; numbers of another version mean something else.
-enum class KeptKind : uint32_t {
-  kHostPool = 1,   // A descriptor: the pool's memory.
-  kHostImage = 2,  // A record by offset / 4096: EncodeDescription.
-  kHostPart = 3,   // A record by offset / 4096, of bytes of a file.
-};
-
-inline constexpr KeptKey kHostPoolKey = {
-    static_cast<uint32_t>(KeptKind::kHostPool), 0};
 
 struct FoundImage {
   uint64_t host_offset = 0;

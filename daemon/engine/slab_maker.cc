@@ -30,6 +30,19 @@ void SlabMaker::Do(const SlabWork& work) {
   });
 }
 
+absl::StatusOr<SlabShare> SlabMaker::Adopt(const SlabSpec& slab,
+                                           hoist::UniqueFd fd) {
+  if (absl::Status s = device_.AdoptSlab(slab, std::move(fd)); !s.ok()) {
+    return s;
+  }
+  slabs_.insert(slab.id);
+  return device_.Share(slab.id);
+}
+
+void SlabMaker::Drop() {
+  for (const SlabId id : std::exchange(slabs_, {})) Destroy(id);
+}
+
 void SlabMaker::Make(const SlabSpec& slab) {
   DestroyLeft();
   events_.made(slab.id, Create(slab));

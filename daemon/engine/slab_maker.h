@@ -39,6 +39,11 @@ class SlabMaker {
   SlabMaker& operator=(const SlabMaker&) = delete;
 
   void Do(const SlabWork& work);
+  // Before anything else: a slab that was made before this object was, of which
+  // `fd` was kept.
+  absl::StatusOr<SlabShare> Adopt(const SlabSpec& slab, hoist::UniqueFd fd);
+  // Those go: nothing else was done yet.
+  void Drop();
 
  private:
   void Make(const SlabSpec& slab);

@@ -146,9 +146,15 @@ absl::Status DescriptorBundle::Add(KeptKey key, int fd) {
 
 absl::Status DescriptorBundle::Remove(KeptKey key) {
   HOIST_CHECK(Has(key));
-  HOIST_RETURN_IF_ERROR(TurnOver([&](KeptKey of) { return of != key; },
+  return RemoveIf([&](KeptKey of) { return of == key; });
+}
+
+absl::Status DescriptorBundle::RemoveIf(
+    absl::FunctionRef<bool(KeptKey)> meant) {
+  if (std::none_of(keys_.begin(), keys_.end(), meant)) return absl::OkStatus();
+  HOIST_RETURN_IF_ERROR(TurnOver([&](KeptKey of) { return !meant(of); },
                                  [](KeptKey, hoist::UniqueFd) {}));
-  keys_.erase(key);
+  std::erase_if(keys_, meant);
   return absl::OkStatus();
 }
 

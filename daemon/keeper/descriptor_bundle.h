@@ -52,6 +52,8 @@ class DescriptorBundle {
   absl::Status Add(KeptKey key, int fd);
   // It is no longer kept, nor closed anywhere else. There is one of this key.
   absl::Status Remove(KeptKey key);
+  // The same of all that are `meant`.
+  absl::Status RemoveIf(absl::FunctionRef<bool(KeptKey)> meant);
 
   bool Has(KeptKey key) const { return keys_.contains(key); }
   bool full() const { return keys_.size() >= most_; }

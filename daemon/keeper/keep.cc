@@ -144,14 +144,30 @@ absl::Status Keep::DropDescriptor(KeptKey key) {
   for (auto& [number, bundle] : bundles_) {
     if (!bundle.Has(key)) continue;
     HOIST_RETURN_IF_ERROR(bundle.Remove(key));
-    // One is left for what comes next.
-    if (bundle.empty() && bundles_.size() > 1) {
-      Forget(number);
-      bundles_.erase(number);
-    }
+    ForgetEmpty();
     return absl::OkStatus();
   }
   return absl::OkStatus();
+}
+
+absl::Status Keep::DropDescriptors(absl::FunctionRef<bool(KeptKey)> meant) {
+  for (auto& [number, bundle] : bundles_) {
+    HOIST_RETURN_IF_ERROR(bundle.RemoveIf(meant));
+  }
+  ForgetEmpty();
+  return absl::OkStatus();
+}
+
+// But for one, which is left for what comes next.
+void Keep::ForgetEmpty() {
+  for (auto it = bundles_.begin(); it != bundles_.end();) {
+    if (!it->second.empty() || bundles_.size() == 1) {
+      ++it;
+      continue;
+    }
+    Forget(it->first);
+    it = bundles_.erase(it);
+  }
 }
 
 }  // namespace hoistd

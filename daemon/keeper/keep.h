@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/keeper/descriptor_bundle.h"
@@ -50,10 +52,14 @@ class Keep {
   absl::Status KeepDescriptor(KeptKey key, int fd);
   // Nothing is kept of it, which may have been so.
   absl::Status DropDescriptor(KeptKey key);
+  // The same of all that are `meant`.
+  absl::Status DropDescriptors(absl::FunctionRef<bool(KeptKey)> meant);
   absl::Status Write(KeptKey key, std::string_view value) {
     return book_.Put(key, value);
   }
   absl::Status Erase(KeptKey key) { return book_.Erase(key); }
+  // nullopt: nothing is written under it.
+  std::optional<std::string> Read(KeptKey key) const { return book_.Get(key); }
   // What was written may be wrong by now: no successor believes any of it.
   void Abandon() { book_.Abandon(); }
   // Stores all of it with a store that is a new one.
@@ -74,6 +80,7 @@ class Keep {
   absl::StatusOr<DescriptorBundle*> BundleWithRoom();
   absl::Status StoreBundle(uint64_t number, const DescriptorBundle& bundle);
   void Forget(uint64_t bundle);
+  void ForgetEmpty();
 
   FdStore* store_;
   KeptBook book_;

@@ -276,6 +276,15 @@ void KeptBook::Abandon() { header().half.store(0, std::memory_order_release); }
 
 void KeptBook::Adopted() { header().attempts = 0; }
 
+std::optional<std::string> KeptBook::Get(KeptKey key) const {
+  const auto found = places_.find(key);
+  if (found == places_.end()) return std::nullopt;
+  const Place& place = found->second;
+  return std::string(
+      reinterpret_cast<const char*>(mapping_.data()) + place.offset,
+      place.bytes);
+}
+
 std::map<KeptKey, std::string_view> KeptBook::entries() const {
   std::map<KeptKey, std::string_view> all;
   for (const auto& [key, place] : places_) {

@@ -17,7 +17,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -54,6 +56,8 @@ class KeptBook {
   // From now on this value counts. ResourceExhausted: the book is full.
   // InvalidArgument: the value is larger than kMaxValueBytes.
   absl::Status Put(KeptKey key, std::string_view value);
+  // What counts; nullopt: nothing does.
+  std::optional<std::string> Get(KeptKey key) const;
   // Nothing counts for the key. ResourceExhausted: as Put; it still does.
   absl::Status Erase(KeptKey key);
   // Whoever finds it refuses it.

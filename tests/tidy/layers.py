@@ -74,7 +74,8 @@ ZONES = {
         "absl spdlog xxhash"),
     "daemon/stream": zone(TERMS + " daemon/plan daemon/link", "absl spdlog"),
     "daemon/engine": zone(
-        CORE + " daemon/errand daemon/keeper daemon/link daemon/mover daemon/store"
+        CORE + " daemon/convert/kept_convert.h daemon/errand daemon/keeper"
+        " daemon/link daemon/mover daemon/store"
         " daemon/stream daemon/host"
         " daemon/io/source_file.h",
         "absl spdlog"),

@@ -1,0 +1,331 @@
+#include "daemon/convert/kept_convert.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
+#include "hoist/v1/kept.pb.h"
+
+namespace hoistd {
+namespace {
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("what was kept of a ", what, " makes no sense"));
+}
+
+void UserToProto(const std::optional<User>& user, pb::KeptUser* out) {
+  out->set_everyone(!user.has_value());
+  if (!user.has_value()) return;
+  if (user->is_tenant()) {
+    out->set_tenant(std::string(user->tenant()));
+  } else {
+    out->set_uid(user->number());
+  }
+}
+
+// nullopt in it: everyone.
+absl::StatusOr<std::optional<User>> ReaderFromProto(const pb::KeptUser& in) {
+  if (in.everyone()) return std::nullopt;
+  if (in.tenant().empty()) return std::optional<User>(User(in.uid()));
+  const std::optional<User> tenant = User::Tenant(in.tenant());
+  // A name that is none would be everyone's.
+  if (!tenant.has_value()) return Malformed("user");
+  return tenant;
+}
+
+absl::StatusOr<User> UserFromProto(const pb::KeptUser& in) {
+  HOIST_ASSIGN_OR_RETURN(const std::optional<User> user, ReaderFromProto(in));
+  if (!user.has_value()) return Malformed("user");
+  return *user;
+}
+
+template <typename Array>
+bool CopyBytes(const std::string& from, Array& to) {
+  if (from.size() != to.size()) return false;
+  std::copy(from.begin(), from.end(), to.begin());
+  return true;
+}
+
+pb::Grouping::Rule RuleToProto(GroupingRule rule) {
+  switch (rule) {
+    case GroupingRule::kBlock:
+      return pb::Grouping::RULE_BLOCK;
+    case GroupingRule::kModule:
+      return pb::Grouping::RULE_MODULE;
+    case GroupingRule::kWhole:
+      return pb::Grouping::RULE_WHOLE;
+    case GroupingRule::kExplicit:
+      return pb::Grouping::RULE_EXPLICIT;
+  }
+  return pb::Grouping::RULE_UNSPECIFIED;
+}
+
+void RequestToProto(const ModelRequest& request,
+                    pb::RegisterModelRequest* out) {
+  out->set_name(request.name);
+  uint32_t next = 0;
+  for (const std::string& shard : request.shards) {
+    pb::RegisterModelRequest::File* file = out->add_shards();
+    file->set_name(shard);
+    file->set_fd_index(next++);
+  }
+  if (request.index.has_value()) {
+    out->mutable_index()->set_name(*request.index);
+    out->mutable_index()->set_fd_index(next);
+  }
+  out->mutable_grouping()->set_rule(RuleToProto(request.grouping.rule));
+  for (const NamedGroup& group : request.grouping.groups) {
+    pb::Grouping::Named* named = out->mutable_grouping()->add_groups();
+    named->set_name(group.name);
+    named->mutable_tensors()->Assign(group.tensors.begin(),
+                                     group.tensors.end());
+  }
+  for (const JoinedTensor& tensor : request.joined) {
+    pb::JoinedTensor* joined = out->add_joined();
+    joined->set_name(tensor.name);
+    joined->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    for (const JoinedPart& part : tensor.parts) {
+      pb::JoinedTensor::Part* to = joined->add_parts();
+      to->set_tensor(part.tensor);
+      to->set_offset_bytes(part.offset);
+      to->set_size_bytes(part.bytes);
+    }
+  }
+}
+
+absl::StatusOr<ModelRequest> RequestFromProto(
+    const pb::RegisterModelRequest& in) {
+  ModelRequest request;
+  request.name = in.name();
+  for (const pb::RegisterModelRequest::File& shard : in.shards()) {
+    request.shards.push_back(shard.name());
+  }
+  if (in.has_index()) request.index = in.index().name();
+  HOIST_ASSIGN_OR_RETURN(request.joined, JoinedFromProto(in.joined()));
+  HOIST_ASSIGN_OR_RETURN(request.grouping, GroupingFromProto(in.grouping()));
+  return request;
+}
+
+template <typename Message>
+absl::StatusOr<Message> Parse(absl::string_view bytes, absl::string_view what) {
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Malformed(what);
+  }
+  return message;
+}
+
+}  // namespace
+
+std::string ToRecord(const KeptInstance& instance) {
+  pb::KeptInstance out;
+  out.set_instance_id(instance.id.data(), instance.id.size());
+  out.set_generation(instance.generation);
+  for (const auto& uuid : instance.devices) {
+    out.add_device_uuids(uuid.data(), uuid.size());
+  }
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptInstance> InstanceFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in,
+                         Parse<pb::KeptInstance>(bytes, "hoistd"));
+  KeptInstance instance;
+  instance.generation = in.generation();
+  bool right = CopyBytes(in.instance_id(), instance.id);
+  for (const std::string& uuid : in.device_uuids()) {
+    right = CopyBytes(uuid, instance.devices.emplace_back()) && right;
+  }
+  if (!right) return Malformed("hoistd");
+  return instance;
+}
+
+std::string ToRecord(const ModelRecord& model) {
+  pb::KeptModel out;
+  UserToProto(model.owner, out.mutable_owner());
+  out.set_readers(ReadersToProto(model.readers));
+  out.set_name(model.name);
+  out.set_published(!model.request.has_value());
+  if (model.request.has_value()) {
+    out.set_content(model.content.data(), model.content.size());
+    RequestToProto(*model.request, out.mutable_request());
+  }
+  out.mutable_descriptors()->Assign(model.descriptors.begin(),
+                                    model.descriptors.end());
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptModel>(bytes, "model"));
+  ModelRecord model;
+  HOIST_ASSIGN_OR_RETURN(model.owner, UserFromProto(in.owner()));
+  HOIST_ASSIGN_OR_RETURN(const std::optional<Readers> readers,
+                         ReadersFromProto(in.readers()));
+  if (!readers.has_value()) return Malformed("model");
+  model.readers = *readers;
+  model.name = in.name();
+  if (in.published()) return model;
+  if (!CopyBytes(in.content(), model.content)) return Malformed("model");
+  HOIST_ASSIGN_OR_RETURN(model.request, RequestFromProto(in.request()));
+  model.descriptors.assign(in.descriptors().begin(), in.descriptors().end());
+  const size_t files = model.request->shards.size() +
+                       (model.request->index.has_value() ? 1 : 0);
+  if (model.descriptors.size() != files) return Malformed("model");
+  return model;
+}
+
+std::string ToRecord(const KeptSlab& slab) {
+  pb::KeptSlab out;
+  out.set_device(slab.device.number());
+  out.set_id(slab.slab.id.number());
+  out.set_offset_bytes(slab.slab.offset);
+  out.set_size_bytes(slab.slab.bytes);
+  out.set_backing(BackingToProto(slab.slab.backing));
+  UserToProto(slab.reader, out.mutable_reader());
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptSlab> SlabFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptSlab>(bytes, "slab"));
+  KeptSlab slab;
+  slab.device = DeviceIndex(in.device());
+  slab.slab.id = SlabId(in.id());
+  slab.slab.offset = in.offset_bytes();
+  slab.slab.bytes = in.size_bytes();
+  switch (in.backing()) {
+    case pb::BACKING_MEMFD:
+      slab.slab.backing = Backing::kMemfd;
+      break;
+    case pb::BACKING_VMM:
+      slab.slab.backing = Backing::kVmm;
+      break;
+    default:
+      return Malformed("slab");
+  }
+  HOIST_ASSIGN_OR_RETURN(slab.reader, ReaderFromProto(in.reader()));
+  return slab;
+}
+
+std::string ToRecord(const KeptCopy& copy) {
+  pb::KeptCopy out;
+  out.set_model_id(copy.key->model.number());
+  out.set_group(copy.key->group.number());
+  out.set_name(copy.group);
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptCopy> CopyFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptCopy>(bytes, "copy"));
+  KeptCopy copy;
+  copy.key = GroupKey{ModelId(in.model_id()), GroupIndex(in.group())};
+  copy.group = in.name();
+  return copy;
+}
+
+std::string ToRecord(const KeptSession& session) {
+  const OpenSessionArgs& args = *session.args;
+  pb::KeptSession out;
+  out.set_client_name(args.client_name);
+  out.set_device_budget_bytes(args.device_budget_bytes);
+  out.set_closes_slabs(args.closes_slabs);
+  UserToProto(args.peer.uid, out.mutable_user());
+  out.set_pid(args.peer.pid);
+  out.set_admin(args.peer.admin);
+  out.set_via(args.peer.via);
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,
+                                              absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in,
+                         Parse<pb::KeptSession>(bytes, "session"));
+  OpenSessionArgs args;
+  args.client_name = in.client_name();
+  args.device_budget_bytes = in.device_budget_bytes();
+  args.closes_slabs = in.closes_slabs();
+  HOIST_ASSIGN_OR_RETURN(args.peer.uid, UserFromProto(in.user()));
+  args.peer.pid = in.pid();
+  args.peer.admin = in.admin();
+  args.peer.via = in.via();
+  return KeptSession{id, std::move(args)};
+}
+
+std::string ToRecord(const KeptLease& lease) {
+  pb::KeptLease out;
+  out.set_session_id(lease.session.number());
+  out.set_model_id(lease.copy->key.model.number());
+  out.set_group(lease.copy->key.group.number());
+  out.set_device(lease.copy->place.at.device.number());
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptLease>(bytes, "lease"));
+  KeptLease lease;
+  lease.id = id;
+  lease.session = SessionId(in.session_id());
+  lease.copy = CopyRef{{ModelId(in.model_id()), GroupIndex(in.group())},
+                       {OnDevice(DeviceIndex(in.device())), false}};
+  return lease;
+}
+
+std::string ToRecord(const PlanRecord& plan) {
+  const PlanGrant& grant = plan.grant;
+  pb::KeptPlan out;
+  out.set_session_id(plan.session.number());
+  out.set_model_id(grant.model.number());
+  out.set_device(grant.device.number());
+  out.set_budget_bytes(grant.budget_bytes);
+  for (const PlannedGroup& planned : grant.groups) {
+    pb::KeptPlan::PlannedGroup* to = out.add_groups();
+    to->set_group(planned.group.number());
+    to->set_resident(planned.resident);
+    to->set_slot_offset_bytes(planned.slot.offset);
+    to->set_slot_bytes(planned.slot.bytes);
+    to->set_image_bytes(planned.image_bytes);
+  }
+  out.mutable_lane_order()->Assign(grant.lane_order.begin(),
+                                   grant.lane_order.end());
+  out.set_ring_offset_bytes(grant.ring_offset);
+  out.set_ring_bytes(grant.ring_bytes);
+  out.set_resident_bytes(grant.resident_bytes);
+  out.set_streamed_bytes(grant.streamed_bytes);
+  out.set_lead(grant.lead);
+  ShareToProto(plan.share, out.mutable_share());
+  out.set_stage_deadline_ms(
+      static_cast<uint64_t>(absl::ToInt64Milliseconds(plan.stage_deadline)));
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptPlan>(bytes, "plan"));
+  PlanRecord plan;
+  plan.session = SessionId(in.session_id());
+  PlanGrant& grant = plan.grant;
+  grant.id = id;
+  grant.model = ModelId(in.model_id());
+  grant.device = DeviceIndex(in.device());
+  grant.budget_bytes = in.budget_bytes();
+  for (const pb::KeptPlan::PlannedGroup& from : in.groups()) {
+    PlannedGroup planned;
+    planned.group = GroupIndex(from.group());
+    planned.resident = from.resident();
+    planned.slot = {from.slot_offset_bytes(), from.slot_bytes()};
+    planned.image_bytes = from.image_bytes();
+    grant.groups.push_back(planned);
+  }
+  grant.lane_order.assign(in.lane_order().begin(), in.lane_order().end());
+  grant.ring_offset = in.ring_offset_bytes();
+  grant.ring_bytes = in.ring_bytes();
+  grant.resident_bytes = in.resident_bytes();
+  grant.streamed_bytes = in.streamed_bytes();
+  grant.lead = in.lead();
+  HOIST_ASSIGN_OR_RETURN(plan.share, ShareFromProto(in.share()));
+  plan.stage_deadline = DeadlineFromProto(in.stage_deadline_ms());
+  return plan;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,78 @@
+// What is written down for hoistd's successor, to bytes and back
+// (proto/hoist/v1/kept.proto).
+#ifndef HOIST_DAEMON_CONVERT_KEPT_CONVERT_H_
+#define HOIST_DAEMON_CONVERT_KEPT_CONVERT_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/kept.h"
+#include "daemon/core/requests.h"
+#include "daemon/model/grouping.h"
+#include "daemon/model/source_tensor.h"
+#include "daemon/plan/link_share.h"
+#include "daemon/terms/ids.h"
+
+namespace hoistd {
+
+struct KeptInstance {
+  std::array<uint8_t, 16> id = {};
+  uint64_t generation = 0;
+  std::vector<std::array<uint8_t, 16>> devices;  // Their uuids, by index.
+};
+
+// How a model of files was registered, but for the descriptors.
+struct ModelRequest {
+  std::string name;
+  std::vector<std::string> shards;   // Base names.
+  std::optional<std::string> index;  // Its descriptor is the last.
+  std::vector<JoinedTensor> joined;
+  GroupingSpec grouping;
+};
+
+struct ModelRecord {
+  User owner;
+  Readers readers = Readers::kOwner;
+  std::string name;
+  // Of files:
+  Content content = {};
+  std::optional<ModelRequest> request;
+  std::vector<uint64_t> descriptors;  // One a shard, then the index's.
+};
+
+// A plan that stands, with what its streaming needs.
+struct PlanRecord {
+  SessionId session;
+  PlanGrant grant;  // But for its slabs.
+  ShareOptions share;
+  absl::Duration stage_deadline;
+};
+
+std::string ToRecord(const KeptInstance& instance);
+std::string ToRecord(const ModelRecord& model);
+std::string ToRecord(const KeptSlab& slab);  // But for its descriptor.
+std::string ToRecord(const KeptCopy& copy);  // But for its place.
+std::string ToRecord(const KeptSession& session);
+std::string ToRecord(const KeptLease& lease);
+std::string ToRecord(const PlanRecord& plan);
+
+// InvalidArgument: bytes that no ToRecord makes. Whether they agree with
+// anything else is NodeRestore's to say.
+absl::StatusOr<KeptInstance> InstanceFromRecord(absl::string_view bytes);
+absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes);
+absl::StatusOr<KeptSlab> SlabFromRecord(absl::string_view bytes);
+absl::StatusOr<KeptCopy> CopyFromRecord(absl::string_view bytes);
+absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,
+                                              absl::string_view bytes);
+absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes);
+absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_CONVERT_KEPT_CONVERT_H_

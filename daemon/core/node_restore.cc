@@ -1,0 +1,195 @@
+#include "daemon/core/node_restore.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+
+namespace hoistd {
+namespace {
+
+// `what` is what of the last hoistd's does not fit with the rest.
+absl::Status Disagrees(const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " does not agree with what else was kept"));
+}
+
+}  // namespace
+
+void NodeRestore::SkipIds(uint64_t last) {
+  node_.last_id_ = std::max(node_.last_id_, last);
+  for (const auto& space : node_.spaces_) space->SkipIds(last);
+}
+
+absl::Status NodeRestore::CheckDevice(DeviceIndex device) const {
+  if (device.number() < node_.devices_.size()) return absl::OkStatus();
+  return Disagrees(absl::StrCat("device ", device.number()));
+}
+
+absl::Status NodeRestore::AddModel(ModelId id,
+                                   std::shared_ptr<const ModelSpec> spec,
+                                   User owner, Readers readers) {
+  if (id == ModelId() || node_.copies_.FindModel(id) != nullptr ||
+      node_.models_.Named(owner, spec->name) != nullptr) {
+    return Disagrees(absl::StrCat("model ", spec->name));
+  }
+  node_.models_.Add(id, std::move(spec), owner, readers);
+  SkipIds(id.number());
+  return absl::OkStatus();
+}
+
+absl::Status NodeRestore::CheckModel(ModelId id, User owner,
+                                     const std::string& name) const {
+  const ModelEntry* model = node_.copies_.FindModel(id);
+  if (model != nullptr && model == node_.models_.Named(owner, name)) {
+    return absl::OkStatus();
+  }
+  return Disagrees(absl::StrCat("model ", name));
+}
+
+absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
+                                  const SlabShare& share) {
+  HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
+  Zone zone;
+  zone.readers = node_.models_.ReadersOf(kept.reader);
+  zone.backing = kept.slab.backing;
+  return node_.spaces_[kept.device.number()]->Restore(kept.slab, zone, share);
+}
+
+absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
+  HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
+  const CopyRef ref = {kept.key.value(), {OnDevice(kept.device), false}};
+  const GroupEntry* group = node_.copies_.FindGroup(ref.key);
+  if (group == nullptr || group->group->name != kept.group ||
+      node_.copies_.At(ref).usable()) {
+    return Disagrees(absl::StrCat("a copy of group ", kept.group));
+  }
+  const OwnerId owner = node_.copies_.NewOwner(ref);
+  HOIST_RETURN_IF_ERROR(node_.spaces_[kept.device.number()]->RestoreAt(
+      kept.offset, node_.copies_.SpaceOf(ref.key), node_.ZoneOf(ref), owner));
+  Copy& copy = node_.copies_.At(ref);
+  node_.copies_.Apply(copy, ResidencyEvent::kReserve);
+  node_.copies_.Apply(copy, ResidencyEvent::kFillDone);
+  copy.owner = owner;
+  copy.offset = kept.offset;
+  copy.last_use = now;
+  node_.Weigh(ref, copy);
+  return absl::OkStatus();
+}
+
+absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
+                                     absl::Time now) {
+  if (id == SessionId() || node_.sessions_.Find(id) != nullptr) {
+    return Disagrees(absl::StrCat("session ", id.number()));
+  }
+  node_.sessions_.Open(id, args, now);
+  node_.slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
+  SkipIds(id.number());
+  // Any that it may read, until it says which.
+  const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
+  for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
+    for (const auto& [zone, slab] : node_.spaces_[d]->AllSlabs()) {
+      if (zone.readers != own && zone.readers != Zone::kEveryone &&
+          !args.peer.admin) {
+        continue;
+      }
+      node_.slabs_.MayBeOpen(id, DeviceIndex(d), slab);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeRestore::AddLease(LeaseId id, SessionId session,
+                                   const CopyRef& ref) {
+  const SessionBook::Session* holder = node_.sessions_.Find(session);
+  if (holder == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("session ", session.number(),
+                     ", which has a lease, cannot go on: it came over gRPC, or "
+                     "from an older libhoist"));
+  }
+  const GroupEntry* group = node_.copies_.FindGroup(ref.key);
+  if (group == nullptr || ref.place.shared ||
+      ref.place.at.tier != Tier::kDevice ||
+      node_.sessions_.FindLease(id) != nullptr || id == LeaseId()) {
+    return Disagrees(absl::StrCat("lease ", id.number()));
+  }
+  HOIST_RETURN_IF_ERROR(CheckDevice(ref.place.at.device));
+  const Model& model = *node_.copies_.FindModel(ref.key.model)->model;
+  Copy& copy = node_.copies_.At(ref);
+  if (!copy.usable() || !ModelBook::MayRead(holder->args.peer, model)) {
+    return Disagrees(absl::StrCat("lease ", id.number()));
+  }
+  const uint64_t bytes = node_.copies_.SpaceOf(ref.key);
+  node_.sessions_.Claim(session, ref, bytes);
+  node_.NewSlabs(session, ref.place.at.device, copy.offset, bytes);
+  node_.sessions_.Grant(session, id, ref);
+  ++copy.leases;
+  node_.Weigh(ref, copy);
+  SkipIds(id.number());
+  return absl::OkStatus();
+}
+
+// What the streamer and the books rely on.
+absl::Status NodeRestore::CheckPlan(const PlanGrant& grant) const {
+  const ModelEntry* model = node_.copies_.FindModel(grant.model);
+  if (model == nullptr || grant.id == PlanId() || grant.groups.empty() ||
+      node_.plans_.Find(grant.id) != nullptr) {
+    return Disagrees(absl::StrCat("plan ", grant.id.number()));
+  }
+  std::set<GroupIndex> named;
+  uint32_t streamed = 0;
+  for (const PlannedGroup& planned : grant.groups) {
+    const bool right =
+        planned.group.number() < model->groups.size() &&
+        named.insert(planned.group).second &&
+        model->groups[planned.group.number()].group->image_bytes ==
+            planned.image_bytes &&
+        (planned.resident ||
+         (planned.slot.bytes >= planned.image_bytes &&
+          planned.slot.bytes <= grant.ring_bytes &&
+          planned.slot.offset <= grant.ring_bytes - planned.slot.bytes));
+    if (!right) return Disagrees(absl::StrCat("plan ", grant.id.number()));
+    if (!planned.resident) ++streamed;
+  }
+  const bool in_range = std::all_of(
+      grant.lane_order.begin(), grant.lane_order.end(),
+      [&](uint32_t rank) { return rank < streamed; });
+  if (in_range && grant.lane_order.empty() == (streamed == 0)) {
+    return absl::OkStatus();
+  }
+  return Disagrees(absl::StrCat("plan ", grant.id.number()));
+}
+
+absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
+  const SessionBook::Session* holder = node_.sessions_.Find(session);
+  if (holder == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "session ", session.number(), ", which has a plan, cannot go on"));
+  }
+  HOIST_RETURN_IF_ERROR(CheckDevice(grant.device));
+  HOIST_RETURN_IF_ERROR(CheckPlan(grant));
+  StandingPlan plan;
+  plan.session = session;
+  plan.uid = holder->uid();
+  plan.grant = grant;
+  plan.grant.new_slabs.clear();
+  plan.ring_owner = node_.copies_.NewOwner();
+  plan.zone = node_.ZoneOf(Node::RingRef(grant));
+  plan.given = true;
+  if (grant.ring_bytes > 0) {
+    HOIST_RETURN_IF_ERROR(node_.spaces_[grant.device.number()]->RestoreAt(
+        grant.ring_offset, grant.ring_bytes, plan.zone, plan.ring_owner));
+    node_.NewSlabs(session, grant.device, grant.ring_offset, grant.ring_bytes);
+  }
+  node_.plans_.Restore(std::move(plan));
+  std::vector<GroupIndex> order;
+  for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
+  node_.orders_.Set(session, grant.model, std::move(order));
+  SkipIds(grant.id.number());
+  return absl::OkStatus();
+}
+
+}  // namespace hoistd

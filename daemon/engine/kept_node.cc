@@ -1,0 +1,185 @@
+#include "daemon/engine/kept_node.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "daemon/base/status.h"
+#include "daemon/engine/kept_keys.h"
+
+namespace hoistd {
+namespace {
+
+// The id that a key of this kind names.
+template <typename IdType>
+IdType IdOf(KeptKey key) {
+  return IdType(key.id);
+}
+
+absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
+  switch (static_cast<KeptKind>(key.kind)) {
+    case KeptKind::kInstance: {
+      HOIST_ASSIGN_OR_RETURN(found.instance, InstanceFromRecord(value));
+      return absl::OkStatus();
+    }
+    case KeptKind::kModel: {
+      HOIST_ASSIGN_OR_RETURN(found.models[IdOf<ModelId>(key)],
+                             ModelFromRecord(value));
+      return absl::OkStatus();
+    }
+    case KeptKind::kSlab: {
+      HOIST_ASSIGN_OR_RETURN(KeptSlab slab, SlabFromRecord(value));
+      if (SlabKey(slab.device, slab.slab.id) != key) break;
+      const auto kept = found.descriptors.find(key);
+      if (kept == found.descriptors.end()) break;
+      slab.keep_fd = kept->second.get();
+      found.slabs.push_back(slab);
+      return absl::OkStatus();
+    }
+    case KeptKind::kDeviceCopy: {
+      HOIST_ASSIGN_OR_RETURN(KeptCopy copy, CopyFromRecord(value));
+      copy.device = DeviceIndex(static_cast<uint32_t>(key.id >> kDeviceShift));
+      copy.offset = key.id & ((uint64_t{1} << kDeviceShift) - 1);
+      found.copies.push_back(std::move(copy));
+      return absl::OkStatus();
+    }
+    case KeptKind::kSession: {
+      HOIST_ASSIGN_OR_RETURN(KeptSession session,
+                             SessionFromRecord(IdOf<SessionId>(key), value));
+      const auto kept = found.descriptors.find(key);
+      if (kept == found.descriptors.end()) break;
+      session.args->socket =
+          std::make_shared<hoist::UniqueFd>(std::move(kept->second));
+      found.sessions.push_back(std::move(session));
+      return absl::OkStatus();
+    }
+    case KeptKind::kLease: {
+      HOIST_ASSIGN_OR_RETURN(const KeptLease lease,
+                             LeaseFromRecord(IdOf<LeaseId>(key), value));
+      found.leases.push_back(lease);
+      return absl::OkStatus();
+    }
+    case KeptKind::kPlan: {
+      HOIST_ASSIGN_OR_RETURN(PlanRecord plan,
+                             PlanFromRecord(IdOf<PlanId>(key), value));
+      found.plans.push_back(std::move(plan));
+      return absl::OkStatus();
+    }
+    default:
+      return absl::OkStatus();  // Somebody else's.
+  }
+  return absl::InvalidArgumentError(
+      "what the last hoistd kept of devices makes no sense");
+}
+
+}  // namespace
+
+absl::StatusOr<FoundNode> FindNode(
+    const std::map<KeptKey, std::string>& records,
+    std::map<KeptKey, hoist::UniqueFd> descriptors) {
+  FoundNode found;
+  found.descriptors = std::move(descriptors);
+  for (const auto& [key, value] : records) {
+    HOIST_RETURN_IF_ERROR(Add(key, value, found));
+  }
+  const auto place = [](const KeptSlab& slab) {
+    return std::tuple(slab.device, slab.slab.offset);
+  };
+  std::sort(found.slabs.begin(), found.slabs.end(),
+            [&](const KeptSlab& a, const KeptSlab& b) {
+              return place(a) < place(b);
+            });
+  return found;
+}
+
+absl::Status WriteModel(const KeptModel& model, Keep& keep) {
+  const KeptKey key = KeyOf(KeptKind::kModel, model.id.number());
+  if (model.model != nullptr) {
+    ModelRecord record;
+    record.owner = model.model->owner;
+    record.readers = model.model->readers;
+    record.name = model.model->spec->name;
+    return keep.Write(key, ToRecord(record));
+  }
+  const std::optional<std::string> old = keep.Read(key);
+  HOIST_RETURN_IF_ERROR(keep.Erase(key));
+  if (!old.has_value()) return absl::OkStatus();
+  HOIST_ASSIGN_OR_RETURN(const ModelRecord record, ModelFromRecord(*old));
+  for (const uint64_t file : record.descriptors) {
+    HOIST_RETURN_IF_ERROR(
+        keep.DropDescriptor(KeyOf(KeptKind::kModelFile, file)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(ModelId id, const ModelRecord& record,
+                        const std::vector<hoist::UniqueFd>& files,
+                        Keep& keep) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(
+        KeyOf(KeptKind::kModelFile, record.descriptors[i]), files[i].get()));
+  }
+  return keep.Write(KeyOf(KeptKind::kModel, id.number()), ToRecord(record));
+}
+
+absl::Status WriteSlab(const KeptSlab& slab, Keep& keep) {
+  const KeptKey key = SlabKey(slab.device, slab.slab.id);
+  if (slab.keep_fd < 0) {
+    HOIST_RETURN_IF_ERROR(keep.Erase(key));
+    return keep.DropDescriptor(key);
+  }
+  HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(key, slab.keep_fd));
+  return keep.Write(key, ToRecord(slab));
+}
+
+absl::Status WriteCopy(const KeptCopy& copy, Keep& keep) {
+  const KeptKey key = CopyKey(copy.device, copy.offset);
+  if (!copy.key.has_value()) return keep.Erase(key);
+  return keep.Write(key, ToRecord(copy));
+}
+
+absl::Status WriteSession(const KeptSession& session, Keep& keep) {
+  const KeptKey key = KeyOf(KeptKind::kSession, session.id.number());
+  if (!session.args.has_value()) {
+    HOIST_RETURN_IF_ERROR(keep.Erase(key));
+    return keep.DropDescriptor(key);
+  }
+  HOIST_RETURN_IF_ERROR(
+      keep.KeepDescriptor(key, session.args->socket->get()));
+  return keep.Write(key, ToRecord(session));
+}
+
+absl::Status WriteLease(const KeptLease& lease, Keep& keep) {
+  const KeptKey key = KeyOf(KeptKind::kLease, lease.id.number());
+  if (!lease.copy.has_value()) return keep.Erase(key);
+  return keep.Write(key, ToRecord(lease));
+}
+
+absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,
+                       Keep& keep) {
+  const uint64_t id = plan.grant.id.number();
+  if (lane.memory.valid()) {
+    HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(KeyOf(KeptKind::kLaneMemory, id),
+                                              lane.memory.get()));
+    HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(KeyOf(KeptKind::kLaneWake, id),
+                                              lane.wake.get()));
+  }
+  return keep.Write(KeyOf(KeptKind::kPlan, id), ToRecord(plan));
+}
+
+absl::Status ErasePlan(PlanId plan, Keep& keep) {
+  const uint64_t id = plan.number();
+  HOIST_RETURN_IF_ERROR(keep.Erase(KeyOf(KeptKind::kPlan, id)));
+  HOIST_RETURN_IF_ERROR(
+      keep.DropDescriptor(KeyOf(KeptKind::kLaneMemory, id)));
+  return keep.DropDescriptor(KeyOf(KeptKind::kLaneWake, id));
+}
+
+absl::Status DropNode(const std::map<KeptKey, std::string>& records,
+                      Keep& keep) {
+  for (const auto& [key, value] : records) {
+    if (IsOfNode(key)) HOIST_RETURN_IF_ERROR(keep.Erase(key));
+  }
+  return keep.DropDescriptors(IsOfNode);
+}
+
+}  // namespace hoistd
