@@ -23,6 +23,8 @@
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/kept_keys.h"
+#include "daemon/engine/kept_node.h"
 #include "daemon/errand/errands.h"
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
@@ -232,6 +234,8 @@ struct Hoistd::Parts {
   PoolRelay relay;
   std::optional<Keep> keep;  // If somebody holds what is kept.
   FoundOnHost kept;
+  FoundNode found;
+  std::map<KeptKey, std::string> kept_records;  // All that the last one wrote.
   hoist::UniqueFd host_memory;
   std::unique_ptr<HostPool> host;
   std::unique_ptr<IoEngine> io;
@@ -253,7 +257,7 @@ struct Hoistd::Parts {
   absl::Status ServeSessions(SessionServerOptions options,
                              const std::string& group);
   absl::Status ServeCalls(RpcOptions options);
-  absl::Status ServeTenant(const TenantConfig& tenant, const InstanceId& id);
+  absl::Status ServeTenant(const TenantConfig& tenant);
   std::vector<Device*> DevicePointers() const;
 };
 
@@ -266,12 +270,13 @@ std::vector<Device*> Hoistd::Parts::DevicePointers() const {
 // What the last hoistd kept. Whatever is wrong with it, this one begins.
 void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
                              std::vector<std::string>& notes) {
-  Keep::Found found;
+  Keep::Found left;
+  std::map<KeptKey, hoist::UniqueFd> descriptors;
   absl::StatusOr<Keep> made = Keep::Create(
-      holder, handed, found, [this](KeptKey key, hoist::UniqueFd fd) {
-        if (key == kHostPoolKey) host_memory = std::move(fd);
+      holder, handed, left, [&](KeptKey key, hoist::UniqueFd fd) {
+        (key == kHostPoolKey ? host_memory : descriptors[key]) = std::move(fd);
       });
-  for (std::string& note : found.notes) notes.push_back(std::move(note));
+  for (std::string& note : left.notes) notes.push_back(std::move(note));
   if (!made.ok()) {
     notes.push_back(absl::StrCat("nothing will outlive this hoistd: ",
                                  std::string(made.status().message())));
@@ -279,7 +284,15 @@ void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
     return;
   }
   keep = *std::move(made);
-  kept = FindOnHost(found.records, notes);
+  kept = FindOnHost(left.records, notes);
+  absl::StatusOr<FoundNode> node =
+      FindNode(left.records, std::move(descriptors));
+  if (node.ok()) {
+    found = *std::move(node);
+  } else {
+    found.status = node.status();
+  }
+  kept_records = std::move(left.records);
 }
 
 // Of the last hoistd's memory, if it is the same size.
@@ -405,6 +418,9 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   }
   parts.keep = keep.has_value() ? &*keep : nullptr;
   parts.kept = std::move(kept);
+  parts.found = std::move(found);
+  parts.kept_records = std::move(kept_records);
+  parts.new_instance = NewInstanceId();
   parts.version = HOIST_VERSION;
   parts.notes = std::move(notes);
   HOIST_ASSIGN_OR_RETURN(engine, Engine::Create(std::move(parts)));
@@ -433,6 +449,15 @@ absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
   }
   options.max_sessions = config.server.max_sessions;
   options.errands = errands.get();
+  options.instance_id = engine->instance().id;
+  options.keeps = keep.has_value();
+  options.generation = engine->instance().generation;
+  for (const ResumedSession& session : engine->resumed()) {
+    const User user = session.peer.uid;
+    const bool here = options.tenant.has_value() ? user == options.tenant
+                                                 : !user.is_tenant();
+    if (here) options.resumed.push_back(session);
+  }
   // At least what a message carries.
   options.connection.max_in_flight_fds_of_uid =
       std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
@@ -455,13 +480,11 @@ absl::Status Hoistd::Parts::ServeCalls(RpcOptions options) {
 
 absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   const ServerConfig& server = config.server;
-  const InstanceId id = NewInstanceId();
   SessionServerOptions options;
   options.socket.path = server.socket;
   options.socket.mode = server.socket_mode;
   options.listen_fd = std::move(session_fd);
   options.admin_group = GroupId(server.admin_group);
-  options.instance_id = id;
   HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
   RpcOptions calls;
   calls.socket = server.grpc_socket;
@@ -470,19 +493,17 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   calls.admin_group = server.admin_group;
   HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls)));
   for (const TenantConfig& tenant : config.tenants) {
-    HOIST_RETURN_IF_ERROR(Annotate(ServeTenant(tenant, id),
-                                   absl::StrCat("tenant ", tenant.name)));
+    HOIST_RETURN_IF_ERROR(
+        Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant,
-                                        const InstanceId& id) {
+absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant) {
   SessionServerOptions options;
   options.tenant = User::Tenant(tenant.name);
   options.socket.path = tenant.socket;
   options.socket.mode = tenant.socket_mode;
-  options.instance_id = id;
   HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), tenant.group));
   if (tenant.grpc_socket.empty()) return absl::OkStatus();
   RpcOptions calls;

@@ -27,8 +27,8 @@ class Hoistd {
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
       const Config& config, std::vector<HandedFd> handed, FdStore* store,
       ErrandSpawner& spawner);
-  // Sessions end at once; gRPC calls that run get a second to finish. Files
-  // that hang are not waited for.
+  // Sessions end at once, but for those that go on with the next hoistd; gRPC
+  // calls that run get a second to finish. Files that hang are not waited for.
   ~Hoistd();
 
   // The keeper has ended; or another is there, and has what is to outlive

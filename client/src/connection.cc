@@ -173,8 +173,22 @@ Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
   bool would_block = false;
-  const Status sent =
-      SendPacket(socket_.get(), encode(request_id.value()), fds, &would_block);
+  Status sent;
+  {
+    const MutexLock sending(send_mu_);
+    {
+      const MutexLock lock(mu_);
+      Pending& pending = pending_.at(request_id.value());
+      pending.encode = &encode;
+      pending.fds = fds;
+    }
+    sent = SendPacket(socket_.get(), encode(request_id.value()), fds,
+                      &would_block);
+    if (!sent.ok()) {
+      const MutexLock lock(mu_);
+      pending_.at(request_id.value()).encode = nullptr;
+    }
+  }
   const MutexLock lock(mu_);
   Pending& pending = pending_.at(request_id.value());
   if (!sent.ok() && !pending.reply.has_value()) {
@@ -193,6 +207,7 @@ Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
   }
   if (!pending.reply.has_value()) {
     pending.abandoned = true;
+    pending.encode = nullptr;
     if (is_cancelled()) {
       return Status(Code::kCancelled, "nobody waits for it any more");
     }
@@ -212,6 +227,7 @@ void Connection::WakeCalls() {
 }
 
 void Connection::Post(const Encode& encode) {
+  const MutexLock sending(send_mu_);
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   // A failure means that hoistd is gone, and with it what this gives back.
   if (!request_id.ok()) return;
@@ -262,6 +278,9 @@ Status Connection::Deliver(Reply reply) {
     handler_->OnAsk(*ask);
     return Status();
   }
+  if (const auto* resumed = std::get_if<Resumed>(&reply.body)) {
+    return Resume(resumed->number);
+  }
   {
     const MutexLock lock(mu_);
     const auto it = pending_.find(reply.request_id);
@@ -271,6 +290,13 @@ Status Connection::Deliver(Reply reply) {
                                          std::to_string(reply.request_id) +
                                          ", which was not made");
     }
+  }
+  if (const auto* lost = std::get_if<ResumeReply>(&reply.body)) {
+    {
+      const MutexLock lock(mu_);
+      pending_.erase(reply.request_id);
+    }
+    return handler_->OnResumed(*lost);
   }
   const Status admitted = handler_->Admit(&reply);
   bool give_back = !admitted.ok();
@@ -293,6 +319,36 @@ Status Connection::Deliver(Reply reply) {
   }
   if (give_back) GiveBack(reply);
   return Status();
+}
+
+// The last hoistd answers nothing any more, and this one has not looked at what
+// was sent to it.
+Status Connection::Resume(uint64_t number) {
+  const MutexLock sending(send_mu_);
+  ResumeRequest has = handler_->WhatItHas();
+  has.number = number;
+  was_resumed_.store(true);
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
+  if (!request_id.ok()) return request_id.status();
+  Status sent =
+      SendPacket(socket_.get(), EncodeResume(request_id.value(), has), {});
+  // Under the lock: their callers do not leave meanwhile.
+  const MutexLock lock(mu_);
+  std::erase_if(pending_, [&](const auto& entry) {
+    return entry.second.abandoned && entry.first != request_id.value();
+  });
+  for (const auto& [id, pending] : pending_) {
+    if (pending.encode == nullptr || pending.reply.has_value()) continue;
+    if (!sent.ok()) break;
+    sent = SendPacket(socket_.get(), (*pending.encode)(id), pending.fds);
+  }
+  return sent.ok() ? sent : Gone();
+}
+
+void Connection::TellPlansEnded(std::span<const uint64_t> plans,
+                                const Status& why) {
+  const MutexLock lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
 }
 
 void Connection::GiveBack(const Reply& reply) {

@@ -31,6 +31,11 @@ Result<UniqueFd> ConnectSocket(const std::string& path,
                                std::chrono::milliseconds deadline,
                                std::chrono::milliseconds send_timeout);
 
+// hoistd may die without the connection's end: whoever keeps what outlives it
+// has the socket too, and the next hoistd goes on over it, and says so. Then
+// the session says what it has, and asks again what callers still wait for;
+// meanwhile they wait, as long as they said they would.
+//
 // Threads:  thread-safe. A thread of its own reads, so that replies find their
 //           callers in any order and hoistd's end is noticed at once; it blocks
 //           all signals, and Close() joins it.
@@ -50,6 +55,11 @@ class Connection {
     virtual void GoesBack(const Reply& reply) = 0;
     // hoistd asks. Must not wait for a call.
     virtual void OnAsk(const SlabAsk& ask) = 0;
+    // What the session has, for the hoistd that goes on with it; `number` is
+    // set by the caller.
+    virtual ResumeRequest WhatItHas() = 0;
+    // What of that had ended. An error ends the session.
+    virtual Status OnResumed(const ResumeReply& lost) = 0;
   };
   using Encode = std::function<std::string(uint64_t request_id)>;
 
@@ -59,6 +69,10 @@ class Connection {
     virtual ~Listener() = default;
     // Once, on any thread; must neither block nor call the connection.
     virtual void SessionEnded(const Status& why) = 0;
+    // These plans have ended with the hoistd that had made them, though the
+    // session goes on. Likewise.
+    virtual void PlansEnded(std::span<const uint64_t> plans,
+                            const Status& why) = 0;
   };
 
   // `handler` outlives this object.
@@ -89,6 +103,10 @@ class Connection {
   Status AddListener(Listener* listener);
   // When this returns, `listener` is not called any more.
   void RemoveListener(Listener* listener);
+  // Whether some hoistd has gone on with it: what was asked may have been done
+  // by the one before, and then asked again.
+  bool was_resumed() const { return was_resumed_.load(); }
+  void TellPlansEnded(std::span<const uint64_t> plans, const Status& why);
 
  private:
   // A request; it goes with its caller, who takes the reply, or if nobody waits
@@ -97,6 +115,9 @@ class Connection {
     CondVar arrived;
     std::optional<Result<Reply>> reply;
     bool abandoned = false;
+    // Of a call: what was sent, if it was. Valid while its caller waits.
+    const Encode* encode = nullptr;
+    std::span<const int> fds = {};
   };
 
   // The id of a new request, which has an entry in `pending_` from now on.
@@ -105,12 +126,14 @@ class Connection {
   void ReadUntilEnd();
   Status ReadOne();
   Status Deliver(Reply reply);
+  Status Resume(uint64_t number);
   void GiveBack(const Reply& reply);
   void Fail(Status why);
 
   const UniqueFd socket_;
   const ForkClosedFd fork_closed_;
   Handler* const handler_;
+  Mutex send_mu_;  // Before mu_. Held over each send, so that none overtakes.
   mutable Mutex mu_;
   mutable CondVar ended_;  // When failed_ is set.
   Status failed_ HOIST_GUARDED_BY(mu_);
@@ -118,6 +141,7 @@ class Connection {
   std::unordered_map<uint64_t, Pending> pending_ HOIST_GUARDED_BY(mu_);
   Mutex listeners_mu_;  // Held while they are called.
   std::vector<Listener*> listeners_ HOIST_GUARDED_BY(listeners_mu_);
+  std::atomic<bool> was_resumed_{false};
   std::once_flag closed_;
   std::thread reader_;
 };

@@ -275,6 +275,20 @@ Result<Reply> DecodeReply(Packet packet) {
       reply.body = std::move(ask);
       break;
     }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUMED:
+      if (in->request_id != 0) return Malformed("a notice that is a reply");
+      reply.body = Resumed{in->resumed->number};
+      break;
+    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUME: {
+      const Hoist__V1__ResumeReply& from = *in->resume;
+      ResumeReply lost;
+      lost.lost_leases.assign(from.lost_lease_ids,
+                              from.lost_lease_ids + from.n_lost_lease_ids);
+      lost.lost_plans.assign(from.lost_plan_ids,
+                             from.lost_plan_ids + from.n_lost_plan_ids);
+      reply.body = std::move(lost);
+      break;
+    }
     default:
       break;
   }

@@ -132,6 +132,7 @@ std::string EncodeOpenSession(uint64_t request_id, const std::string& name,
   open.client_name = Text(name);
   open.device_budget_bytes = device_budget_bytes;
   open.closes_slabs = 1;
+  open.resumes = 1;
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_SESSION);
   message.open_session = &open;
@@ -284,6 +285,30 @@ std::string EncodeRelease(uint64_t request_id,
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_RELEASE);
   message.release = &body;
+  return Pack(message);
+}
+
+std::string EncodeResume(uint64_t request_id, const ResumeRequest& request) {
+  using Slab = Hoist__V1__ResumeRequest__OpenSlab;
+  std::vector<Slab> slabs;
+  for (const OpenSlab& slab : request.slabs) {
+    slabs.push_back(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
+    slabs.back().device = slab.device;
+    slabs.back().slab_id = slab.id;
+  }
+  std::vector<Slab*> pointers;
+  for (Slab& slab : slabs) pointers.push_back(&slab);
+  Hoist__V1__ResumeRequest body = HOIST__V1__RESUME_REQUEST__INIT;
+  body.number = request.number;
+  body.n_lease_ids = request.leases.size();
+  body.lease_ids = const_cast<uint64_t*>(request.leases.data());
+  body.n_plan_ids = request.plans.size();
+  body.plan_ids = const_cast<uint64_t*>(request.plans.data());
+  body.n_slabs = pointers.size();
+  body.slabs = pointers.data();
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_RESUME);
+  message.resume = &body;
   return Pack(message);
 }
 

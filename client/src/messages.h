@@ -98,6 +98,19 @@ struct SlabAsk {
   std::vector<uint64_t> slabs;  // Their ids.
 };
 
+struct OpenSlab {
+  uint32_t device = 0;
+  uint64_t id = 0;
+};
+
+// What a session has, of which a new hoistd has told it that it goes on.
+struct ResumeRequest {
+  uint64_t number = 0;
+  std::vector<uint64_t> leases;
+  std::vector<uint64_t> plans;
+  std::vector<OpenSlab> slabs;
+};
+
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
 // which they are to be attached: shards, then the index; the image; the memfd
 // that an image is read into.
@@ -124,6 +137,7 @@ std::string EncodeSlabsClosed(uint64_t request_id, const SlabAsk& ask,
                               std::span<const uint64_t> closed);
 std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request);
 std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
+std::string EncodeResume(uint64_t request_id, const ResumeRequest& request);
 
 // --- Replies. ---
 
@@ -183,11 +197,22 @@ struct PlanGrant {
   Status admitted;
 };
 
+// hoistd died, and another goes on with the session.
+struct Resumed {
+  uint64_t number = 0;
+};
+
+// What had ended of what a ResumeRequest named.
+struct ResumeReply {
+  std::vector<uint64_t> lost_leases;
+  std::vector<uint64_t> lost_plans;
+};
+
 struct Reply {
-  uint64_t request_id = 0;  // 0: no reply; it ends the session, or asks.
+  uint64_t request_id = 0;  // 0: no reply; it ends the session, asks or tells.
   Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, SlabAsk>
+               LeaseGrant, PlanGrant, SlabAsk, Resumed, ResumeReply>
       body;
 };
 

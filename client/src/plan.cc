@@ -108,6 +108,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
   }
   // From here on this is the plan that hoistd has.
   info_.id = grant->id;
+  life_.SetPlan(grant->id);
   Status installed = grant->admitted;
   if (installed.ok()) {
     try {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "client/src/signals_blocked.h"
@@ -31,6 +32,12 @@ void PlanLife::End(const Status& why) {
   ended_.store(true, std::memory_order_seq_cst);
   if (lane_ != nullptr) lane_->Release();
   changed_.NotifyAll();
+}
+
+void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {
+  if (std::find(plans.begin(), plans.end(), plan_.load()) != plans.end()) {
+    End(why);
+  }
 }
 
 void PlanLife::Watch(PlanLane* lane) {

@@ -3,6 +3,8 @@
 #define HOIST_CLIENT_SRC_PLAN_LIFE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <span>
 #include <thread>
 
 #include "client/src/connection.h"
@@ -27,6 +29,9 @@ class PlanLife final : public Connection::Listener {
   // The first reason holds. All waits in the lane are let through.
   void End(const Status& why);
   void SessionEnded(const Status& why) override { End(why); }
+  void PlansEnded(std::span<const uint64_t> plans, const Status& why) override;
+  // Which of hoistd's plans it is from now on.
+  void SetPlan(uint64_t id) { plan_.store(id); }
 
   // The lane whose waits are to be let through; nullptr: none. What was set
   // before is not touched any more. Once is not enough: a graph that is
@@ -44,6 +49,7 @@ class PlanLife final : public Connection::Listener {
   bool stopping_ HOIST_GUARDED_BY(mu_) = false;
   CondVar changed_;
   std::atomic<bool> ended_{false};
+  std::atomic<uint64_t> plan_{0};
   std::thread thread_;
 };
 

@@ -114,6 +114,7 @@ void Session::GoesBack(const Reply& reply) {
     uses_.RemoveLeases({&lease->id, 1});
   } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
     uses_.RemovePlan(plan->id);
+    ForgetPlan(plan->id);
   }
 }
 
@@ -136,8 +137,39 @@ void Session::OnAsk(const SlabAsk& ask) {
       [&](uint64_t id) { return EncodeSlabsClosed(id, ask, closed); });
 }
 
+ResumeRequest Session::WhatItHas() {
+  ResumeRequest has;
+  if (!ready_.load()) return has;
+  has.leases = uses_.Leases();
+  {
+    const std::lock_guard<std::mutex> lock(plans_mu_);
+    has.plans.assign(plans_.begin(), plans_.end());
+  }
+  for (const auto& [index, device] : shared_devices_) {
+    for (const uint64_t slab : device->OpenOf(this)) {
+      has.slabs.push_back({index, slab});
+    }
+  }
+  return has;
+}
+
+Status Session::OnResumed(const ResumeReply& lost) {
+  connection_->TellPlansEnded(
+      lost.lost_plans,
+      Status(Code::kAborted,
+             "the plan has ended with the hoistd that made it; make it anew"));
+  if (lost.lost_leases.empty()) return Status();
+  return Status(Code::kUnavailable,
+                "hoistd died, and the next one has not all that this session "
+                "leased; connect again");
+}
+
 Status Session::ImportRing(PlanGrant* plan) {
   uses_.Add(*plan);
+  {
+    const std::lock_guard<std::mutex> lock(plans_mu_);
+    plans_.insert(plan->id);
+  }
   if (plan->slabs.empty()) return Status();
   const auto it = shared_devices_.find(*plan->slab_device);
   if (it == shared_devices_.end()) {
@@ -203,8 +235,15 @@ Result<ModelPtr> Session::FindContent(std::span<const uint8_t> content) {
 }
 
 Status Session::Forget(const ModelTable& model) {
-  return CallForNothing(
-      [&model](uint64_t id) { return EncodeForget(id, model.facts().id); });
+  return Once(CallForNothing(
+      [&model](uint64_t id) { return EncodeForget(id, model.facts().id); }));
+}
+
+// What a hoistd that died has done, the next one does not find.
+Status Session::Once(Status status) const {
+  const bool done_before =
+      status.code() == Code::kNotFound && connection_->was_resumed();
+  return done_before ? Status() : status;
 }
 
 Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
@@ -258,9 +297,9 @@ Status Session::SetOrder(const ModelTable& model,
 Status Session::Release(uint64_t lease_id) {
   if (forked()) return ForkedStatus();
   uses_.RemoveLeases({&lease_id, 1});
-  return CallForNothing([&lease_id](uint64_t id) {
+  return Once(CallForNothing([&lease_id](uint64_t id) {
     return EncodeRelease(id, {&lease_id, 1});
-  });
+  }));
 }
 
 void Session::PostReleases(std::span<const uint64_t> lease_ids) {
@@ -284,13 +323,20 @@ Result<PlanGrant> Session::SetPlan(const SetPlanRequest& request) {
   }
   auto* plan = std::get_if<PlanGrant>(&reply->body);
   if (plan == nullptr) return WrongAnswer();
+  ForgetPlan(request.replaces);
   if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
   return std::move(*plan);
+}
+
+void Session::ForgetPlan(uint64_t plan_id) {
+  const std::lock_guard<std::mutex> lock(plans_mu_);
+  plans_.erase(plan_id);
 }
 
 void Session::ClearPlan(uint64_t plan_id) {
   if (forked()) return;
   uses_.RemovePlan(plan_id);
+  ForgetPlan(plan_id);
   // An error means that the session has ended, and the plan with it.
   (void)CallForNothing(
       [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });

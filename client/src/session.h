@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 
@@ -101,12 +103,16 @@ class Session final : private Connection::Handler {
                                 std::span<const int> fds = {},
                                 std::chrono::milliseconds deadline = {});
   Status CallForNothing(const Connection::Encode& encode);
+  Status Once(Status status) const;
   Status Open(const ConnectOptions& options);
   Status Admit(Reply* reply) override;
   void GoesBack(const Reply& reply) override;
   void OnAsk(const SlabAsk& ask) override;
+  ResumeRequest WhatItHas() override;
+  Status OnResumed(const ResumeReply& lost) override;
   Status AdmitLease(LeaseGrant* lease);
   Status ImportRing(PlanGrant* plan);
+  void ForgetPlan(uint64_t plan_id);
   Status FindSlots(uint32_t device, PlanGrant* plan);
 
   const uint64_t fork_generation_;
@@ -116,6 +122,8 @@ class Session final : private Connection::Handler {
   // The two above, and connection_, can be used on the reading thread.
   std::atomic<bool> ready_{false};
   SlabUses uses_;
+  std::mutex plans_mu_;
+  std::set<uint64_t> plans_;  // That stand; guarded by plans_mu_.
   std::unique_ptr<Connection> connection_;
 };
 

@@ -132,6 +132,18 @@ Status SharedDevice::GiveUpLocked(const void* session,
   return Status();
 }
 
+std::vector<uint64_t> SharedDevice::OpenOf(const void* session) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::vector<uint64_t> ids;
+  for (const auto& [offset, range] : ranges_) {
+    if (range.sessions.contains(session)) ids.push_back(range.id);
+  }
+  for (const Arrival& arrival : waiting_) {
+    if (arrival.session == session) ids.push_back(arrival.slab.id);
+  }
+  return ids;
+}
+
 std::vector<uint64_t> SharedDevice::Close(
     const void* session, std::span<const uint64_t> slabs,
     const std::function<bool(uint64_t offset, uint64_t bytes)>& uses) {

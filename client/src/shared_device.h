@@ -45,6 +45,8 @@ class SharedDevice {
   std::vector<uint64_t> Close(
       const void* session, std::span<const uint64_t> slabs,
       const std::function<bool(uint64_t offset, uint64_t bytes)>& uses);
+  // Those that the session has.
+  std::vector<uint64_t> OpenOf(const void* session);
   // The session has ended.
   void Leave(const void* session);
 

@@ -47,6 +47,13 @@ void SlabUses::PutBack(uint64_t plan_id, Places places) {
   plans_[plan_id] = std::move(places);
 }
 
+std::vector<uint64_t> SlabUses::Leases() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, place] : leases_) ids.push_back(id);
+  return ids;
+}
+
 bool SlabUses::Any(uint32_t device, uint64_t offset, uint64_t bytes) const {
   const std::lock_guard<std::mutex> lock(mu_);
   const auto meets = [&](const Place& place) {

@@ -33,6 +33,7 @@ class SlabUses {
   Places RemovePlan(uint64_t id);
   void PutBack(uint64_t plan_id, Places places);
   bool Any(uint32_t device, uint64_t offset, uint64_t bytes) const;
+  std::vector<uint64_t> Leases() const;
 
  private:
   mutable std::mutex mu_;

@@ -49,64 +49,75 @@ bool CopyBytes(const std::string& from, Array& to) {
   return true;
 }
 
-pb::Grouping::Rule RuleToProto(GroupingRule rule) {
-  switch (rule) {
-    case GroupingRule::kBlock:
-      return pb::Grouping::RULE_BLOCK;
-    case GroupingRule::kModule:
-      return pb::Grouping::RULE_MODULE;
-    case GroupingRule::kWhole:
-      return pb::Grouping::RULE_WHOLE;
-    case GroupingRule::kExplicit:
-      return pb::Grouping::RULE_EXPLICIT;
-  }
-  return pb::Grouping::RULE_UNSPECIFIED;
-}
-
-void RequestToProto(const ModelRequest& request,
-                    pb::RegisterModelRequest* out) {
-  out->set_name(request.name);
-  uint32_t next = 0;
-  for (const std::string& shard : request.shards) {
-    pb::RegisterModelRequest::File* file = out->add_shards();
-    file->set_name(shard);
-    file->set_fd_index(next++);
-  }
-  if (request.index.has_value()) {
-    out->mutable_index()->set_name(*request.index);
-    out->mutable_index()->set_fd_index(next);
-  }
-  out->mutable_grouping()->set_rule(RuleToProto(request.grouping.rule));
-  for (const NamedGroup& group : request.grouping.groups) {
-    pb::Grouping::Named* named = out->mutable_grouping()->add_groups();
-    named->set_name(group.name);
-    named->mutable_tensors()->Assign(group.tensors.begin(),
-                                     group.tensors.end());
-  }
-  for (const JoinedTensor& tensor : request.joined) {
-    pb::JoinedTensor* joined = out->add_joined();
-    joined->set_name(tensor.name);
-    joined->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
-    for (const JoinedPart& part : tensor.parts) {
-      pb::JoinedTensor::Part* to = joined->add_parts();
-      to->set_tensor(part.tensor);
-      to->set_offset_bytes(part.offset);
-      to->set_size_bytes(part.bytes);
-    }
+void FileToProto(const ModelSpec& spec, size_t file, pb::KeptSpec::File* out) {
+  const FileIdentity& identity = spec.identities[file];
+  out->set_name(spec.files[file]);
+  out->set_device(identity.device);
+  out->set_inode(identity.inode);
+  out->set_size_bytes(identity.size);
+  out->set_mtime_ns(identity.mtime_ns);
+  out->set_ctime_ns(identity.ctime_ns);
+  out->set_header_hash(identity.header_hash.data(),
+                       identity.header_hash.size());
+  out->set_sheet_bytes(spec.sheets[file]->bytes);
+  for (const Sheet::Run& run : spec.sheets[file]->runs) {
+    pb::KeptSpec::Run* to = out->add_runs();
+    to->set_offset(run.offset);
+    to->set_file_offset(run.file_offset);
+    to->set_size_bytes(run.bytes);
   }
 }
 
-absl::StatusOr<ModelRequest> RequestFromProto(
-    const pb::RegisterModelRequest& in) {
-  ModelRequest request;
-  request.name = in.name();
-  for (const pb::RegisterModelRequest::File& shard : in.shards()) {
-    request.shards.push_back(shard.name());
+absl::Status AddFile(const pb::KeptSpec::File& in, ModelSpec& spec) {
+  FileIdentity identity;
+  identity.device = in.device();
+  identity.inode = in.inode();
+  identity.size = in.size_bytes();
+  identity.mtime_ns = in.mtime_ns();
+  identity.ctime_ns = in.ctime_ns();
+  if (!CopyBytes(in.header_hash(), identity.header_hash)) {
+    return Malformed("file");
   }
-  if (in.has_index()) request.index = in.index().name();
-  HOIST_ASSIGN_OR_RETURN(request.joined, JoinedFromProto(in.joined()));
-  HOIST_ASSIGN_OR_RETURN(request.grouping, GroupingFromProto(in.grouping()));
-  return request;
+  auto sheet = std::make_shared<Sheet>();
+  sheet->bytes = in.sheet_bytes();
+  for (const pb::KeptSpec::Run& run : in.runs()) {
+    sheet->runs.push_back({run.offset(), run.file_offset(), run.size_bytes()});
+  }
+  spec.files.push_back(in.name());
+  spec.identities.push_back(identity);
+  spec.book_bytes += BookBytesOf(*sheet);
+  spec.sheets.push_back(std::move(sheet));
+  return absl::OkStatus();
+}
+
+absl::Status AddGroup(const pb::KeptSpec::SourceGroup& in, ModelSpec& spec) {
+  auto group = std::make_shared<Group>();
+  group->name = in.group().name();
+  group->image_bytes = in.group().image_bytes();
+  for (const pb::Tensor& from : in.group().tensors()) {
+    Tensor tensor;
+    tensor.name = from.name();
+    tensor.dtype = static_cast<hoist::DType>(from.dtype());
+    tensor.shape.assign(from.shape().begin(), from.shape().end());
+    tensor.strides.assign(from.strides().begin(), from.strides().end());
+    tensor.offset = from.offset_bytes();
+    tensor.bytes = from.size_bytes();
+    group->tensors.push_back(std::move(tensor));
+  }
+  for (const pb::KeptSpec::SourceRun& run : in.runs()) {
+    const bool fits = run.file() < spec.sheets.size() &&
+                      run.size_bytes() <= group->image_bytes &&
+                      run.image_offset() <=
+                          group->image_bytes - run.size_bytes();
+    if (!fits) return Malformed("group");
+    group->runs.push_back({run.file(), run.sheet_offset(), run.image_offset(),
+                           run.size_bytes()});
+  }
+  spec.image_bytes += group->image_bytes;
+  spec.tensors += static_cast<uint32_t>(group->tensors.size());
+  spec.book_bytes += BookBytesOf(*group);
+  spec.groups.push_back(std::move(group));
+  return absl::OkStatus();
 }
 
 template <typename Message>
@@ -148,13 +159,11 @@ std::string ToRecord(const ModelRecord& model) {
   UserToProto(model.owner, out.mutable_owner());
   out.set_readers(ReadersToProto(model.readers));
   out.set_name(model.name);
-  out.set_published(!model.request.has_value());
-  if (model.request.has_value()) {
-    out.set_content(model.content.data(), model.content.size());
-    RequestToProto(*model.request, out.mutable_request());
-  }
-  out.mutable_descriptors()->Assign(model.descriptors.begin(),
-                                    model.descriptors.end());
+  out.set_published(model.spec == 0);
+  if (model.spec == 0) return out.SerializeAsString();
+  out.mutable_files()->Assign(model.files.begin(), model.files.end());
+  out.set_spec(model.spec);
+  out.set_spec_hash(model.spec_hash.data(), model.spec_hash.size());
   return out.SerializeAsString();
 }
 
@@ -168,13 +177,50 @@ absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes) {
   model.readers = *readers;
   model.name = in.name();
   if (in.published()) return model;
-  if (!CopyBytes(in.content(), model.content)) return Malformed("model");
-  HOIST_ASSIGN_OR_RETURN(model.request, RequestFromProto(in.request()));
-  model.descriptors.assign(in.descriptors().begin(), in.descriptors().end());
-  const size_t files = model.request->shards.size() +
-                       (model.request->index.has_value() ? 1 : 0);
-  if (model.descriptors.size() != files) return Malformed("model");
+  if (in.spec() == 0 || !CopyBytes(in.spec_hash(), model.spec_hash)) {
+    return Malformed("model");
+  }
+  model.spec = in.spec();
+  model.files.assign(in.files().begin(), in.files().end());
   return model;
+}
+
+std::string ToRecord(const ModelSpec& spec) {
+  pb::KeptSpec out;
+  out.set_name(spec.name);
+  out.set_content(spec.content.data(), spec.content.size());
+  for (size_t file = 0; file < spec.files.size(); ++file) {
+    FileToProto(spec, file, out.add_files());
+  }
+  uint32_t index = 0;
+  for (const std::shared_ptr<const Group>& group : spec.groups) {
+    pb::KeptSpec::SourceGroup* to = out.add_groups();
+    GroupToProto(*group, GroupIndex(index++), to->mutable_group());
+    for (const SourceRun& run : group->runs) {
+      pb::KeptSpec::SourceRun* into = to->add_runs();
+      into->set_file(run.file);
+      into->set_sheet_offset(run.sheet_offset);
+      into->set_image_offset(run.image_offset);
+      into->set_size_bytes(run.bytes);
+    }
+  }
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecFromRecord(
+    absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptSpec>(bytes, "model"));
+  auto spec = std::make_shared<ModelSpec>();
+  spec->name = in.name();
+  if (!CopyBytes(in.content(), spec->content)) return Malformed("model");
+  spec->fingerprint = FingerprintOf(spec->content);
+  for (const pb::KeptSpec::File& file : in.files()) {
+    HOIST_RETURN_IF_ERROR(AddFile(file, *spec));
+  }
+  for (const pb::KeptSpec::SourceGroup& group : in.groups()) {
+    HOIST_RETURN_IF_ERROR(AddGroup(group, *spec));
+  }
+  return spec;
 }
 
 std::string ToRecord(const KeptSlab& slab) {

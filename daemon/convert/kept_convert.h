@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,8 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/requests.h"
-#include "daemon/model/grouping.h"
-#include "daemon/model/source_tensor.h"
+#include "daemon/model/model.h"
 #include "daemon/plan/link_share.h"
 #include "daemon/terms/ids.h"
 
@@ -27,23 +26,15 @@ struct KeptInstance {
   std::vector<std::array<uint8_t, 16>> devices;  // Their uuids, by index.
 };
 
-// How a model of files was registered, but for the descriptors.
-struct ModelRequest {
-  std::string name;
-  std::vector<std::string> shards;   // Base names.
-  std::optional<std::string> index;  // Its descriptor is the last.
-  std::vector<JoinedTensor> joined;
-  GroupingSpec grouping;
-};
-
 struct ModelRecord {
   User owner;
   Readers readers = Readers::kOwner;
   std::string name;
-  // Of files:
-  Content content = {};
-  std::optional<ModelRequest> request;
-  std::vector<uint64_t> descriptors;  // One a shard, then the index's.
+  // Of files, the numbers of their descriptors, and that of its spec; 0: it is
+  // published.
+  std::vector<uint64_t> files;
+  uint64_t spec = 0;
+  Fingerprint spec_hash = {};
 };
 
 // A plan that stands, with what its streaming needs.
@@ -56,6 +47,8 @@ struct PlanRecord {
 
 std::string ToRecord(const KeptInstance& instance);
 std::string ToRecord(const ModelRecord& model);
+// Of files. May be large.
+std::string ToRecord(const ModelSpec& spec);
 std::string ToRecord(const KeptSlab& slab);  // But for its descriptor.
 std::string ToRecord(const KeptCopy& copy);  // But for its place.
 std::string ToRecord(const KeptSession& session);
@@ -66,6 +59,8 @@ std::string ToRecord(const PlanRecord& plan);
 // anything else is NodeRestore's to say.
 absl::StatusOr<KeptInstance> InstanceFromRecord(absl::string_view bytes);
 absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes);
+absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecFromRecord(
+    absl::string_view bytes);
 absl::StatusOr<KeptSlab> SlabFromRecord(absl::string_view bytes);
 absl::StatusOr<KeptCopy> CopyFromRecord(absl::string_view bytes);
 absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,

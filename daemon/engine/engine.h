@@ -54,13 +54,6 @@ struct EngineParts {
   Threads* threads = nullptr;
 };
 
-// A session that goes on, over its socket.
-struct ResumedSession {
-  SessionId id;
-  Peer peer;
-  std::shared_ptr<hoist::UniqueFd> socket;
-};
-
 // Threads:  as EngineApi says. Two workers open and parse files, but those
 // whose
 //           file system may hang: errands' threads do that.
@@ -172,8 +165,7 @@ class Engine final : public EngineApi, private Loop {
   absl::Status Adopt(const std::vector<RestoredGroup>& published,
                      std::map<ModelId, OpenedModel>& opened);
   absl::Status CheckDevices(const KeptInstance& instance) const;
-  absl::Status OpenKept(ModelId id, const ModelRecord& record,
-                        std::map<ModelId, OpenedModel>& opened);
+  absl::StatusOr<OpenedModel> OpenKept(const ModelRecord& record);
   absl::Status AdoptSlabs();
   absl::Status PutBack(const std::map<ModelId, OpenedModel>& opened,
                        Node& node) const;
@@ -183,16 +175,10 @@ class Engine final : public EngineApi, private Loop {
   void LaneResumed(const PlanRecord& record, const absl::Status& opened,
                    Effects& effects);
 
-  // How a model was registered, for the next hoistd.
-  struct Recipe {
-    ModelRequest request;
-    std::vector<hoist::UniqueFd> files;
-  };
-  std::shared_ptr<Recipe> RecipeOf(const RegisterModelArgs& args) const;
-  void KeepFiles(const Model& model, const Recipe& recipe);
+  void KeepModel(const Model& model, const SourceFiles& files);
+  absl::Status WriteModelOfFiles(const Model& model, const SourceFiles& files);
   // What RegisterModel opened, from any thread.
   void AddOpened(SessionId session, std::optional<Readers> readers,
-                 std::shared_ptr<Recipe> recipe,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
   void MakeStreamers();
   void MakeSlabMakers();
@@ -269,7 +255,7 @@ class Engine final : public EngineApi, private Loop {
   bool told_unkept_ = false;
   bool abandoned_ = false;  // What is kept.
   KeptInstance instance_;
-  uint64_t last_file_ = 0;  // That was kept.
+  uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
   std::vector<SlabShare> adopted_shares_;  // As parts_.found.slabs.
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.

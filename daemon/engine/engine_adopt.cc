@@ -1,14 +1,21 @@
 // What the last hoistd had on devices goes on here: slabs and what lies in
 // them, sessions, leases and plans. All of it, or none.
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/hash.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node_restore.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_keys.h"
 #include "daemon/engine/kept_node.h"
+#include "daemon/errand/parked_file.h"
+#include "hoist/shared/mapping.h"
 
 namespace hoistd {
 namespace {
@@ -30,37 +37,54 @@ absl::Status Engine::CheckDevices(const KeptInstance& instance) const {
   return absl::FailedPreconditionError("the devices are not those of before");
 }
 
-// Their headers are read again: whoever changed a file changed its times.
-absl::Status Engine::OpenKept(ModelId id, const ModelRecord& record,
-                              std::map<ModelId, OpenedModel>& opened) {
-  if (!record.request.has_value()) return absl::OkStatus();
-  const ModelRequest& request = *record.request;
-  RegisterModelArgs args;
-  args.name = request.name;
-  args.joined = request.joined;
-  args.grouping = request.grouping;
-  size_t next = 0;
-  const auto take = [&](const std::string& name) {
+// Nothing is read: what the files are by now is seen when they are.
+absl::StatusOr<OpenedModel> Engine::OpenKept(const ModelRecord& record) {
+  const auto take = [&](uint64_t number) {
     auto file = parts_.found.descriptors.extract(
-        KeyOf(KeptKind::kModelFile, record.descriptors[next++]));
-    OpenFile taken;
-    taken.name = name;
-    if (!file.empty()) taken.fd = std::move(file.mapped());
-    return taken;
+        KeyOf(KeptKind::kModelFile, number));
+    return file.empty() ? hoist::UniqueFd() : std::move(file.mapped());
   };
-  for (const std::string& shard : request.shards) {
-    args.shards.push_back(take(shard));
+  const hoist::UniqueFd memfd = take(record.spec);
+  struct stat is = {};
+  if (fstat(memfd.get(), &is) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model ", record.name, " was not kept whole"));
   }
-  if (request.index.has_value()) args.index = take(*request.index);
-  const OpenOptions options = {.owner = record.owner, .files = parts_.files};
-  HOIST_ASSIGN_OR_RETURN(OpenedModel model,
-                         OpenModel(std::move(args), options, open_files_));
-  if (model.spec->content != record.content) {
-    return absl::DataLossError(absl::StrCat(
-        "the files of model ", record.name, " changed while no hoistd ran"));
+  HOIST_ASSIGN_OR_RETURN(
+      const hoist::Mapping mapping,
+      ToAbsl(hoist::Mapping::OfFd(memfd.get(), static_cast<size_t>(is.st_size),
+                                  hoist::Mapping::Access::kRead)));
+  const std::span<const std::byte> bytes = mapping.span();
+  if (Xxh3(bytes) != record.spec_hash) {
+    return absl::DataLossError(
+        absl::StrCat("what was kept of model ", record.name, " is damaged"));
   }
-  opened[id] = std::move(model);
-  return absl::OkStatus();
+  OpenedModel model;
+  HOIST_ASSIGN_OR_RETURN(
+      model.spec, SpecFromRecord({reinterpret_cast<const char*>(bytes.data()),
+                                  bytes.size()}));
+  if (model.spec->files.size() != record.files.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model ", record.name, " was kept with other files"));
+  }
+  auto files = std::make_shared<SourceFiles>();
+  for (size_t i = 0; i < record.files.size(); ++i) {
+    const std::string& name = model.spec->files[i];
+    const FileIdentity& identity = model.spec->identities[i];
+    hoist::UniqueFd fd = take(record.files[i]);
+    if (IsParked(fd.get())) {
+      files->push_back(open_files_.Share(
+          record.owner, SourceFile::Parked(std::move(fd), name, identity,
+                                           record.owner)));
+      continue;
+    }
+    HOIST_ASSIGN_OR_RETURN(
+        SourceFile file,
+        SourceFile::OpenAgain(std::move(fd), name, identity, parts_.files));
+    files->push_back(open_files_.Share(record.owner, std::move(file)));
+  }
+  model.files = std::move(files);
+  return model;
 }
 
 absl::Status Engine::AdoptSlabs() {
@@ -118,7 +142,8 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
   }
   HOIST_RETURN_IF_ERROR(CheckDevices(*parts_.found.instance));
   for (const auto& [id, record] : parts_.found.models) {
-    HOIST_RETURN_IF_ERROR(OpenKept(id, record, opened));
+    if (record.spec == 0) continue;
+    HOIST_ASSIGN_OR_RETURN(opened[id], OpenKept(record));
   }
   HOIST_RETURN_IF_ERROR(AdoptSlabs());
   // On one that is thrown away, if anything does not agree.

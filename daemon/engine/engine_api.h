@@ -31,6 +31,13 @@ using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
 using OnSlabAsk = absl::AnyInvocable<void(const SlabAsk&)>;
 
+// A session that the last hoistd had, and that goes on over its socket.
+struct ResumedSession {
+  SessionId id;
+  Peer peer;
+  std::shared_ptr<hoist::UniqueFd> socket;
+};
+
 // Threads:  thread-safe; every call returns at once. Callbacks run on the
 //           engine's thread, once each, and must not block; they may call the
 //           engine. After Stop() they get Unavailable.

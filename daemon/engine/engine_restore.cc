@@ -48,7 +48,7 @@ std::vector<RestoredGroup> Engine::Published() {
   }
   std::map<std::pair<User, std::string>, ModelId> ids;
   for (const auto& [id, model] : parts_.found.models) {
-    if (!model.request.has_value()) ids[{model.owner, model.name}] = id;
+    if (model.spec == 0) ids[{model.owner, model.name}] = id;
   }
   std::map<std::pair<User, std::string>, uint32_t> missing;
   std::map<std::pair<User, std::string>, uint32_t> next;

@@ -1,14 +1,17 @@
 // The verbs of sessions.
-#include <fcntl.h>
-
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/hash.h"
 #include "daemon/base/status.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/model/model_name.h"
 #include "daemon/model/published_group.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/packet_socket.h"
 
 namespace hoistd {
 
@@ -53,16 +56,12 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
       return done(absl::NotFoundError("the session is closed"));
     }
     ++opening_;
-    const bool may_hang = parts_.mover.errands != nullptr && HasParked(args);
-    auto add = [this, session, readers = args.readers,
-                recipe = may_hang ? nullptr : RecipeOf(args),
-                done = std::move(done)](
+    auto add = [this, session, readers = args.readers, done = std::move(done)](
                    absl::StatusOr<OpenedModel> opened) mutable {
-      AddOpened(session, readers, std::move(recipe), std::move(opened),
-                std::move(done));
+      AddOpened(session, readers, std::move(opened), std::move(done));
     };
     OpenOptions options = {.owner = peer->uid, .files = parts_.files};
-    if (!may_hang) {
+    if (parts_.mover.errands == nullptr || !HasParked(args)) {
       openers_[next_opener_++ % std::size(openers_)]->Post(
           [this, options, args = std::move(args),
            add = std::move(add)]() mutable {
@@ -81,47 +80,42 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
   });
 }
 
-// nullptr: nothing is kept, or no descriptors are left to keep it by.
-std::shared_ptr<Engine::Recipe> Engine::RecipeOf(
-    const RegisterModelArgs& args) const {
-  if (parts_.keep == nullptr) return nullptr;
-  auto recipe = std::make_shared<Recipe>();
-  const auto add = [&](const OpenFile& file) {
-    recipe->files.emplace_back(fcntl(file.fd.get(), F_DUPFD_CLOEXEC, 0));
-    return recipe->files.back().valid();
-  };
-  recipe->request.name = args.name;
-  recipe->request.joined = args.joined;
-  recipe->request.grouping = args.grouping;
-  for (const OpenFile& shard : args.shards) {
-    recipe->request.shards.push_back(shard.name);
-    if (!add(shard)) return nullptr;
-  }
-  if (!args.index.has_value()) return recipe;
-  recipe->request.index = args.index->name;
-  return add(*args.index) ? recipe : nullptr;
+// Without it no lease of the model could go on, and so nothing on devices.
+void Engine::KeepModel(const Model& model, const SourceFiles& files) {
+  if (parts_.keep == nullptr || abandoned_) return;
+  if (!WriteModelOfFiles(model, files).ok()) Abandon();
 }
 
-void Engine::KeepFiles(const Model& model, const Recipe& recipe) {
-  if (abandoned_) return;
+absl::Status Engine::WriteModelOfFiles(const Model& model,
+                                       const SourceFiles& files) {
+  const std::string spec = ToRecord(*model.spec);
+  HOIST_ASSIGN_OR_RETURN(
+      const hoist::UniqueFd memfd,
+      ToAbsl(hoist::CreateMemfd("hoist-spec", spec.size())));
+  HOIST_ASSIGN_OR_RETURN(
+      const hoist::Mapping mapping,
+      ToAbsl(hoist::Mapping::OfFd(memfd.get(), spec.size(),
+                                  hoist::Mapping::Access::kReadWrite)));
+  std::memcpy(mapping.data(), spec.data(), spec.size());
   ModelRecord record;
   record.owner = model.owner;
   record.readers = model.readers;
   record.name = model.spec->name;
-  record.content = model.spec->content;
-  record.request = recipe.request;
-  for (size_t i = 0; i < recipe.files.size(); ++i) {
-    record.descriptors.push_back(++last_file_);
+  record.spec_hash = Xxh3(std::as_bytes(std::span(spec)));
+  std::vector<int> fds;
+  for (const std::shared_ptr<const SourceFile>& file : files) {
+    record.files.push_back(++last_file_);
+    fds.push_back(file->fd());
   }
-  if (!WriteFiles(model.id, record, recipe.files, *parts_.keep).ok()) Abandon();
+  record.spec = ++last_file_;
+  fds.push_back(memfd.get());
+  return WriteFiles(model.id, record, fds, *parts_.keep);
 }
 
 void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
-                       std::shared_ptr<Recipe> recipe,
                        absl::StatusOr<OpenedModel> opened,
                        Done<ModelPtr> done) {
-  Post([this, session, readers, recipe = std::move(recipe),
-        opened = std::move(opened),
+  Post([this, session, readers, opened = std::move(opened),
         done = std::move(done)](Effects& effects) mutable {
     --opening_;
     if (!opened.ok()) return done(opened.status());
@@ -129,8 +123,8 @@ void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
         node_.AddModel(session, opened->spec, readers, effects);
     // Attached to the same model: its own files serve.
     if (model.ok() && (*model)->spec == opened->spec) {
+      KeepModel(**model, *opened->files);
       mover_->AddFiles((*model)->id, std::move(opened->files));
-      if (recipe != nullptr) KeepFiles(**model, *recipe);
     }
     done(std::move(model));
   });

@@ -1,6 +1,7 @@
 #include "daemon/engine/kept_node.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "daemon/base/status.h"
@@ -71,6 +72,12 @@ absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
       "what the last hoistd kept of devices makes no sense");
 }
 
+std::vector<uint64_t> DescriptorsOf(const ModelRecord& record) {
+  std::vector<uint64_t> numbers = record.files;
+  if (record.spec != 0) numbers.push_back(record.spec);
+  return numbers;
+}
+
 }  // namespace
 
 absl::StatusOr<FoundNode> FindNode(
@@ -104,19 +111,19 @@ absl::Status WriteModel(const KeptModel& model, Keep& keep) {
   HOIST_RETURN_IF_ERROR(keep.Erase(key));
   if (!old.has_value()) return absl::OkStatus();
   HOIST_ASSIGN_OR_RETURN(const ModelRecord record, ModelFromRecord(*old));
-  for (const uint64_t file : record.descriptors) {
-    HOIST_RETURN_IF_ERROR(
-        keep.DropDescriptor(KeyOf(KeptKind::kModelFile, file)));
-  }
-  return absl::OkStatus();
+  const std::vector<uint64_t> numbers = DescriptorsOf(record);
+  const std::set<uint64_t> gone(numbers.begin(), numbers.end());
+  return keep.DropDescriptors([&](KeptKey of) {
+    return of.kind == KeyOf(KeptKind::kModelFile).kind && gone.contains(of.id);
+  });
 }
 
 absl::Status WriteFiles(ModelId id, const ModelRecord& record,
-                        const std::vector<hoist::UniqueFd>& files,
-                        Keep& keep) {
-  for (size_t i = 0; i < files.size(); ++i) {
+                        const std::vector<int>& descriptors, Keep& keep) {
+  const std::vector<uint64_t> numbers = DescriptorsOf(record);
+  for (size_t i = 0; i < numbers.size(); ++i) {
     HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(
-        KeyOf(KeptKind::kModelFile, record.descriptors[i]), files[i].get()));
+        KeyOf(KeptKind::kModelFile, numbers[i]), descriptors[i]));
   }
   return keep.Write(KeyOf(KeptKind::kModel, id.number()), ToRecord(record));
 }

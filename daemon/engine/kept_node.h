@@ -44,8 +44,9 @@ absl::StatusOr<FoundNode> FindNode(
 // after that was erased. An error of any of these means that a successor would
 // believe what is not so, and the whole book is to be abandoned.
 absl::Status WriteModel(const KeptModel& model, Keep& keep);
+// `descriptors`: those of its files, then its spec's.
 absl::Status WriteFiles(ModelId id, const ModelRecord& record,
-                        const std::vector<hoist::UniqueFd>& files, Keep& keep);
+                        const std::vector<int>& descriptors, Keep& keep);
 absl::Status WriteSlab(const KeptSlab& slab, Keep& keep);
 absl::Status WriteCopy(const KeptCopy& copy, Keep& keep);
 absl::Status WriteSession(const KeptSession& session, Keep& keep);

@@ -68,6 +68,16 @@ absl::StatusOr<SourceFile> SourceFile::Open(hoist::UniqueFd fd,
   return file;
 }
 
+absl::StatusOr<SourceFile> SourceFile::OpenAgain(
+    hoist::UniqueFd fd, std::string name, const FileIdentity& identity,
+    const SourceFileOptions& options) {
+  HOIST_ASSIGN_OR_RETURN(SourceFile file,
+                         Open(std::move(fd), std::move(name), options));
+  file.identity_ = identity;
+  file.identity_.header_hash = {};
+  return file;
+}
+
 absl::Status SourceFile::ChooseMode(const SourceFileOptions& options) {
   if (options.mode == ReadMode::kBuffered) {
     mode_reason_ = "buffered: as configured";

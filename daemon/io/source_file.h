@@ -43,6 +43,13 @@ class SourceFile {
   static absl::StatusOr<SourceFile> Open(hoist::UniqueFd fd, std::string name,
                                          const SourceFileOptions& options);
 
+  // A file that another process registered, as it was then: should it have
+  // changed since, reading it says so.
+  static absl::StatusOr<SourceFile> OpenAgain(hoist::UniqueFd fd,
+                                              std::string name,
+                                              const FileIdentity& identity,
+                                              const SourceFileOptions& options);
+
   // A file that an errand has opened, and goes on reading on behalf of `owner`.
   static SourceFile Parked(hoist::UniqueFd parked, std::string name,
                            const FileIdentity& identity, User owner);
@@ -59,6 +66,8 @@ class SourceFile {
   const std::optional<User>& parked_for() const { return parked_for_; }
   // The socket where it is; borrowed.
   int parked() const { return fd_.get(); }
+  // The file, or that socket, for who is to open it again; borrowed.
+  int fd() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
   // Why reads are direct or buffered, for logs and `status`.
   const std::string& mode_reason() const { return mode_reason_; }

@@ -163,6 +163,12 @@ void Connection::Finish(const Ticket& ticket) {
   }
 }
 
+void Connection::BeginResuming(SessionId session, uint64_t number) {
+  FinishOpening(session);
+  resuming_ = number;
+  goes_on_ = true;
+}
+
 void Connection::FinishOpening(SessionId session) {
   session_ = session;
   phase_ = Phase::kOpen;

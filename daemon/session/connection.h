@@ -94,6 +94,17 @@ class Connection {
   absl::Status Admit(size_t fds);
   void Finish(const Ticket& ticket);
 
+  // The last hoistd's: it is open, and until its client has answered what this
+  // one said to it nothing counts that it had sent before.
+  void BeginResuming(SessionId session, uint64_t number);
+  void EndResuming() { resuming_ = 0; }
+  int packets_before = 0;  // That were passed over so; the loop's to use.
+  // What the answer must name; 0: it goes on, or was never another's.
+  uint64_t resuming() const { return resuming_; }
+  // Whether the session goes on when hoistd ends.
+  void set_goes_on(bool goes_on) { goes_on_ = goes_on; }
+  bool goes_on() const { return goes_on_; }
+
   void BeginOpening() { phase_ = Phase::kOpening; }
   void FailOpening() { phase_ = Phase::kNew; }
   void FinishOpening(SessionId session);
@@ -114,6 +125,8 @@ class Connection {
   const ConnectionLimits limits_;
   Phase phase_ = Phase::kNew;
   SessionId session_;
+  uint64_t resuming_ = 0;
+  bool goes_on_ = false;
   std::shared_ptr<void> taking_in_;
   std::deque<Outbound> queue_;
   size_t queued_fds_ = 0;

@@ -101,6 +101,12 @@ Outbound EncodeOpened(uint64_t request_id, SessionId session,
   return Pack(message);
 }
 
+Outbound EncodeResumed(uint64_t number) {
+  pb::DaemonMessage message;
+  message.mutable_resumed()->set_number(number);
+  return Pack(message);
+}
+
 Outbound EncodeReply(Reply reply) {
   if (!reply.status.ok()) {
     return EncodeError(reply.ticket.request_id, reply.status);
@@ -112,6 +118,14 @@ Outbound EncodeReply(Reply reply) {
     ask->set_device(reply.ask->device.number());
     ask->set_number(reply.ask->number);
     for (const SlabId id : reply.ask->slabs) ask->add_slab_ids(id.number());
+  } else if (reply.resumed != nullptr) {
+    pb::ResumeReply* resumed = message.mutable_resume();
+    for (const LeaseId id : reply.resumed->lost_leases) {
+      resumed->add_lost_lease_ids(id.number());
+    }
+    for (const PlanId id : reply.resumed->lost_plans) {
+      resumed->add_lost_plan_ids(id.number());
+    }
   } else if (reply.model != nullptr) {
     ModelToProto(*reply.model, message.mutable_model());
   } else if (reply.lease != nullptr) {

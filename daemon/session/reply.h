@@ -67,6 +67,7 @@ struct Reply {
   ModelPtr model;
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
+  std::unique_ptr<Resumed> resumed;
   std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.
   // Or nothing is answered, and this message is to be served.
   std::unique_ptr<TakenIn> taken_in;
@@ -87,6 +88,8 @@ struct Outbound {
 Outbound EncodeError(uint64_t request_id, const absl::Status& status);
 Outbound EncodeOpened(uint64_t request_id, SessionId session,
                       const NodeFacts& facts, const InstanceId& instance);
+// What a session's client is told by the hoistd that goes on with it.
+Outbound EncodeResumed(uint64_t number);
 // Any reply but OpenSession's.
 Outbound EncodeReply(Reply reply);
 

@@ -218,6 +218,16 @@ absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
   return leases;
 }
 
+ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
+  ResumeArgs args;
+  for (const uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
+  for (const uint64_t id : request.plan_ids()) args.plans.emplace_back(id);
+  for (const auto& slab : request.slabs()) {
+    args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
+  }
+  return args;
+}
+
 absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
     const hoist::v1::SlabsClosedRequest& request) {
   HOIST_RETURN_IF_ERROR(

@@ -55,6 +55,8 @@ absl::StatusOr<PrefetchArgs> PrefetchFromProto(
     const hoist::v1::PrefetchRequest& request);
 absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
     const hoist::v1::ReleaseRequest& request);
+// However many there are: the message's size bounds them.
+ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request);
 absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
     const hoist::v1::SlabsClosedRequest& request);
 // The group numbers are the engine's to judge.

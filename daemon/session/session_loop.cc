@@ -93,7 +93,9 @@ SessionLoop::SessionLoop(SessionServerOptions options, EngineApi& engine,
 
 absl::Status SessionLoop::Start() {
   HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
-  return poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey);
+  HOIST_RETURN_IF_ERROR(poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey));
+  for (const ResumedSession& session : options_.resumed) Resume(session);
+  return absl::OkStatus();
 }
 
 void SessionLoop::Stop() {
@@ -362,6 +364,9 @@ absl::Status SessionLoop::RefuseNext(Connection& connection,
 
 absl::Status SessionLoop::OnPacket(Connection& connection,
                                    hoist::Packet packet) {
+  if (connection.resuming() != 0) {
+    return OnPacketBefore(connection, std::move(packet));
+  }
   if (packet.sealed.has_value()) {
     return OnLargePacket(connection, std::move(packet));
   }
@@ -444,8 +449,16 @@ absl::Status SessionLoop::DispatchOpen(
   connection.BeginOpening();
   silent_.erase(connection.id());
   ++sessions_;
+  std::shared_ptr<hoist::UniqueFd> socket;
+  if (options_.keeps && message.open_session().resumes()) {
+    socket = std::make_shared<hoist::UniqueFd>(
+        fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
+    if (!socket->valid()) socket = nullptr;
+    connection.set_goes_on(socket != nullptr);
+  }
   const absl::Status status =
-      router_.Open(ticket, message.open_session(), connection.peer());
+      router_.Open(ticket, message.open_session(), connection.peer(),
+                   std::move(socket));
   if (!status.ok()) {
     connection.FailOpening();
     silent_.emplace(connection.id(), Now());
@@ -547,7 +560,10 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
                    Describe(*connection), reason);
       return;
     case Connection::Phase::kOpen:
-      engine_.CloseSession(connection->session());
+      // What goes on with the next hoistd is not given back.
+      if (!*stopping_ || !connection->goes_on()) {
+        engine_.CloseSession(connection->session());
+      }
       --sessions_;
       spdlog::info("session {} of {} closed: {}",
                    connection->session().number(), Describe(*connection),

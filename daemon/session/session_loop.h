@@ -41,6 +41,9 @@ class SessionLoop {
               Poller poller);
 
   absl::Status Start();
+  void Resume(const ResumedSession& session);
+  // What comes of a client before it has answered that.
+  absl::Status OnPacketBefore(Connection& connection, hoist::Packet packet);
   void OnEvent(uint64_t key, uint32_t events);
 
   void AcceptAll();

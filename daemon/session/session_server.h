@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -51,6 +52,12 @@ struct SessionServerOptions {
   Errands* errands = nullptr;
   const Clock* clock = nullptr;  // For `silent`; nullptr: the machine's.
   InstanceId instance_id = {};   // As NewInstanceId gives.
+  // Sessions go on when hoistd ends, if their clients can.
+  bool keeps = false;
+  // Of this socket, those of the last hoistd that go on; and what their clients
+  // are to answer (Resumed.number), not 0.
+  std::vector<ResumedSession> resumed;
+  uint64_t generation = 0;
 };
 
 class SessionLoop;

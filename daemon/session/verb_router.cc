@@ -82,9 +82,11 @@ absl::Status RefuseFds(const std::vector<hoist::UniqueFd>& fds) {
 
 absl::Status VerbRouter::Open(const Ticket& ticket,
                               const hoist::v1::OpenSessionRequest& request,
-                              const Peer& peer) {
+                              const Peer& peer,
+                              std::shared_ptr<hoist::UniqueFd> socket) {
   HOIST_ASSIGN_OR_RETURN(OpenSessionArgs args,
                          OpenSessionFromProto(request, peer));
+  if (request.resumes()) args.socket = std::move(socket);
   OnSlabAsk on_ask;
   if (request.closes_slabs()) on_ask = AskTo(mailbox_, ticket.connection);
   engine_.OpenSession(std::move(args), std::move(on_ask),
@@ -99,6 +101,23 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
                           engine.CloseSession(*session);
                       });
   return absl::OkStatus();
+}
+
+// Who does not answer asks to close slabs does not go on either.
+void VerbRouter::Resume(const Ticket& ticket, SessionId session,
+                        const hoist::v1::ResumeRequest& request) {
+  engine_.Resume(session, ResumeFromProto(request),
+                 AskTo(mailbox_, ticket.connection),
+                 [mailbox = mailbox_, ticket](absl::StatusOr<Resumed> resumed) {
+                   Reply reply;
+                   reply.ticket = ticket;
+                   reply.status = resumed.status();
+                   if (resumed.ok()) {
+                     reply.resumed =
+                         std::make_unique<Resumed>(*std::move(resumed));
+                   }
+                   mailbox->Post(std::move(reply));
+                 });
 }
 
 absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
@@ -200,6 +219,9 @@ absl::Status VerbRouter::RouteWithoutFds(
       engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
                         StatusTo(mailbox_, ticket));
       return absl::OkStatus();
+    case Body::kResume:
+      return absl::FailedPreconditionError(
+          "this hoistd has not said that the session was another's");
     case Body::kOpenSession:
       return absl::FailedPreconditionError(
           "this session is open; close the connection to open another");

@@ -26,10 +26,14 @@ class VerbRouter {
       : engine_(engine), mailbox_(std::move(mailbox)) {}
 
   // OK: the reply will come to the mailbox, once. InvalidArgument: the request
-  // was refused here, and none will.
+  // was refused here, and none will. `socket`: a session that can go on with
+  // hoistd's successor does it over this one.
   absl::Status Open(const Ticket& ticket,
                     const hoist::v1::OpenSessionRequest& request,
-                    const Peer& peer);
+                    const Peer& peer, std::shared_ptr<hoist::UniqueFd> socket);
+  // The session, which the last hoistd had, goes on. As above.
+  void Resume(const Ticket& ticket, SessionId session,
+              const hoist::v1::ResumeRequest& request);
   // Any verb but OpenSession.
   absl::Status Route(const Ticket& ticket, SessionId session,
                      const hoist::v1::ClientMessage& message,

@@ -68,7 +68,9 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
-  for (const KeptOnHost& at : node_->TakeKept()) {
+  for (const Kept& kept : node_->TakeKept()) {
+    if (!std::holds_alternative<KeptOnHost>(kept)) continue;
+    const KeptOnHost& at = std::get<KeptOnHost>(kept);
     kept_.erase(at.host_offset);
     kept_parts_.erase(at.host_offset);
     if (const auto* image = std::get_if<KeptImage>(&at.what)) {
