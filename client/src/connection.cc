@@ -271,7 +271,13 @@ Status Connection::ReadOne() {
   return Deliver(std::move(reply).value());
 }
 
+bool Connection::ended_unheard() const {
+  const MutexLock lock(mu_);
+  return !failed_.ok() && !heard_.load();
+}
+
 Status Connection::Deliver(Reply reply) {
+  heard_.store(true);
   // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
   if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
   if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {

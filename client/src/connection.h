@@ -103,6 +103,8 @@ class Connection {
   Status AddListener(Listener* listener);
   // When this returns, `listener` is not called any more.
   void RemoveListener(Listener* listener);
+  // Whether it has ended before hoistd said anything over it.
+  bool ended_unheard() const;
   // Whether some hoistd has gone on with it: what was asked may have been done
   // by the one before, and then asked again.
   bool was_resumed() const { return was_resumed_.load(); }
@@ -141,6 +143,7 @@ class Connection {
   std::unordered_map<uint64_t, Pending> pending_ HOIST_GUARDED_BY(mu_);
   Mutex listeners_mu_;  // Held while they are called.
   std::vector<Listener*> listeners_ HOIST_GUARDED_BY(listeners_mu_);
+  std::atomic<bool> heard_{false};
   std::atomic<bool> was_resumed_{false};
   std::once_flag closed_;
   std::thread reader_;

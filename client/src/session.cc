@@ -1,5 +1,6 @@
 #include "client/src/session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/src/fork_guard.h"
@@ -41,9 +42,28 @@ Result<std::shared_ptr<Session>> Session::Connect(
   return session;
 }
 
+// A hoistd that dies meanwhile is as one that does not listen yet.
 Status Session::Open(const ConnectOptions& options) {
-  Result<UniqueFd> socket = ConnectSocket(
-      options.socket_path, options.connect_deadline, options.call_deadline);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + options.connect_deadline;
+  while (true) {
+    const auto left = std::max(
+        std::chrono::duration_cast<std::chrono::milliseconds>(end -
+                                                              Clock::now()),
+        std::chrono::milliseconds(0));
+    Status opened = TryToOpen(options, left);
+    const bool died = connection_ != nullptr &&
+                      opened.code() == Code::kUnavailable &&
+                      connection_->ended_unheard();
+    if (!died || Clock::now() >= end) return opened;
+  }
+}
+
+Status Session::TryToOpen(const ConnectOptions& options,
+                          std::chrono::milliseconds deadline) {
+  connection_.reset();
+  Result<UniqueFd> socket =
+      ConnectSocket(options.socket_path, deadline, options.call_deadline);
   if (!socket.ok()) return socket.status();
   connection_ = std::make_unique<Connection>(
       std::move(socket).value(), static_cast<Connection::Handler*>(this));

@@ -105,6 +105,8 @@ class Session final : private Connection::Handler {
   Status CallForNothing(const Connection::Encode& encode);
   Status Once(Status status) const;
   Status Open(const ConnectOptions& options);
+  Status TryToOpen(const ConnectOptions& options,
+                   std::chrono::milliseconds deadline);
   Status Admit(Reply* reply) override;
   void GoesBack(const Reply& reply) override;
   void OnAsk(const SlabAsk& ask) override;

@@ -8,6 +8,20 @@
 #include "daemon/core/node.h"
 
 namespace hoistd {
+namespace {
+
+// Whether each tensor lies where it does in the other's image.
+bool SameLayout(const Group& a, const Group& b) {
+  const auto same = [](const Tensor& x, const Tensor& y) {
+    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape &&
+           x.strides == y.strides && x.offset == y.offset && x.bytes == y.bytes;
+  };
+  return a.image_bytes == b.image_bytes &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(),
+                    b.tensors.end(), same);
+}
+
+}  // namespace
 
 void Node::Publish(RequestId request, SessionId session,
                    const std::string& model, std::shared_ptr<const Group> group,
@@ -126,6 +140,13 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
       }
       if (!entry->groups[index->number()].lost.ok() &&
           incoming.offset.has_value()) {
+        if (!SameLayout(*spec.groups[index->number()], *incoming.group)) {
+          return absl::AlreadyExistsError(absl::StrCat(
+              incoming.model, "/", incoming.group->name,
+              " is lost, and these are its bytes in another layout, which "
+              "those who have the model do not know; forget it, and publish "
+              "all of it again"));
+        }
         Mend(*entry, *index, effects);
         PlaceReceived({entry->model->id, *index}, incoming, now, effects);
         return entry->model;

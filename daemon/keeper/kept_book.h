@@ -38,7 +38,7 @@ namespace hoistd {
 // Restart:  Adopt.
 class KeptBook {
  public:
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   static constexpr uint64_t kHalfBytes = uint64_t{256} << 20;
   static constexpr uint64_t kMaxValueBytes = uint64_t{16} << 20;
   // So many successors may die of a book before one starts without it.

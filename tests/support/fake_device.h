@@ -72,6 +72,7 @@ class FakeDevice final : public Device {
     if (found == slabs_.end()) return absl::NotFoundError("no such slab");
     SlabShare share;
     share.backing = found->second.backing;
+    if (share.backing != Backing::kIpc) share.keep_fd = 0;
     return share;
   }
   absl::Status RegisterHost(std::span<std::byte>) override {

@@ -123,6 +123,7 @@ class VerbScript {
 class FakeEngine final : public EngineApi {
  public:
   VerbScript<OpenSessionArgs, Done<SessionId>> open_session;
+  VerbScript<ResumeArgs, Done<Resumed>> resume;
   VerbScript<RegisterModelArgs, Done<ModelPtr>> register_model;
   VerbScript<PublishArgs, Done<ModelPtr>> publish;
   VerbScript<std::string, Done<ModelPtr>> describe_model;
@@ -239,6 +240,10 @@ class FakeEngine final : public EngineApi {
       on_ask_ = std::make_shared<OnSlabAsk>(std::move(on_ask));
     }
     Hand(open_session, SessionId(), std::move(args), std::move(done));
+  }
+  void Resume(SessionId session, ResumeArgs has, OnSlabAsk,
+              Done<Resumed> done) override {
+    Hand(resume, session, std::move(has), std::move(done));
   }
   void CloseSession(SessionId session) override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);

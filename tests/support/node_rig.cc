@@ -28,7 +28,7 @@ std::vector<GroupIndex> Indexes(const std::vector<uint32_t>& numbers) {
 }  // namespace
 
 NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
-  NodeOptions node;
+  NodeOptions& node = node_options_;
   node.host_capacity_bytes = options_.host_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
   node.saves_at_once = options_.saves_at_once;
@@ -37,7 +37,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.users_share_devices = options_.users_share_devices;
   node.quota = options_.quota;
   node.keeps = true;
-  std::vector<DeviceInfo> devices;
+  std::vector<DeviceInfo>& devices = infos_;
   for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
     FakeDeviceOptions device;
     device.index = DeviceIndex(d);
@@ -69,6 +69,7 @@ auto NodeRig::Do(F call) {
 
 void NodeRig::Take(Effects effects) {
   for (const Kept& kept : node_->TakeKept()) {
+    Note(kept);
     if (!std::holds_alternative<KeptOnHost>(kept)) continue;
     const KeptOnHost& at = std::get<KeptOnHost>(kept);
     kept_.erase(at.host_offset);
@@ -124,6 +125,7 @@ void NodeRig::Take(Effects effects) {
 SessionId NodeRig::Open(const Peer& peer) {
   OpenSessionArgs args;
   args.peer = peer;
+  args.socket = std::make_shared<hoist::UniqueFd>();
   const auto id =
       Do([&](Effects& e) { return node_->OpenSession(args, now, e); });
   EXPECT_OK(id);
@@ -141,6 +143,7 @@ absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
   OpenSessionArgs args;
   args.client_name = absl::StrCat("worker", uid);
   args.peer.uid = User(uid);
+  args.socket = std::make_shared<hoist::UniqueFd>();
   args.peer.admin = uid == 0;
   args.device_budget_bytes = budget_pages * kPage;
   args.closes_slabs = options_.closing != NodeRigOptions::Closing::kNever;
@@ -245,8 +248,10 @@ absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
   if (end > 0) sheet->runs.push_back({0, 100, end});
   spec->sheets.assign(spec->identities.size(), sheet);
   spec->fingerprint = FingerprintOf(spec->content);
-  return Do(
+  absl::StatusOr<ModelPtr> model = Do(
       [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
+  if (model.ok()) book_.models.insert((*model)->id);
+  return model;
 }
 
 absl::StatusOr<ModelPtr> NodeRig::TryAddGrouping(

@@ -67,6 +67,11 @@ class NodeRig {
   static inline const Peer kAdmin = {.uid = User(1), .admin = true};
   absl::StatusOr<SessionId> TryOpen(uint32_t uid, uint64_t budget_pages = 0);
   void Close(SessionId session);
+  // This hoistd dies, and another goes on with what it left: leases, plans and
+  // sessions are as they were, but for those of who had legacy IPC memory; what
+  // was under way is not. False: it could take over nothing of devices, and all
+  // sessions are gone.
+  bool Die();
   // A model from files, its groups "g0", "g1", ... of so many pages.
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
                                        std::vector<uint64_t> pages,
@@ -244,6 +249,24 @@ class NodeRig {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
 
  private:
+  // What a successor is told, by node_rig_death.cc.
+  struct Book {
+    std::set<ModelId> models;
+    std::map<std::pair<DeviceIndex, SlabId>, KeptSlab> slabs;
+    std::map<std::pair<DeviceIndex, uint64_t>, KeptCopy> copies;
+    std::map<SessionId, OpenSessionArgs> sessions;
+    std::map<LeaseId, KeptLease> leases;
+    std::map<PlanId, std::pair<SessionId, PlanGrant>> plans;
+  };
+  void Note(const Kept& kept);
+  std::vector<RestoredGroup> LeftPublished() const;
+  absl::Status PutBack(const std::map<ModelId, hoistd::Model>& models,
+                       Node& node) const;
+  void Forget();
+  void DropAll();
+  std::set<SessionId> EndedByDeath();
+  void ResumeAll(const std::set<PlanId>& over);
+
   // Whose bytes a page has: a group's, or a transfer's that is writing it.
   using Label = const void*;
   using Memory = std::vector<Label>;
@@ -288,6 +311,11 @@ class NodeRig {
                         Label label, const char* what);
 
   const NodeRigOptions options_;
+  NodeOptions node_options_;
+  std::vector<DeviceInfo> infos_;
+  Book book_;
+  uint32_t generation_ = 0;
+  std::vector<std::unique_ptr<int>> graves_;  // Labels of who is gone.
   std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::unique_ptr<Node> node_;
   std::vector<std::shared_ptr<const Group>> groups_;   // Labels live for ever.

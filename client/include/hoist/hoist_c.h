@@ -15,7 +15,17 @@
  * Fork:     in the child each session and lease of the parent answers
  *           HOIST_FAILED_PRECONDITION; connect again there. Models, which are
  *           plain data, stay usable.
- * Death:    if hoistd dies or stops, each session with it answers
+ * Death:    where something keeps what outlives hoistd (systemd, hoist-keeper),
+ *           a hoistd that dies or is restarted ends nothing: leases and plans
+ *           keep their addresses and bytes, streams go on where they stand, and
+ *           calls that wait are asked again of the next hoistd, all within
+ *           their own deadlines. Until it is there they wait as for any answer,
+ *           and a plan's positions are not ready. A call that was being
+ *           answered may have been done. A plan that the next hoistd could not
+ *           go on with answers HOIST_ABORTED; make it anew.
+ *           Where nothing keeps it, or the next hoistd could take over nothing
+ *           (another GPU, another version of what was left; `hoistctl status`
+ *           says why), each session answers
  *           HOIST_UNAVAILABLE, as its leases and plans do, and calls that wait
  *           return it at once; a session that was closed here answers
  *           HOIST_FAILED_PRECONDITION. hoist_session_check tells the two apart,

@@ -51,6 +51,9 @@ class SessionFixture : public ::testing::Test {
     options.clock = options_.clock;
     options.connection = options_.connection;
     options.instance_id = options_.instance_id;
+    options.keeps = options_.keeps;
+    options.resumed = options_.resumed;
+    options.generation = options_.generation;
     ASSERT_OK_AND_ASSIGN(server_,
                          SessionServer::Create(std::move(options), *engine_));
   }

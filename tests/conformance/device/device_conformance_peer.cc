@@ -6,7 +6,7 @@
 //   map emulated|cuda SPAN UUID          device emulated|cuda
 //   import SLAB (see share_text.h)       slab ID OFFSET BYTES BACKING
 //   drop ID                              fill OFFSET BYTES SEED
-//   address OFFSET                       share ID
+//   address OFFSET                       share ID, keep ID
 //   read OFFSET BYTES
 //   write|writable OFFSET BYTES
 //   words BYTES (with a descriptor)
@@ -76,6 +76,7 @@ class PeerProcess {
   absl::Status MakeSlab(std::istream& in);
   absl::Status Fill(std::istream& in);
   absl::StatusOr<Answer> Share(std::istream& in);
+  absl::StatusOr<Answer> Keep(std::istream& in);
 
   absl::Status Cuda(int error, absl::string_view what) const {
     return ToAbsl(driver_->Check(error, {what.data(), what.size()}));
@@ -130,6 +131,8 @@ absl::StatusOr<Answer> PeerProcess::Do(hoist::Packet packet) {
     done = Fill(in);
   } else if (verb == "share") {
     return Share(in);
+  } else if (verb == "keep") {
+    return Keep(in);
   } else {
     done = absl::InternalError(absl::StrCat("what is ", verb));
   }
@@ -364,6 +367,14 @@ absl::Status PeerProcess::Fill(std::istream& in) {
   std::promise<absl::Status> done;
   stream->Then([&](absl::Status s) { done.set_value(std::move(s)); });
   return done.get_future().get();
+}
+
+// What is to be kept of it.
+absl::StatusOr<Answer> PeerProcess::Keep(std::istream& in) {
+  uint64_t id = 0;
+  in >> id;
+  HOIST_ASSIGN_OR_RETURN(const SlabShare share, device_->Share(SlabId(id)));
+  return Answer{"", share.keep_fd};
 }
 
 absl::StatusOr<Answer> PeerProcess::Share(std::istream& in) {

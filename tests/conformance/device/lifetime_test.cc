@@ -1,4 +1,6 @@
 // Death on either side, and what is left after many rounds.
+#include <fcntl.h>
+
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -67,6 +69,62 @@ TEST_P(DeviceConformance, AKilledDaemonLeavesTheWorkersBytes) {
   ASSERT_OK_AND_ASSIGN(auto later, SpawnWorker());
   ASSERT_OK(later->Call("import " + share.body, {share.fds[0].get()}));
   EXPECT_TRUE(later->Read(0, kSlabBytes).value() == expected);
+}
+
+TEST_P(DeviceConformance, AKilledDaemonsSlabIsAdopted) {
+  if (GetParam() == Backing::kIpc) {
+    EXPECT_THAT(device().AdoptSlab(Spec(0), hoist::UniqueFd()),
+                StatusIs(absl::StatusCode::kUnimplemented));
+    return;
+  }
+  ASSERT_OK_AND_ASSIGN(auto daemon, Peer::Spawn());
+  ASSERT_OK(daemon->Call("device " + kind()));
+  ASSERT_OK(daemon->Call(absl::StrCat("slab 1 0 ", kSlabBytes, " ",
+                                      static_cast<int>(GetParam()))));
+  ASSERT_OK(daemon->Call(absl::StrCat("fill 0 ", kSlabBytes, " 78")));
+  ASSERT_OK_AND_ASSIGN(const hoist::Packet share, daemon->Call("share 1"));
+  ASSERT_OK_AND_ASSIGN(hoist::Packet kept, daemon->Call("keep 1"));
+  ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
+  ASSERT_OK(worker->Call("import " + share.body, {share.fds[0].get()}));
+  daemon->Kill();
+
+  const std::vector<std::byte> expected = Pattern(kSlabBytes, 78);
+  const SlabSpec slab = Spec(0);
+  ASSERT_OK(device().AdoptSlab(slab, std::move(kept.fds.at(0))));
+  EXPECT_TRUE(CopyOut(0, kSlabBytes).value() == expected);
+  // It is the same memory: what is copied in, the worker sees where it was.
+  const std::vector<std::byte> other = Pattern(kSlabBytes, 79);
+  ASSERT_OK(CopyIn(0, other));
+  EXPECT_TRUE(worker->Read(0, kSlabBytes).value() == other);
+  // Others get it as any slab, and so does who adopts it next.
+  ASSERT_OK_AND_ASSIGN(auto later, SpawnWorker());
+  ASSERT_OK(Import(*later, slab));
+  EXPECT_TRUE(later->Read(0, kSlabBytes).value() == other);
+  ASSERT_OK_AND_ASSIGN(const SlabShare again, device().Share(slab.id));
+  hoist::UniqueFd next(fcntl(again.keep_fd, F_DUPFD_CLOEXEC, 0));
+  ASSERT_TRUE(next.valid());
+  ASSERT_OK(device().DestroySlab(slab.id));
+  ASSERT_OK(device().AdoptSlab(slab, std::move(next)));
+  EXPECT_TRUE(CopyOut(0, kSlabBytes).value() == other);
+  ASSERT_OK(device().DestroySlab(slab.id));
+}
+
+TEST_P(DeviceConformance, WhatIsNoSlabIsNotAdopted) {
+  if (GetParam() == Backing::kIpc) GTEST_SKIP() << "it adopts none";
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(const SlabShare share, device().Share(slab.id));
+  const auto copy = [&] {
+    return hoist::UniqueFd(fcntl(share.keep_fd, F_DUPFD_CLOEXEC, 0));
+  };
+  // Where one is, of another size, of nothing.
+  EXPECT_FALSE(device().AdoptSlab(Spec(0), copy()).ok());
+  EXPECT_FALSE(
+      device().AdoptSlab(Spec(kSlabBytes, 2 * kSlabBytes), copy()).ok());
+  EXPECT_FALSE(device()
+                   .AdoptSlab(Spec(kSlabBytes),
+                              hoist::UniqueFd(open("/dev/null", O_RDWR)))
+                   .ok());
+  ASSERT_OK(MakeSlab(kSlabBytes));
 }
 
 TEST_P(DeviceConformance, AThousandSlabsOpenedAndClosedLeakNothing) {

@@ -40,6 +40,9 @@ class PinningDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec&) override { return Unused(); }
+  absl::Status AdoptSlab(const SlabSpec&, hoist::UniqueFd) override {
+    return Unused();
+  }
   absl::Status DestroySlab(SlabId) override { return Unused(); }
   absl::StatusOr<SlabShare> Share(SlabId) const override { return Unused(); }
   absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override {

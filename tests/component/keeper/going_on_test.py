@@ -1,0 +1,232 @@
+"""Workers go on when hoistd dies: their pointers, their plans, their calls.
+
+going_on_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
+PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+import hoist  # noqa: E402
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+KEEPER = sys.argv.pop(1)
+HOISTD = sys.argv.pop(1)
+BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
+GROUPS = 12
+
+# A worker that has a lease and a plan, and waits to be killed.
+HOLDER = """
+import sys, hoist
+with hoist.connect(sys.argv[1]) as session:
+    model = session.register(sys.argv[2], "files")
+    lease = session.stage(next(iter(model)))
+    plan = session.set_plan(model, budget=int(sys.argv[3]), order=list(model))
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def until(condition, seconds=60):
+    """What `condition` returns, once it is something."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("it never came to be")
+    return result
+
+
+def bytes_of(group):
+    return np.random.default_rng(group).integers(
+        0, 256, MIB + 4096 * group, dtype=np.uint8)
+
+
+def array_of(tensor):
+    return tensor.torch().cpu().numpy() if BACKEND == "cuda" else tensor.numpy()
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class GoingOn(unittest.TestCase):
+    def setUp(self):
+        self.daemon = RealDaemon(HOISTD, pool=32 * MIB, host=64 * MIB,
+                                 keeper=KEEPER, backend=BACKEND)
+        self.addCleanup(self.stop)
+        self.path = self.daemon.path / "model.safetensors"
+        write_safetensors(self.path, {
+            f"layers.{group}.w": ("U8", [len(bytes_of(group))],
+                                  bytes_of(group).tobytes())
+            for group in range(GROUPS)})
+        self.session = hoist.connect(self.daemon.socket, connect_deadline=60)
+        self.addCleanup(self.session.close)
+
+    def stop(self):
+        if os.environ.get("HOIST_KEEPER_TEST_LOG"):
+            print(self.daemon.log_text())
+        self.daemon.stop()
+
+    def pid(self):
+        """Of a hoistd that serves."""
+        try:
+            return int(self.daemon.status()["pid"])
+        except subprocess.CalledProcessError:
+            return None
+
+    def kill(self, with_signal=signal.SIGKILL):
+        old = until(self.pid)
+        os.kill(old, with_signal)
+        return old
+
+    def check(self, group, tensor):
+        np.testing.assert_array_equal(array_of(tensor), bytes_of(group))
+
+    def stream(self, plan, model, first, groups):
+        for number in range(first, first + groups):
+            group = number % GROUPS
+            with plan.use(model[f"layers.{group}"]) as tensors:
+                self.check(group, tensors[f"layers.{group}.w"])
+        return first + groups
+
+    def test_pointers_and_plans_go_on(self):
+        model = self.session.register(self.path, "files")
+        lease = self.session.stage(model["layers.0"])
+        held = lease["layers.0.w"]
+        plan = self.session.set_plan(model, budget=6 * MIB, order=list(model))
+        at = self.stream(plan, model, 0, 5)
+        for kill in range(6):
+            # In the middle of a pass; and once by an upgrade's restart.
+            old = self.kill(signal.SIGTERM if kill == 3 else signal.SIGKILL)
+            self.check(0, held)
+            lease.check()
+            at = self.stream(plan, model, at, 17)
+            with self.session.stage(model["layers.3"]) as other:
+                self.check(3, other["layers.3.w"])
+            self.assertNotEqual(until(self.pid), old)
+        # By the last hoistd: nothing was read again.
+        counters = self.daemon.counters()
+        self.assertEqual(counters["file_read_bytes"], 0)
+        self.assertEqual(self.daemon.status()["notes"], [])
+        # It can be made anew, and goes.
+        plan.set_budget(8 * MIB)
+        self.stream(plan, model, 0, GROUPS)
+        plan.close()
+        lease.release()
+        self.session.close()
+        until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
+
+    def test_what_is_resident_is_for_whoever_comes_next(self):
+        model = self.session.register(self.path, "files")
+        for group in model:
+            self.session.stage(group).release()
+        self.kill()
+        with hoist.connect(self.daemon.socket, connect_deadline=60) as other:
+            same = other.register(self.path, "files")
+            for group in range(GROUPS):
+                with other.stage(same[f"layers.{group}"]) as lease:
+                    self.check(group, lease[f"layers.{group}.w"])
+        counters = self.daemon.counters()
+        self.assertEqual(counters["host_to_device_bytes"], 0)
+        self.assertEqual(counters["file_read_bytes"], 0)
+
+    def test_what_was_published_goes_on_under_its_name(self):
+        model = self.session.publish("mine", "g0", {"w": bytes_of(1)})
+        model = self.session.publish("mine", "g1", {"w": bytes_of(2)})
+        with self.session.stage(model["g1"]) as lease:
+            self.kill()
+            self.check(2, lease["w"])
+            with self.session.stage(model["g0"]) as other:
+                self.check(1, other["w"])
+            model = self.session.publish("mine", "g2", {"w": bytes_of(3)})
+            self.kill()
+            with self.session.stage(model["g2"]) as other:
+                self.check(3, other["w"])
+            self.check(2, lease["w"])
+
+    def test_calls_made_while_no_hoistd_is_there_wait_for_it(self):
+        model = self.session.register(self.path, "files")
+        found = []
+
+        def call(group):
+            with self.session.stage(model[f"layers.{group}"]) as lease:
+                self.check(group, lease[f"layers.{group}.w"])
+            found.append(group)
+
+        old = until(self.pid)
+        # It takes no request any more, and then dies.
+        os.kill(old, signal.SIGSTOP)
+        callers = [threading.Thread(target=call, args=(group,))
+                   for group in range(6)]
+        for caller in callers:
+            caller.start()
+        os.kill(old, signal.SIGKILL)
+        for caller in callers:
+            caller.join(timeout=60)
+        self.assertEqual(sorted(found), list(range(6)))
+
+    def holder(self):
+        worker = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, self.daemon.socket, str(self.path),
+             str(6 * MIB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(worker.stdout.close)
+        self.addCleanup(worker.stdin.close)
+        self.addCleanup(worker.wait)
+        self.addCleanup(worker.kill)
+        self.assertEqual(worker.stdout.readline(), b"ready\n")
+        return worker
+
+    def test_who_dies_while_no_hoistd_is_there_leaves_nothing(self):
+        worker = self.holder()
+        self.assertGreater(self.daemon.tier("DEVICE")["leased_bytes"], 0)
+        old = until(self.pid)
+        os.kill(old, signal.SIGSTOP)
+        os.kill(old, signal.SIGKILL)
+        worker.kill()
+        worker.wait()
+        until(self.pid)
+        until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
+        model = self.session.register(self.path, "files")
+        plan = self.session.set_plan(model, budget=24 * MIB, order=list(model))
+        self.stream(plan, model, 0, 2 * GROUPS)
+
+    def test_who_is_stopped_keeps_what_it_has(self):
+        worker = self.holder()
+        os.kill(worker.pid, signal.SIGSTOP)
+        before = self.daemon.tier("DEVICE")["leased_bytes"]
+        self.kill()
+        until(self.pid)
+        self.assertEqual(self.daemon.tier("DEVICE")["leased_bytes"], before)
+        os.kill(worker.pid, signal.SIGCONT)
+        worker.stdin.close()  # It ends in order.
+        self.assertEqual(worker.wait(timeout=60), 0)
+        until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
+
+    def test_where_the_keeper_dies_too_it_is_a_typed_error(self):
+        model = self.session.register(self.path, "files")
+        lease = self.session.stage(model["layers.0"])
+        held = lease["layers.0.w"]
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        os.kill(until(self.pid), signal.SIGKILL)
+        with self.assertRaises(hoist.Unavailable):
+            while True:
+                lease.check()
+        # What is mapped stays.
+        del held
+        self.daemon.start(KEEPER)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,240 @@
+// A hoistd that dies, and the next one, which goes on with what it left.
+#include <algorithm>
+#include <iterator>
+
+#include "daemon/core/node_restore.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::testing {
+
+void NodeRig::Note(const Kept& kept) {
+  if (const auto* model = std::get_if<KeptModel>(&kept)) {
+    if (model->model == nullptr) {
+      book_.models.erase(model->id);
+    } else {
+      book_.models.insert(model->id);
+    }
+  } else if (const auto* slab = std::get_if<KeptSlab>(&kept)) {
+    const auto key = std::pair(slab->device, slab->slab.id);
+    book_.slabs.erase(key);
+    if (slab->keep_fd >= 0) book_.slabs[key] = *slab;
+  } else if (const auto* copy = std::get_if<KeptCopy>(&kept)) {
+    const auto key = std::pair(copy->device, copy->offset);
+    book_.copies.erase(key);
+    if (copy->key.has_value()) book_.copies[key] = *copy;
+  } else if (const auto* session = std::get_if<KeptSession>(&kept)) {
+    book_.sessions.erase(session->id);
+    if (session->args.has_value()) book_.sessions[session->id] = *session->args;
+  } else if (const auto* lease = std::get_if<KeptLease>(&kept)) {
+    book_.leases.erase(lease->id);
+    if (lease->copy.has_value()) book_.leases[lease->id] = *lease;
+  } else if (const auto* plan = std::get_if<KeptPlanGone>(&kept)) {
+    book_.plans.erase(plan->id);
+  }
+}
+
+// What the store and the host's memory have of published models.
+std::vector<RestoredGroup> NodeRig::LeftPublished() const {
+  std::vector<RestoredGroup> all;
+  for (const ModelSnapshot& model : Snapshot().models) {
+    if (!model.published) continue;
+    const ModelSpec& spec = **node_->SpecOf(model.id);
+    bool whole = true;
+    std::vector<RestoredGroup> groups;
+    for (uint32_t g = 0; g < spec.groups.size(); ++g) {
+      RestoredGroup group;
+      group.model = spec.name;
+      group.owner = model.owner;
+      group.readers = model.readers;
+      group.group = spec.groups[g];
+      group.content = spec.group_contents[g];
+      for (const auto& [offset, kept] : kept_) {
+        if (kept == group.group.get()) group.host_offset = offset;
+      }
+      for (const auto& [id, spilled] : spills_) {
+        if (spilled == group.group.get()) group.spill = id;
+      }
+      const bool there = group.host_offset.has_value() || group.spill.has_value();
+      whole = whole && there;
+      if (there) groups.push_back(std::move(group));
+    }
+    // With one missing, the others' numbers are not what they were.
+    for (RestoredGroup& group : groups) {
+      if (whole) group.model_id = model.id;
+      all.push_back(std::move(group));
+    }
+  }
+  return all;
+}
+
+absl::Status NodeRig::PutBack(const std::map<ModelId, hoistd::Model>& models,
+                              Node& node) const {
+  NodeRestore restore(node);
+  for (const ModelId id : book_.models) {
+    const hoistd::Model& model = models.at(id);
+    const absl::Status status =
+        model.spec->published
+            ? restore.CheckModel(id, model.owner, model.spec->name)
+            : restore.AddModel(id, model.spec, model.owner, model.readers);
+    if (!status.ok()) return status;
+  }
+  std::vector<KeptSlab> slabs;
+  for (const auto& [key, slab] : book_.slabs) slabs.push_back(slab);
+  std::sort(slabs.begin(), slabs.end(), [](const auto& a, const auto& b) {
+    return std::tuple(a.device, a.slab.offset) <
+           std::tuple(b.device, b.slab.offset);
+  });
+  absl::Status status;
+  for (const KeptSlab& slab : slabs) {
+    const FakeDevice& device = *devices_[slab.device.number()];
+    status.Update(restore.AddSlab(slab, device.Share(slab.slab.id).value()));
+  }
+  for (const auto& [place, copy] : book_.copies) {
+    if (status.ok()) status.Update(restore.AddCopy(copy, now));
+  }
+  for (const auto& [id, args] : book_.sessions) {
+    if (status.ok()) status.Update(restore.AddSession(id, args, now));
+  }
+  for (const auto& [id, lease] : book_.leases) {
+    if (!status.ok()) break;
+    status.Update(restore.AddLease(id, lease.session, *lease.copy));
+  }
+  for (const auto& [id, plan] : book_.plans) {
+    if (status.ok()) status.Update(restore.AddPlan(plan.first, plan.second));
+  }
+  return status;
+}
+
+// What was under way is nobody's, and its memory is of no bytes.
+void NodeRig::Forget() {
+  for (auto& [id, label] : writing_) graves_.push_back(std::move(label));
+  writing_.clear();
+  moving_.clear();
+  hurried_.clear();
+  slab_work_.clear();
+  open_.clear();
+  abandoned_.clear();
+  asks_.clear();
+  closed_.clear();
+  ended_.clear();
+  for (auto& [id, plan] : plans_) {
+    plan.ended = false;
+    plan.asked.clear();
+    plan.holds.clear();
+  }
+}
+
+bool NodeRig::Die() {
+  const std::vector<RestoredGroup> published = LeftPublished();
+  std::map<ModelId, hoistd::Model> models;
+  for (const ModelSnapshot& model : Snapshot().models) {
+    models[model.id] = {model.id, model.owner, model.readers,
+                        *node_->SpecOf(model.id)};
+  }
+  std::set<PlanId> over(ended_.begin(), ended_.end());
+  Forget();
+  for (auto& device : devices_) {
+    const std::map<SlabId, SlabSpec> slabs = device->slabs();
+    for (const auto& [id, slab] : slabs) {
+      if (!book_.slabs.contains({device->info().index, id})) {
+        EXPECT_OK(device->DestroySlab(id));
+      }
+    }
+  }
+  const auto begin = [&](Node& node) {
+    for (const RestoredGroup& group : published) EXPECT_OK(node.Restore(group));
+  };
+  Node trial(node_options_, infos_);
+  begin(trial);
+  const bool taken = PutBack(models, trial).ok();
+  if (!taken) DropAll();
+  node_ = std::make_unique<Node>(node_options_, infos_);
+  laid_.clear();
+  for (const auto& [offset, group] : kept_) laid_.insert(group);
+  NodeRestore(*node_).SkipIds(uint64_t{++generation_} << 20);
+  begin(*node_);
+  if (taken) {
+    EXPECT_OK(PutBack(models, *node_));
+  }
+  const std::map<uint64_t, KeptPart> parts = kept_parts_;
+  for (const auto& [offset, part] : parts) {
+    EXPECT_OK(node_->Restore(offset, part));
+  }
+  for (const SessionId session : EndedByDeath()) {
+    Effects effects;
+    node_->CloseSession(session, now, effects);
+    Take(std::move(effects));
+  }
+  Take(Effects());
+  GrowHost(options_.host_pages);
+  if (taken) ResumeAll(over);
+  return taken;
+}
+
+// Nobody of it goes on.
+void NodeRig::DropAll() {
+  book_ = {};
+  leases_.clear();
+  for (auto& [id, label] : rings_) graves_.push_back(std::move(label));
+  rings_.clear();
+  plans_.clear();
+  open_slabs_.clear();
+  for (auto& device : devices_) {
+    const std::map<SlabId, SlabSpec> slabs = device->slabs();
+    for (const auto& [id, slab] : slabs) EXPECT_OK(device->DestroySlab(id));
+  }
+}
+
+// Who had legacy IPC memory has it no more, and ends.
+std::set<SessionId> NodeRig::EndedByDeath() {
+  std::set<SessionId> ended;
+  for (const auto& [id, lease] : leases_) {
+    if (!book_.leases.contains(id)) ended.insert(lease.first);
+  }
+  for (const auto& [id, plan] : plans_) {
+    if (!book_.plans.contains(id)) ended.insert(plan.session);
+  }
+  std::erase_if(leases_, [&](const auto& lease) {
+    return ended.contains(lease.second.first);
+  });
+  // Those that the node knows end with their sessions.
+  std::erase_if(plans_, [&](const auto& plan) {
+    return !book_.plans.contains(plan.first);
+  });
+  for (const SessionId session : ended) open_slabs_.erase(session);
+  for (auto& [session, slabs] : open_slabs_) {
+    std::erase_if(slabs, [&](const auto& slab) {
+      return !book_.slabs.contains(slab.first);
+    });
+  }
+  return ended;
+}
+
+// Each session says what it has.
+void NodeRig::ResumeAll(const std::set<PlanId>& over) {
+  const std::map<SessionId, OpenSessionArgs> sessions = book_.sessions;
+  for (const auto& [session, args] : sessions) {
+    ResumeArgs has;
+    for (const auto& [id, lease] : leases_) {
+      if (lease.first != session) continue;
+      has.leases.push_back(id);
+    }
+    for (const auto& [id, plan] : plans_) {
+      if (plan.session != session) continue;
+      if (!over.contains(id)) has.plans.push_back(id);
+    }
+    for (const auto& [at, slab] : open_slabs_[session]) {
+      has.slabs.push_back({at.first, at.second});
+    }
+    Effects effects;
+    const Resumed resumed = node_->Resume(session, has, now, effects);
+    EXPECT_TRUE(resumed.lost_leases.empty());
+    EXPECT_TRUE(resumed.lost_plans.empty());
+    Take(std::move(effects));
+    CloseAtOnce();
+  }
+  Check();
+}
+
+}  // namespace hoistd::testing
