@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""What hoistd's death costs a worker that streams.
+
+bench_going_on.py --bin DIR [--gib N] [--group-mib M] [--budget-gib B]
+                  [--folder DIR] [--device cuda|emulated] [--kills K]
+
+A worker passes over a model of N GiB again and again, in B GiB of the device,
+and sums up each group's bytes where they lie. hoistd, which runs under
+hoist-keeper, is killed with SIGKILL in the middle of K passes, and told to end
+in one more. Prints the usual pass, by how much the pass that was hit was longer,
+when the dead process was gone and when the next one answered, the bytes that
+were read of files since, and how many sums were not those of the first pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import signal
+import statistics
+import tempfile
+import threading
+import time
+
+import hoist
+import numpy as np
+
+from bench_restart import TOML, served
+from common import GIB, MIB, Daemon, hoistd, table, write_model
+
+
+class Worker:
+    """Streams; `sums` of a pass are exact."""
+
+    def __init__(self, node: Daemon, path: pathlib.Path, budget: int,
+                 cuda: bool) -> None:
+        self._cuda = cuda
+        self._session = hoist.connect(node.socket, connect_deadline=60)
+        self._model = self._session.register(path, "files")
+        self._plan = self._session.set_plan(
+            self._model, budget=budget, order=list(self._model), deadline=120)
+        if cuda:
+            import torch
+            self._torch = torch
+
+    def _sum(self, tensor: hoist.Tensor) -> object:
+        if not self._cuda:
+            return int(tensor.numpy().view(np.uint32).sum(dtype=np.uint64))
+        words = tensor.torch().view(self._torch.int32)
+        return words.sum(dtype=self._torch.int64)
+
+    def run_pass(self) -> list[int]:
+        stream = self._torch.cuda.current_stream() if self._cuda else None
+        sums = []
+        for group in self._model:
+            with self._plan.use(group, stream=stream) as tensors:
+                sums.extend(self._sum(tensors[name]) for name in tensors)
+        if self._cuda:
+            self._torch.cuda.synchronize()
+        self._plan.check()
+        return [int(value) for value in sums]
+
+
+def gone(pid: int) -> None:
+    while pathlib.Path(f"/proc/{pid}").exists():
+        time.sleep(0.001)
+
+
+def kill_later(node: Daemon, pid: int, number: int, delay: float,
+               times: dict[str, float]) -> threading.Thread:
+    def kill() -> None:
+        time.sleep(delay)
+        begin = time.perf_counter()
+        os.kill(pid, number)
+        gone(pid)
+        times["gone"] = time.perf_counter() - begin
+        served(node, pid)
+        times["answers"] = time.perf_counter() - begin
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True,
+                        help="the folder with hoistd, hoistctl, hoist-keeper")
+    parser.add_argument("--gib", type=float, default=1)
+    parser.add_argument("--group-mib", type=int, default=64)
+    parser.add_argument("--budget-gib", type=float, default=0.5)
+    parser.add_argument("--folder", default="/tmp")
+    parser.add_argument("--device", default="emulated")
+    parser.add_argument("--kills", type=int, default=3)
+    arguments = parser.parse_args()
+    group_bytes = arguments.group_mib * MIB
+    groups = max(1, int(arguments.gib * GIB) // group_bytes)
+    pool = (groups + 4) * group_bytes // (2 * MIB) * (2 * MIB)
+    budget = int(arguments.budget_gib * GIB)
+    toml = TOML.format(device=arguments.device, pool=pool)
+    rows = [("", "pass, s", "longer by, s", "gone after, s",
+             "answers after, s", "read", "wrong sums")]
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        path = pathlib.Path(folder, "model.safetensors")
+        write_model(path, groups, group_bytes)
+        with hoistd(arguments.bin, toml, keeper=True) as node:
+            worker = Worker(node, path, budget, arguments.device == "cuda")
+            right = worker.run_pass()
+            usual = []
+            for _ in range(5):
+                begin = time.perf_counter()
+                worker.run_pass()
+                usual.append(time.perf_counter() - begin)
+            median = statistics.median(usual)
+            rows.append(("usual", f"{median:.3f}", "", "", "", "", "0"))
+            signals = [signal.SIGKILL] * arguments.kills + [signal.SIGTERM]
+            for number in signals:
+                pid = int(node.status()["pid"])
+                times: dict[str, float] = {}
+                thread = kill_later(node, pid, number, median / 2, times)
+                begin = time.perf_counter()
+                sums = worker.run_pass()
+                took = time.perf_counter() - begin
+                thread.join()
+                after = worker.run_pass()
+                wrong = sum(a != b for got in (sums, after)
+                            for a, b in zip(got, right, strict=True))
+                read = int(node.status()["counters"]["file_read_bytes"])
+                rows.append((signal.Signals(number).name, f"{took:.3f}",
+                             f"{took - median:.3f}", f"{times['gone']:.3f}",
+                             f"{times['answers']:.3f}",
+                             f"{read / GIB:.2f} GiB", str(wrong)))
+            for note in node.status()["notes"]:
+                print("note:", note)
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
