@@ -601,6 +601,10 @@ std::vector<std::string> Hoistd::Reload(const Config& config) {
 
 uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
   Engine& engine = *parts_->engine;
+  // Sessions that go on with the next hoistd ask it; others are refused.
+  if (parts_->keep.has_value()) {
+    for (const auto& sessions : parts_->sessions) sessions->Shutdown();
+  }
   engine.SetDraining(true, [](absl::Status) {});
   while (true) {
     absl::Notification over;

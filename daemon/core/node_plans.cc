@@ -413,6 +413,7 @@ void Node::Hold(PlanId id, const std::vector<GroupIndex>& groups, bool urgent,
     if (room != QuotaLimits::kNone) room = HostRoom(plan.uid);
     BringArgs bring;
     bring.copy = ref;
+    bring.hold = id;
     Waiter waiter;
     waiter.hold = id;
     waiter.deadline = absl::InfiniteFuture();

@@ -47,7 +47,8 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     return absl::InvalidArgumentError(
         "nothing is brought up to the disk; name the host or a device");
   }
-  if (draining_) {
+  // Passes of plans that stand go on.
+  if (draining_ && !args.hold.has_value()) {
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }
   const auto copy = group->copies.find(args.copy.place);

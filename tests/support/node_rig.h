@@ -71,7 +71,9 @@ class NodeRig {
   // sessions are as they were, but for those of who had legacy IPC memory; what
   // was under way is not. False: it could take over nothing of devices, and all
   // sessions are gone.
-  bool Die();
+  // `ready_pages`: of the host pool, which are there again at once; all if
+  // nullopt.
+  bool Die(std::optional<uint64_t> ready_pages = {});
   // A model from files, its groups "g0", "g1", ... of so many pages.
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
                                        std::vector<uint64_t> pages,
@@ -140,6 +142,9 @@ class NodeRig {
                                    uint64_t pages, uint8_t content);
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
   const std::map<uint64_t, KeptPart>& kept_parts() const { return kept_parts_; }
+  // It was not written down.
+  void LoseOnHost(GroupKey key) { std::erase_if(kept_, [&](const auto& at) {
+      return at.second == (*node_->SpecOf(key.model))->groups[key.group.number()].get(); }); }
   // What is published has other bytes on the host by now.
   void ChangeOnHost(GroupKey key);
   RequestId CheckGroup(GroupKey key, bool repair = false);
@@ -315,6 +320,7 @@ class NodeRig {
   std::vector<DeviceInfo> infos_;
   Book book_;
   uint32_t generation_ = 0;
+  bool resuming_ = false;
   std::vector<std::unique_ptr<int>> graves_;  // Labels of who is gone.
   std::vector<std::unique_ptr<FakeDevice>> devices_;
   std::unique_ptr<Node> node_;

@@ -125,7 +125,8 @@ void NodeRig::Forget() {
   }
 }
 
-bool NodeRig::Die() {
+bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
+  resuming_ = true;
   const std::vector<RestoredGroup> published = LeftPublished();
   std::map<ModelId, hoistd::Model> models;
   for (const ModelSnapshot& model : Snapshot().models) {
@@ -167,8 +168,10 @@ bool NodeRig::Die() {
     Take(std::move(effects));
   }
   Take(Effects());
-  GrowHost(options_.host_pages);
+  GrowHost(ready_pages.value_or(options_.host_pages));
   if (taken) ResumeAll(over);
+  resuming_ = false;
+  Check();
   return taken;
 }
 
@@ -234,7 +237,6 @@ void NodeRig::ResumeAll(const std::set<PlanId>& over) {
     Take(std::move(effects));
     CloseAtOnce();
   }
-  Check();
 }
 
 }  // namespace hoistd::testing

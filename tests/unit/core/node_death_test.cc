@@ -1,0 +1,87 @@
+// A hoistd that dies, and the next one, which goes on with what it left.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using testing::kPage;
+using testing::NodeRig;
+
+class NodeDeath : public ::testing::Test {
+ protected:
+  NodeRig rig_{{.host_pages = 16, .device_pages = {8}, .slab_pages = 2}};
+};
+
+TEST_F(NodeDeath, LeasesAndWhatIsResidentStay) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {1, 2, 1});
+  const LeaseId lease = rig_.StageNow(session, {model, GroupIndex(1)});
+  rig_.Release(session, rig_.StageNow(session, {model, GroupIndex(2)}))
+      .IgnoreError();
+  ASSERT_TRUE(rig_.Die());
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 2 * kPage);
+  // Nothing moves for what is there.
+  const SessionId other = rig_.Open(1);
+  rig_.LeaseOf(rig_.Stage(other, {model, GroupIndex(2)}));
+  rig_.LeaseOf(rig_.Stage(other, {model, GroupIndex(1)}));
+  EXPECT_THAT(rig_.Moving(), IsEmpty());
+  EXPECT_OK(rig_.Release(session, lease));
+  rig_.Close(session);
+  rig_.Close(other);
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
+  EXPECT_OK(rig_.Forget(model));
+}
+
+TEST_F(NodeDeath, WhatPlansNeedOnTheHostIsWaitedForAndNotReadAgain) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2, 2});
+  const PlanGrant plan =
+      rig_.PlanOf(rig_.SetPlan(session, model, {0, 1, 2, 3}, 5));
+  rig_.Hold(plan.id, {0, 1, 2, 3});
+  rig_.FinishAll();
+  EXPECT_THAT(rig_.plans().at(plan.id).holds, SizeIs(4));
+  for (const uint64_t ready : {0, 3, 16}) {
+    ASSERT_TRUE(rig_.Die(ready));
+    rig_.Hold(plan.id, {0, 1, 2, 3});
+    EXPECT_THAT(rig_.Moving<FilesToHost>(), IsEmpty());
+    rig_.GrowHost(5);
+    rig_.GrowHost(16);
+    EXPECT_THAT(rig_.Moving<FilesToHost>(), IsEmpty());
+    EXPECT_THAT(rig_.plans().at(plan.id).holds, SizeIs(4));
+  }
+  EXPECT_OK(rig_.EndPlan(session, plan.id));
+  rig_.FreePlan(plan.id);
+}
+
+TEST_F(NodeDeath, APlanThatWasBeingEndedEnds) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2, 2});
+  const PlanGrant plan =
+      rig_.PlanOf(rig_.SetPlan(session, model, {0, 1, 2, 3}, 5));
+  EXPECT_OK(rig_.EndPlan(session, plan.id));
+  ASSERT_TRUE(rig_.Die());
+  // By what its session says.
+  ASSERT_THAT(rig_.ended(), SizeIs(1));
+  rig_.FreePlan(plan.id);
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
+}
+
+TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
+  const SessionId session = rig_.Open(1);
+  const GroupKey key = rig_.Published(session, "p", "a", 1);
+  rig_.Published(session, "p", "b", 1);
+  rig_.StageNow(session, key);
+  // Without it the numbers of the others are not what they were.
+  rig_.LoseOnHost(key);
+  EXPECT_FALSE(rig_.Die());
+  EXPECT_EQ(rig_.node().PeerOf(session), nullptr);
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).allocated_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace hoistd
