@@ -258,9 +258,11 @@ Status Session::SetOrder(const ModelTable& model,
 Status Session::Release(uint64_t lease_id) {
   if (forked()) return ForkedStatus();
   uses_.RemoveLeases({&lease_id, 1});
-  return CallForNothing([&lease_id](uint64_t id) {
-    return EncodeRelease(id, {&lease_id, 1});
-  });
+  return connection_->CallToGiveBack(
+      [&lease_id](uint64_t id) {
+        return EncodeRelease(id, {&lease_id, 1});
+      },
+      call_deadline_);
 }
 
 void Session::PostReleases(std::span<const uint64_t> lease_ids) {
@@ -292,8 +294,9 @@ void Session::ClearPlan(uint64_t plan_id) {
   if (forked()) return;
   uses_.RemovePlan(plan_id);
   // An error means that the session has ended, and the plan with it.
-  (void)CallForNothing(
-      [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });
+  (void)connection_->CallToGiveBack(
+      [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); },
+      call_deadline_);
 }
 
 Lease::~Lease() {
