@@ -210,8 +210,9 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
                << progress.leases() << " leases left" << std::endl;
     for (const v1::SessionStatus& holder : progress.holders()) {
       output.out << "  session " << holder.id() << " ("
-                 << Shown(holder.client_name()) << ", pid " << holder.pid()
-                 << ", user " << UserName(holder.tenant(), holder.uid())
+                 << Shown(holder.client_name()) << ", pid "
+                 << ProcessText(holder.pid()) << ", user "
+                 << UserName(holder.tenant(), holder.uid())
                  << "): " << holder.leases() << " leases, "
                  << HumanBytes(holder.leased_bytes()) << std::endl;
     }

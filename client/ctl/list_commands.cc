@@ -228,7 +228,7 @@ int ShowSessions(Connection& daemon, const Output& output) {
   for (const v1::SessionStatus& session : response.sessions()) {
     table.Add(
         {std::to_string(session.id()), Shown(session.client_name()),
-         Shown(session.via()), std::to_string(session.pid()),
+         Shown(session.via()), ProcessText(session.pid()),
          UserName(session.tenant(), session.uid()), HumanTime(session.age_ms()),
          std::to_string(session.leases()), HumanBytes(session.leased_bytes()),
          session.device_budget_bytes() == 0

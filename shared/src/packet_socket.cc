@@ -215,8 +215,14 @@ Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block,
   }
   std::vector<UniqueFd> fds = TakeFds(message);
   if (n == 0) return std::optional<Packet>();
+  // The room is enough for as many as the kernel takes into one message.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(Code::kResourceExhausted,
+                  "a message came with more descriptors than this process may "
+                  "open; raise its limit (RLIMIT_NOFILE)");
+  }
   if (static_cast<size_t>(n) < sizeof(header) ||
-      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      (message.msg_flags & MSG_TRUNC) != 0) {
     return Status(Code::kInvalidArgument, "not a hoist message");
   }
   const size_t inline_bytes = static_cast<size_t>(n) - sizeof(header);

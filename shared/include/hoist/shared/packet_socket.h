@@ -47,7 +47,8 @@ Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
 // nothing to read (`would_block` is then set).
 // InvalidArgument: not our framing, truncated, too large or a memfd that is not
 // sealed against shrinking; every descriptor that came is closed.
-// FailedPrecondition: another protocol version.
+// FailedPrecondition: another protocol version. ResourceExhausted: this process
+// may not open the descriptors that came.
 Result<std::optional<Packet>> ReceivePacket(int socket,
                                             bool* would_block = nullptr,
                                             const ReceiveOptions& options = {});
