@@ -1,5 +1,6 @@
 #include "client/ctl/connection.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -60,6 +61,19 @@ UniqueFd Connect(const std::string& path, milliseconds timeout) {
     errno = error;
   }
   return fd;
+}
+
+// What hoistd says to a connection that it closes at once (HTTP/2's GOAWAY);
+// "": nothing of the kind.
+std::string RefusalOf(int socket) {
+  constexpr size_t kHead = 9 + 8;  // Of a frame, and of a GOAWAY.
+  constexpr char kGoAway = 7;
+  pollfd said = {socket, POLLIN, 0};
+  char bytes[512];
+  if (poll(&said, 1, /*timeout=*/200) <= 0) return "";
+  const ssize_t n = recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (n <= static_cast<ssize_t>(kHead) || bytes[3] != kGoAway) return "";
+  return std::string(bytes + kHead, static_cast<size_t>(n) - kHead);
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& socket,
@@ -135,6 +149,11 @@ int Connection::Check(const Output& output) {
 
 int Connection::Silent(const Output& output) const {
   const UniqueFd socket = Connect(socket_, milliseconds(1));
+  const std::string refusal = socket.valid() ? RefusalOf(socket.get()) : "";
+  if (!refusal.empty()) {
+    output.err << "hoistctl: " << Shown(refusal) << '\n';
+    return kExitRefused;
+  }
   const pid_t listener = socket.valid() ? ListenerOf(socket.get()) : 0;
   output.err << "hoistctl: DEADLINE_EXCEEDED: hoistd";
   if (listener > 0) output.err << " (pid " << listener << ")";

@@ -63,6 +63,7 @@ class Connection {
   std::string FirstThatAnswers() const;
   // Writes why no socket opens, if so; whether one does.
   bool Opens(const Output& output) const;
+  // Why a hoistd that lets us connect serves us not.
   int Silent(const Output& output) const;
 
   const std::chrono::milliseconds timeout_;

@@ -193,8 +193,14 @@ Result<Reply> Connection::CallWithin(const Encode& encode,
       if (full) {
         return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
       }
-      return sent.code() == Code::kResourceExhausted ? sent : Gone();
+      if (sent.code() == Code::kResourceExhausted) return sent;
+      pending = nullptr;
     }
+  }
+  // Perhaps hoistd has said why, and the reader is about to see it.
+  if (pending == nullptr) {
+    Status why = Check();
+    return why.ok() ? Gone() : why;
   }
   const Status awaited = Await(pending, limits);
   const MutexLock lock(mu_);

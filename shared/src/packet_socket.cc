@@ -218,8 +218,8 @@ Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block,
   // The room is enough for as many as the kernel takes into one message.
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return Status(Code::kResourceExhausted,
-                  "a message came with more descriptors than this process may "
-                  "open; raise its limit (RLIMIT_NOFILE)");
+                  "a message came with more descriptors than who received it "
+                  "may open; raise RLIMIT_NOFILE (systemd: LimitNOFILE)");
   }
   if (static_cast<size_t>(n) < sizeof(header) ||
       (message.msg_flags & MSG_TRUNC) != 0) {
