@@ -178,15 +178,12 @@ bool Connections::HasRoom(const Peer& peer) const {
 void Connections::Take(hoist::UniqueFd accepted) {
   absl::StatusOr<PeerProcess> process =
       PeerOf(accepted.get(), admin_group_, tenant_);
-  if (!process.ok()) {
-    return Refuse(accepted.get(), process.status().ToString());
+  if (absl::IsResourceExhausted(process.status())) {
+    return Refuse(accepted.get(), kOutOfFds);
   }
+  if (!process.ok()) return;  // It is dead; so is the connection.
   process->peer.via = "grpc";
-  if (!HasRoom(process->peer)) {
-    return Refuse(accepted.get(),
-                  "RESOURCE_EXHAUSTED: hoistd has as many gRPC connections as "
-                  "it takes; close some");
-  }
+  if (!HasRoom(process->peer)) return;
   hoist::UniqueFd number = NextNumber(accepted.get());
   if (!number.valid()) return Refuse(accepted.get(), kOutOfFds);
   const uint64_t serial = next_serial_++;

@@ -42,8 +42,8 @@ struct RpcLimits {
 //
 // Threads:  thread-safe. Owns one thread, which accepts, forgets, and runs
 //           `hand_over`.
-// Bounds:   RpcLimits; what is beyond them is told so, by HTTP/2's GOAWAY, and
-//           closed at once. So is who comes while descriptors are short.
+// Bounds:   RpcLimits; what is beyond them is closed at once. So is who comes
+//           while descriptors are short, and is told so (HTTP/2's GOAWAY).
 class Connections {
  public:
   // Takes a connected, non-blocking descriptor.
