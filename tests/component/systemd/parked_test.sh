@@ -12,6 +12,8 @@ failed=0
 fail() { echo "FAILED $*"; failed=1; }
 
 cat >/run/systemd/system/parked.service <<UNIT
+[Unit]
+StartLimitIntervalSec=0
 [Service]
 Type=notify
 ExecStart=/out/park_probe park $count
@@ -20,18 +22,14 @@ StandardOutput=append:/out/parked
 StandardError=append:/out/parked
 Restart=always
 RestartSec=0
-StartLimitIntervalSec=0
 LimitNOFILE=65536
 FileDescriptorStoreMax=4096
 UNIT
-sed -i '/StartLimit/d; 1i [Unit]\nStartLimitIntervalSec=0' \
-  /run/systemd/system/parked.service
 systemctl daemon-reload
 
-coproc busy { /out/park_probe busy; }
-watched=$busy_PID
-reports=${busy[0]}
-input=${busy[1]}
+mkfifo /run/watched
+/out/park_probe busy </run/watched >/run/report &
+exec {input}>/run/watched
 systemctl start parked || fail "it does not start: $(cat /out/parked)"
 for kill in 1 2 3 4 5 6 7 8; do
   lines=$(wc -l </out/parked)
@@ -43,10 +41,10 @@ for kill in 1 2 3 4 5 6 7 8; do
   tail -1 /out/parked | grep -q "^found $count, keeps $count " ||
     fail "kill $kill: $(tail -1 /out/parked)"
 done
-eval "exec $input>&-"
-read -r longest all <&"$reports"
-wait "$watched"
-echo "$(tail -1 /out/parked)"
+exec {input}>&-
+wait
+read -r longest all </run/report
+tail -1 /out/parked
 echo "PID 1 ran for $longest us at a stretch at most, $all us in all;" \
   "8 kills, $count descriptors parked"
 [[ $longest -le $most_us ]] || fail "more than $most_us us"
