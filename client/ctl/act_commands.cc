@@ -6,7 +6,6 @@
 
 #include "client/ctl/commands.h"
 #include "client/ctl/text.h"
-#include "grpcpp/client_context.h"
 
 namespace hoist::ctl {
 namespace {
@@ -80,8 +79,8 @@ std::string TimeOf(uint64_t unix_ms) {
 
 int Load(Connection& daemon, const v1::LoadRequest& request,
          const Output& output) {
-  grpc::ClientContext context;
-  const auto stream = daemon.admin().Load(&context, request);
+  const auto context = daemon.context(Lasts::kWork);
+  const auto stream = daemon.admin().Load(context.get(), request);
   v1::LoadProgress progress;
   std::optional<v1::LoadProgress> last;
   while (stream->Read(&progress)) {
@@ -101,8 +100,8 @@ int Load(Connection& daemon, const v1::LoadRequest& request,
 
 int Check(Connection& daemon, const v1::CheckRequest& request,
           const Output& output) {
-  grpc::ClientContext context;
-  const auto stream = daemon.admin().Check(&context, request);
+  const auto context = daemon.context(Lasts::kWork);
+  const auto stream = daemon.admin().Check(context.get(), request);
   v1::CheckProgress progress;
   while (stream->Read(&progress)) {
     if (output.json) {
@@ -138,27 +137,30 @@ int Check(Connection& daemon, const v1::CheckRequest& request,
 
 int Pin(Connection& daemon, const v1::PinRequest& request,
         const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kWork);
   v1::PinResponse response;
-  const grpc::Status got = daemon.admin().Pin(&context, request, &response);
+  const grpc::Status got =
+      daemon.admin().Pin(context.get(), request, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   return PrintTotals("pinned", response, output);
 }
 
 int Unpin(Connection& daemon, const v1::UnpinRequest& request,
           const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::UnpinResponse response;
-  const grpc::Status got = daemon.admin().Unpin(&context, request, &response);
+  const grpc::Status got =
+      daemon.admin().Unpin(context.get(), request, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   return PrintTotals("unpinned", response, output);
 }
 
 int Evict(Connection& daemon, const v1::EvictRequest& request,
           const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kWork);
   v1::EvictResponse response;
-  const grpc::Status got = daemon.admin().Evict(&context, request, &response);
+  const grpc::Status got =
+      daemon.admin().Evict(context.get(), request, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   PrintTotals(request.forget() ? "forgot" : "evicted", response, output);
   if (!output.json && response.kept() > 0) {
@@ -170,10 +172,10 @@ int Evict(Connection& daemon, const v1::EvictRequest& request,
 
 int Share(Connection& daemon, const v1::SetShareRequest& request,
           const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::SetShareResponse response;
   const grpc::Status got =
-      daemon.admin().SetShare(&context, request, &response);
+      daemon.admin().SetShare(context.get(), request, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
@@ -192,8 +194,8 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
 
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output) {
-  grpc::ClientContext context;
-  const auto stream = daemon.admin().Drain(&context, request);
+  const auto context = daemon.context(Lasts::kWork);
+  const auto stream = daemon.admin().Drain(context.get(), request);
   v1::DrainProgress progress;
   while (stream->Read(&progress)) {
     if (output.json) {
@@ -208,8 +210,9 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
                << progress.leases() << " leases left" << std::endl;
     for (const v1::SessionStatus& holder : progress.holders()) {
       output.out << "  session " << holder.id() << " ("
-                 << Shown(holder.client_name()) << ", pid " << holder.pid()
-                 << ", user " << UserName(holder.tenant(), holder.uid())
+                 << Shown(holder.client_name()) << ", pid "
+                 << ProcessText(holder.pid()) << ", user "
+                 << UserName(holder.tenant(), holder.uid())
                  << "): " << holder.leases() << " leases, "
                  << HumanBytes(holder.leased_bytes()) << std::endl;
     }
@@ -220,8 +223,8 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
 }
 
 int Watch(Connection& daemon, const Output& output) {
-  grpc::ClientContext context;
-  const auto stream = daemon.admin().Watch(&context, v1::WatchRequest());
+  const auto context = daemon.context(Lasts::kWork);
+  const auto stream = daemon.admin().Watch(context.get(), v1::WatchRequest());
   v1::Event event;
   while (stream->Read(&event)) {
     if (output.json) {

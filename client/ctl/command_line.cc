@@ -1,6 +1,7 @@
 #include "client/ctl/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr char kFooter[] =
     "\nExit codes: 0 done; 1 refused by the daemon; 2 wrong usage; 3 no daemon "
-    "at the socket; 4 check found damage.\nWith --json, commands that follow "
+    "answers at the socket; 4 check found damage.\nWith --json, commands that "
+    "follow "
     "something (load, check, drain, watch) print one object a line; bytes are "
     "base64.";
 
@@ -23,6 +25,7 @@ constexpr char kFooter[] =
 struct Parsed {
   std::string socket;
   bool json = false;
+  double timeout_s = 5;
   std::string path;
   std::string name;
   std::string model;
@@ -85,6 +88,10 @@ class CommandLine {
     app_.add_option("--socket", parsed_.socket,
                     "hoistd's, either of its two (default: $HOIST_SOCKET, else "
                     "your own hoistd's, else the node's)");
+    app_.add_option("--timeout", parsed_.timeout_s,
+                    "seconds without a sign of life of hoistd's after which "
+                    "any command ends (default: 5)")
+        ->check(CLI::Range(0.1, 86400.0));
     AddLists();
     AddCopies();
     AddRest();
@@ -96,7 +103,8 @@ class CommandLine {
     for (auto& [name, local] : local_) {
       if (app_.got_subcommand(name)) return local();
     }
-    Connection daemon(parsed_.socket);
+    Connection daemon(parsed_.socket, std::chrono::milliseconds(
+                                          Milliseconds(parsed_.timeout_s)));
     if (const int exit = daemon.Check(output); exit != kExitOk) return exit;
     for (auto& [name, remote] : remote_) {
       if (app_.got_subcommand(name)) return remote(daemon, output);
@@ -296,9 +304,10 @@ class CommandLine {
   std::vector<CompletedCommand> Commands() {
     std::vector<CompletedCommand> commands;
     for (CLI::App* command : app_.get_subcommands({})) {
-      CompletedCommand completed = {command->get_name(),
-                                    command->get_description(),
-                                    {"--json", "--socket", "--help"}};
+      CompletedCommand completed = {
+          command->get_name(),
+          command->get_description(),
+          {"--json", "--socket", "--timeout", "--help"}};
       for (const CLI::Option* option : command->get_options()) {
         for (const std::string& name : option->get_lnames()) {
           if (name != "help") completed.options.push_back("--" + name);

@@ -1,9 +1,12 @@
 #include "client/ctl/connection.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "client/ctl/text.h"
@@ -18,22 +21,97 @@
 namespace hoist::ctl {
 namespace {
 
-// 0, or the errno of connecting.
-int TryToConnect(const std::string& path) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return ENAMETOOLONG;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return errno;
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
-              sizeof(address)) != 0) {
-    return errno;
+using std::chrono::milliseconds;
+
+// What gRPC 1.51 says of a deadline that it kept itself, and of a sign of life
+// that did not come.
+constexpr char kOwnDeadline[] = "Deadline Exceeded";
+constexpr char kNoSignOfLife[] = "keepalive";
+
+// Who listens there; 0: not to be had.
+pid_t ListenerOf(int socket) {
+  ucred credentials = {};
+  socklen_t bytes = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return 0;
   }
-  return 0;
+  return credentials.pid;
 }
 
-std::vector<std::string> GrpcSocketsToTry(const std::string& named) {
+// Connected, or invalid with errno. A queue of connections that is full, since
+// nobody accepts them, has it wait so long.
+UniqueFd Connect(const std::string& path, milliseconds timeout) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    errno = ENAMETOOLONG;
+    return UniqueFd();
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return fd;
+  timeval limit = {};
+  limit.tv_sec = static_cast<time_t>(timeout.count() / 1000);
+  limit.tv_usec = static_cast<suseconds_t>(timeout.count() % 1000 * 1000);
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof(address)) != 0) {
+    const int error = errno;
+    fd.reset();
+    errno = error;
+  }
+  return fd;
+}
+
+// What hoistd says to a connection that it closes at once (HTTP/2's GOAWAY);
+// "": nothing of the kind.
+std::string RefusalOf(int socket) {
+  constexpr size_t kHead = 9 + 8;  // Of a frame, and of a GOAWAY.
+  constexpr char kGoAway = 7;
+  pollfd said = {socket, POLLIN, 0};
+  char bytes[512];
+  if (poll(&said, 1, /*timeout=*/200) <= 0) return "";
+  const ssize_t n = recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (n <= static_cast<ssize_t>(kHead) || bytes[3] != kGoAway) return "";
+  return std::string(bytes + kHead, static_cast<size_t>(n) - kHead);
+}
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& socket,
+                                           milliseconds timeout) {
+  grpc::ChannelArguments arguments;
+  // A model with 20,000 tensors is beyond gRPC's 4 MiB.
+  arguments.SetMaxReceiveMessageSize(-1);
+  // hoistctl is no place for a proxy of the environment.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // While a call is under way, hoistd's transport is asked for a sign of life.
+  const int half = static_cast<int>(timeout.count() / 2);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, half);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, half);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return grpc::CreateCustomChannel(
+      "unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& named, milliseconds timeout)
+    : timeout_(timeout),
+      end_(std::chrono::steady_clock::now() + timeout),
+      candidates_(SocketsToTry(named)),
+      socket_(FirstThatAnswers()) {}
+
+milliseconds Connection::Left() const {
+  return std::max(milliseconds(1),
+                  std::chrono::duration_cast<milliseconds>(
+                      end_ - std::chrono::steady_clock::now()));
+}
+
+int Connection::TryToConnect(const std::string& path) const {
+  return Connect(path, Left()).valid() ? 0 : errno;
+}
+
+std::vector<std::string> Connection::SocketsToTry(
+    const std::string& named) const {
   // Only the session's socket is one of packets.
   if (!named.empty() && TryToConnect(named) != EPROTOTYPE) return {named};
   std::vector<std::string> sockets =
@@ -42,33 +120,56 @@ std::vector<std::string> GrpcSocketsToTry(const std::string& named) {
   return sockets;
 }
 
-std::string FirstThatAnswers(const std::vector<std::string>& sockets) {
-  for (const std::string& socket : sockets) {
-    if (TryToConnect(socket) == 0) return socket;
+std::string Connection::FirstThatAnswers() const {
+  for (const std::string& socket : candidates_) {
+    const int error = TryToConnect(socket);
+    // A full queue is somebody's who lives.
+    if (error == 0 || error == EAGAIN) return socket;
   }
-  return sockets.front();
+  return candidates_.front();
 }
 
-}  // namespace
-
-Connection::Connection(const std::string& named)
-    : candidates_(GrpcSocketsToTry(named)),
-      socket_(FirstThatAnswers(candidates_)) {}
-
-v1::Admin::Stub& Connection::admin() {
-  if (admin_ != nullptr) return *admin_;
-  grpc::ChannelArguments arguments;
-  // A model with 20,000 tensors is beyond gRPC's 4 MiB.
-  arguments.SetMaxReceiveMessageSize(-1);
-  // hoistctl is no place for a proxy of the environment.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  admin_ = v1::Admin::NewStub(grpc::CreateCustomChannel(
-      "unix:" + socket_, grpc::InsecureChannelCredentials(), arguments));
-  return *admin_;
+std::unique_ptr<grpc::ClientContext> Connection::context(Lasts lasts) const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  if (lasts == Lasts::kTimeout) {
+    context->set_deadline(std::chrono::system_clock::now() + timeout_);
+  }
+  return context;
 }
 
-int Connection::Check(const Output& output) const {
-  if (TryToConnect(socket_) == 0) return kExitOk;
+int Connection::Check(const Output& output) {
+  if (!Opens(output)) return kExitNoDaemon;
+  const std::shared_ptr<grpc::Channel> channel = OpenChannel(socket_, timeout_);
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + Left())) {
+    return Opens(output) ? Silent(output) : kExitNoDaemon;
+  }
+  admin_ = v1::Admin::NewStub(channel);
+  return kExitOk;
+}
+
+int Connection::Silent(const Output& output) const {
+  const UniqueFd socket = Connect(socket_, milliseconds(1));
+  const std::string refusal = socket.valid() ? RefusalOf(socket.get()) : "";
+  if (!refusal.empty()) {
+    output.err << "hoistctl: " << Shown(refusal) << '\n';
+    return kExitRefused;
+  }
+  const pid_t listener = socket.valid() ? ListenerOf(socket.get()) : 0;
+  output.err << "hoistctl: DEADLINE_EXCEEDED: hoistd";
+  if (listener > 0) output.err << " (pid " << listener << ")";
+  output.err << " gives no sign of life at " << Shown(socket_) << " for "
+             << timeout_.count() / 1000.0
+             << " s; it is stopped, hangs, or is very busy (--timeout)\n";
+  return kExitNoDaemon;
+}
+
+bool Connection::Opens(const Output& output) const {
+  const int opened = TryToConnect(socket_);
+  if (opened == 0) return true;
+  if (opened == EAGAIN) {
+    Silent(output);
+    return false;
+  }
   bool missing = false;
   bool forbidden = false;
   output.err << "hoistctl: no hoistd at ";
@@ -88,13 +189,20 @@ int Connection::Check(const Output& output) const {
     output.err << "; your user must be in the socket's group (hoist)";
   }
   output.err << '\n';
-  return kExitNoDaemon;
+  return false;
 }
 
 int Connection::Fail(const grpc::Status& status, const Output& output) const {
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+      status.error_message() == kOwnDeadline) {
+    return Silent(output);
+  }
   // UNAVAILABLE is also what a daemon says that drains, or that has died.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    if (const int exit = Check(output); exit != kExitOk) return exit;
+    if (!Opens(output)) return kExitNoDaemon;
+    if (status.error_message().find(kNoSignOfLife) != std::string::npos) {
+      return Silent(output);
+    }
   }
   output.err << "hoistctl: " << CodeName(static_cast<Code>(status.error_code()))
              << ": " << Shown(status.error_message()) << '\n';

@@ -1,12 +1,14 @@
 #ifndef HOIST_CLIENT_CTL_CONNECTION_H_
 #define HOIST_CLIENT_CTL_CONNECTION_H_
 
+#include <chrono>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "google/protobuf/message.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 #include "hoist/v1/admin.grpc.pb.h"
 
@@ -29,22 +31,43 @@ struct Output {
   bool terminal = false;  // `out` is one: progress may move the cursor.
 };
 
+// How long a call may take.
+enum class Lasts {
+  kTimeout,  // No longer than the timeout.
+  kWork,     // As long as hoistd lives, however long that is.
+};
+
 // The daemon at the other end of a gRPC socket.
 class Connection {
  public:
   // `named`: the path of either of hoistd's sockets. "": that of $HOIST_SOCKET,
   // or, where it is not set, of the first hoistd that answers of this user's
-  // own and the node's.
-  explicit Connection(const std::string& named);
+  // own and the node's. `timeout`: how long hoistd may give no sign of life.
+  Connection(const std::string& named, std::chrono::milliseconds timeout);
 
   // After Check.
-  v1::Admin::Stub& admin();
+  v1::Admin::Stub& admin() { return *admin_; }
+  // Of one call.
+  std::unique_ptr<grpc::ClientContext> context(Lasts lasts) const;
   // Writes "hoistctl: CODE: reason" in one line and says what to exit with.
   int Fail(const grpc::Status& status, const Output& output) const;
-  // kExitOk, or the reason why no socket opens and kExitNoDaemon.
-  int Check(const Output& output) const;
+  // Connects. kExitOk, or writes why that failed: kExitNoDaemon.
+  int Check(const Output& output);
 
  private:
+  // Of the time to connect.
+  std::chrono::milliseconds Left() const;
+  // 0, or the errno of connecting. EAGAIN: nobody accepts.
+  int TryToConnect(const std::string& path) const;
+  std::vector<std::string> SocketsToTry(const std::string& named) const;
+  std::string FirstThatAnswers() const;
+  // Writes why no socket opens, if so; whether one does.
+  bool Opens(const Output& output) const;
+  // Why a hoistd that lets us connect serves us not.
+  int Silent(const Output& output) const;
+
+  const std::chrono::milliseconds timeout_;
+  const std::chrono::steady_clock::time_point end_;
   // Never empty; socket_ is one of them.
   const std::vector<std::string> candidates_;
   // The first that answers, else the first.

@@ -4,7 +4,6 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
-#include "grpcpp/client_context.h"
 
 namespace hoist::ctl {
 namespace {
@@ -115,9 +114,9 @@ std::string CopiesOf(const v1::GroupStatus& group) {
 }  // namespace
 
 int ShowStatus(Connection& daemon, const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::NodeStatus status;
-  const grpc::Status got = daemon.admin().Status(&context, {}, &status);
+  const grpc::Status got = daemon.admin().Status(context.get(), {}, &status);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(status, JsonStyle::kPretty, output);
@@ -148,9 +147,10 @@ int ShowStatus(Connection& daemon, const Output& output) {
 }
 
 int ShowModels(Connection& daemon, const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListModelsResponse response;
-  const grpc::Status got = daemon.admin().ListModels(&context, {}, &response);
+  const grpc::Status got =
+      daemon.admin().ListModels(context.get(), {}, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
@@ -181,12 +181,12 @@ int ShowModels(Connection& daemon, const Output& output) {
 
 int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListGroupsRequest request;
   request.set_model(model);
   v1::ListGroupsResponse response;
   const grpc::Status got =
-      daemon.admin().ListGroups(&context, request, &response);
+      daemon.admin().ListGroups(context.get(), request, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
@@ -205,9 +205,10 @@ int ShowGroups(Connection& daemon, const std::string& model,
 }
 
 int ShowSessions(Connection& daemon, const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListSessionsResponse response;
-  const grpc::Status got = daemon.admin().ListSessions(&context, {}, &response);
+  const grpc::Status got =
+      daemon.admin().ListSessions(context.get(), {}, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);
@@ -227,7 +228,7 @@ int ShowSessions(Connection& daemon, const Output& output) {
   for (const v1::SessionStatus& session : response.sessions()) {
     table.Add(
         {std::to_string(session.id()), Shown(session.client_name()),
-         Shown(session.via()), std::to_string(session.pid()),
+         Shown(session.via()), ProcessText(session.pid()),
          UserName(session.tenant(), session.uid()), HumanTime(session.age_ms()),
          std::to_string(session.leases()), HumanBytes(session.leased_bytes()),
          session.device_budget_bytes() == 0
@@ -240,9 +241,10 @@ int ShowSessions(Connection& daemon, const Output& output) {
 }
 
 int ShowPlans(Connection& daemon, const Output& output) {
-  grpc::ClientContext context;
+  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListPlansResponse response;
-  const grpc::Status got = daemon.admin().ListPlans(&context, {}, &response);
+  const grpc::Status got =
+      daemon.admin().ListPlans(context.get(), {}, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(response, JsonStyle::kPretty, output);

@@ -120,4 +120,8 @@ std::string Hex(std::string_view bytes) {
   return hex;
 }
 
+std::string ProcessText(uint32_t pid) {
+  return pid == 0 ? "outside" : std::to_string(pid);
+}
+
 }  // namespace hoist::ctl

@@ -27,6 +27,10 @@ std::string TierName(hoist::v1::Tier tier, uint32_t device);
 std::string ResidencyName(hoist::v1::Residency residency);
 std::string Hex(std::string_view bytes);
 
+// A session's process: its pid, or "outside", where hoistd's pid namespace has
+// no number for it.
+std::string ProcessText(uint32_t pid);
+
 }  // namespace hoist::ctl
 
 #endif  // HOIST_CLIENT_CTL_TEXT_H_

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/src/c_handles.h"
+#include "client/src/patience.h"
 
 namespace hoist {
 namespace {
@@ -88,6 +89,11 @@ const char* hoist_code_name(int code) {
 }
 
 const char* hoist_version() { return HOIST_VERSION; }
+
+uint64_t hoist_set_patience(uint64_t milliseconds) {
+  return static_cast<uint64_t>(
+      hoist::SetPatience(hoist::Milliseconds(milliseconds)).count());
+}
 
 int hoist_connect(const hoist_connect_options* options, hoist_session** session,
                   hoist_error** error) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/patience.h"
 #include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/socket_path.h"
@@ -21,6 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+// Somebody who waits for room looks whether there is a reason not to.
+constexpr milliseconds kLookEvery{100};
 
 // Between two tries to connect.
 constexpr milliseconds kRetryEvery{20};
@@ -56,7 +60,7 @@ struct Refusal {
 };
 
 // One try. The socket, or errno.
-Result<UniqueFd> TryToConnect(const std::string& path, timeval send_timeout,
+Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
                               int* error) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -69,8 +73,7 @@ Result<UniqueFd> TryToConnect(const std::string& path, timeval send_timeout,
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return ErrnoStatus(errno, "socket");
-  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &send_timeout,
-             sizeof(send_timeout));
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   int got = 0;
   do {
     got = connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
@@ -108,8 +111,8 @@ Status Unreached(const std::vector<Refusal>& refusals) {
 }  // namespace
 
 Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
-                               milliseconds send_timeout) {
-  const timeval timeout = ToTimeval(send_timeout);
+                               milliseconds connect_timeout) {
+  const timeval timeout = ToTimeval(connect_timeout);
   const Clock::time_point end = Clock::now() + deadline;
   while (true) {
     const std::vector<std::string> paths =
@@ -170,55 +173,149 @@ Result<uint64_t> Connection::Expect(bool abandoned) {
 Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
                                milliseconds deadline,
                                const std::atomic<bool>* cancelled) {
+  return CallWithin(encode, fds,
+                    {Clock::now() + deadline, Patience(), cancelled});
+}
+
+Result<Reply> Connection::CallWithin(const Encode& encode,
+                                     std::span<const int> fds,
+                                     const Limits& limits) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
-  bool would_block = false;
+  bool full = false;
   Status sent;
   {
     const MutexLock sending(send_mu_);
     {
       const MutexLock lock(mu_);
-      Pending& pending = pending_.at(request_id.value());
-      pending.encode = &encode;
-      pending.fds = fds;
+      Pending& asked = pending_.at(request_id.value());
+      asked.encode = &encode;
+      asked.fds = fds;
     }
-    sent = SendPacket(socket_.get(), encode(request_id.value()), fds,
-                      &would_block);
+    sent = Send(encode(request_id.value()), fds, limits, &full);
     if (!sent.ok()) {
       const MutexLock lock(mu_);
       pending_.at(request_id.value()).encode = nullptr;
     }
   }
+  Pending* pending = nullptr;
+  {
+    const MutexLock lock(mu_);
+    pending = &pending_.at(request_id.value());
+    if (!sent.ok() && !pending->reply.has_value()) {
+      pending_.erase(request_id.value());
+      if (full) {
+        return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
+      }
+      if (sent.code() == Code::kResourceExhausted) return sent;
+      pending = nullptr;
+    }
+  }
+  // Perhaps hoistd has said why, and the reader is about to see it.
+  if (pending == nullptr) {
+    Status why = Check();
+    return why.ok() ? Gone() : why;
+  }
+  const Status awaited = Await(pending, limits);
   const MutexLock lock(mu_);
-  Pending& pending = pending_.at(request_id.value());
-  if (!sent.ok() && !pending.reply.has_value()) {
-    pending_.erase(request_id.value());
-    if (would_block) {
-      return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
-    }
-    return sent.code() == Code::kResourceExhausted ? sent : Gone();
+  if (!pending->reply.has_value()) {
+    pending->abandoned = true;
+    pending->encode = nullptr;
+    return awaited;
   }
-  const auto is_cancelled = [&] {
-    return cancelled != nullptr && cancelled->load();
-  };
-  const Clock::time_point end = Clock::now() + deadline;
-  while (!pending.reply.has_value() && !is_cancelled() &&
-         pending.arrived.WaitUntil(mu_, end)) {
-  }
-  if (!pending.reply.has_value()) {
-    pending.abandoned = true;
-    pending.encode = nullptr;
-    if (is_cancelled()) {
-      return Status(Code::kCancelled, "nobody waits for it any more");
-    }
-    return Status(Code::kDeadlineExceeded,
-                  "hoistd did not answer within " +
-                      std::to_string(deadline.count()) + " ms");
-  }
-  Result<Reply> reply = *std::move(pending.reply);
+  Result<Reply> reply = *std::move(pending->reply);
   pending_.erase(request_id.value());
   if (!reply.ok() || reply->status.ok()) return reply;
   return reply->status;
+}
+
+Status Connection::Send(std::string_view body, std::span<const int> fds,
+                        const Limits& limits, bool* full) {
+  Clock::time_point end = limits.end;
+  if (limits.patience.count() > 0) {
+    end = std::min(end, Clock::now() + limits.patience);
+  }
+  while (true) {
+    const Status sent =
+        SendPacket(socket_.get(), body, fds, full, Sending::kNow);
+    if (sent.ok() || !*full) return sent;
+    const Clock::duration left = end - Clock::now();
+    if (left <= Clock::duration::zero() || limits.cancelled_now()) return sent;
+    pollfd room = {socket_.get(), POLLOUT, 0};
+    poll(&room, 1,
+         static_cast<int>(
+             std::min(std::chrono::ceil<milliseconds>(left), kLookEvery)
+                 .count()));
+  }
+}
+
+Status Connection::Await(Pending* pending, const Limits& limits) {
+  const bool patient = limits.patience.count() == 0;
+  const Clock::time_point begin = Clock::now();
+  const Clock::duration ping_every = limits.patience / 4;
+  Clock::time_point next_ping = begin + ping_every;
+  const MutexLock lock(mu_);
+  while (!pending->reply.has_value()) {
+    const Clock::time_point now = Clock::now();
+    if (limits.cancelled_now()) {
+      return Status(Code::kCancelled, "nobody waits for it any more");
+    }
+    if (!patient && now - std::max(begin, heard_) >= limits.patience) {
+      silent_ = true;
+      NoteSilence();
+      return Status(Code::kDeadlineExceeded,
+                    "hoistd gives no sign of life for " +
+                        std::to_string(limits.patience.count()) +
+                        " ms; it is stopped, or hangs");
+    }
+    if (now >= limits.end) {
+      return Status(
+          Code::kDeadlineExceeded,
+          "hoistd did not answer within " +
+              std::to_string(
+                  std::chrono::round<milliseconds>(now - begin).count()) +
+              " ms");
+    }
+    if (!patient && now >= next_ping) {
+      next_ping = now + ping_every;
+      const MutexUnlock unlock(mu_);
+      const MutexLock sending(send_mu_);
+      bool full = false;  // Then it has enough to answer.
+      Result<uint64_t> ping = Expect(/*abandoned=*/true);
+      if (ping.ok()) {
+        (void)Send(EncodeRelease(*ping, {}), {}, {now}, &full);
+      }
+      continue;
+    }
+    pending->arrived.WaitUntil(
+        mu_, patient ? limits.end : std::min(limits.end, next_ping));
+  }
+  return Status();
+}
+
+Status Connection::CallToGiveBack(const Encode& encode, milliseconds deadline) {
+  if (silent_) {
+    Post(encode);
+    return Check();
+  }
+  const Status given =
+      CallWithin(encode, {}, {Clock::now() + deadline, GiveBackPatience()})
+          .status();
+  if (given.code() == Code::kDeadlineExceeded && silent_) return Check();
+  return given;
+}
+
+Status Connection::Ping(milliseconds deadline,
+                        const std::atomic<bool>* cancelled) {
+  Status heard =
+      CallWithin([](uint64_t id) { return EncodeRelease(id, {}); }, {},
+                 {Clock::now() + deadline, milliseconds(0), cancelled})
+          .status();
+  if (heard.code() == Code::kDeadlineExceeded) {
+    silent_ = true;
+    NoteSilence();
+  }
+  return heard;
 }
 
 void Connection::WakeCalls() {
@@ -231,7 +328,15 @@ void Connection::Post(const Encode& encode) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   // A failure means that hoistd is gone, and with it what this gives back.
   if (!request_id.ok()) return;
-  (void)SendPacket(socket_.get(), encode(request_id.value()), {});
+  bool full = false;
+  const milliseconds patience = silent_ ? milliseconds(0) : kGiveBackPatience;
+  const Status sent =
+      Send(encode(request_id.value()), {}, {Clock::now() + patience}, &full);
+  if (sent.ok() || !full) return;
+  Fail(Status(Code::kUnavailable,
+              "hoistd reads nothing (it is stopped, or hangs), and no more "
+              "messages fit; the session was ended, which gives back what it "
+              "had; connect again"));
 }
 
 void Connection::Read() {
@@ -273,11 +378,11 @@ Status Connection::ReadOne() {
 
 bool Connection::ended_unheard() const {
   const MutexLock lock(mu_);
-  return !failed_.ok() && !heard_.load();
+  return !failed_.ok() && !answered_.load();
 }
 
 Status Connection::Deliver(Reply reply) {
-  heard_.store(true);
+  answered_.store(true);
   // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
   if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
   if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
@@ -289,6 +394,8 @@ Status Connection::Deliver(Reply reply) {
   }
   {
     const MutexLock lock(mu_);
+    heard_ = Clock::now();
+    silent_ = false;
     const auto it = pending_.find(reply.request_id);
     if (it == pending_.end() || it->second.reply.has_value()) {
       if (!failed_.ok()) return failed_;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -26,10 +27,10 @@ namespace hoist {
 // Connects to the session socket at `path`; "": at the first that answers of
 // SessionSocketsToTry(). Tries again until the deadline where nobody listens
 // yet. Unavailable: nobody did. PermissionDenied: somebody does, for others.
-// `send_timeout` bounds each send.
+// `connect_timeout`: how long one try may take.
 Result<UniqueFd> ConnectSocket(const std::string& path,
                                std::chrono::milliseconds deadline,
-                               std::chrono::milliseconds send_timeout);
+                               std::chrono::milliseconds connect_timeout);
 
 // hoistd may die without the connection's end: whoever keeps what outlives it
 // has the socket too, and the next hoistd goes on over it, and says so. Then
@@ -82,15 +83,26 @@ class Connection {
   ~Connection();
 
   // Sends and waits. Errors: what hoistd answered; DeadlineExceeded: nothing
-  // came in time (a lease that comes later is given back); Unavailable: hoistd
-  // is gone; Internal: it sent what it must not; FailedPrecondition: closed.
+  // came in time, or this thread's Patience ended without a sign of life (a
+  // lease that comes later is given back); Unavailable: hoistd is gone;
+  // Internal: it sent what it must not; FailedPrecondition: closed.
   // Cancelled: `*cancelled` was set, and WakeCalls called; as if it were late.
   Result<Reply> Call(const Encode& encode, std::span<const int> fds,
                      std::chrono::milliseconds deadline,
                      const std::atomic<bool>* cancelled = nullptr);
+  // The same for what gives something back, which also succeeds where hoistd
+  // gives no sign of life for GiveBackPatience: it reads the message once it
+  // goes on. Until it is heard of again, later ones do not wait at all.
+  Status CallToGiveBack(const Encode& encode,
+                        std::chrono::milliseconds deadline);
+  // Waits for an answer to an empty request. DeadlineExceeded: none came.
+  Status Ping(std::chrono::milliseconds deadline,
+              const std::atomic<bool>* cancelled);
   // Has all calls look at what cancels them.
   void WakeCalls();
-  // Sends, and leaves the reply alone.
+  // Sends, and leaves the reply alone. Where hoistd reads nothing for
+  // kGiveBackPatience and no message fits any more, the session ends: what it
+  // had would stay its own otherwise.
   void Post(const Encode& encode);
 
   // Why no call can succeed any more, or ok. Looks at the socket itself: a
@@ -122,8 +134,23 @@ class Connection {
     std::span<const int> fds = {};
   };
 
+  using Clock = std::chrono::steady_clock;
+  struct Limits {
+    Clock::time_point end;
+    std::chrono::milliseconds patience{0};  // 0: until the end.
+    const std::atomic<bool>* cancelled = nullptr;
+    bool cancelled_now() const { return cancelled != nullptr && *cancelled; }
+  };
+
   // The id of a new request, which has an entry in `pending_` from now on.
   Result<uint64_t> Expect(bool abandoned) HOIST_EXCLUDES(mu_);
+  Result<Reply> CallWithin(const Encode& encode, std::span<const int> fds,
+                           const Limits& limits) HOIST_EXCLUDES(mu_);
+  // Waits for room. `*full`: there was none in time.
+  Status Send(std::string_view body, std::span<const int> fds,
+              const Limits& limits, bool* full);
+  // Until the reply is there, or why it is waited for no more.
+  Status Await(Pending* pending, const Limits& limits) HOIST_EXCLUDES(mu_);
   void Read();
   void ReadUntilEnd();
   Status ReadOne();
@@ -141,9 +168,12 @@ class Connection {
   Status failed_ HOIST_GUARDED_BY(mu_);
   uint64_t next_request_id_ HOIST_GUARDED_BY(mu_) = 1;
   std::unordered_map<uint64_t, Pending> pending_ HOIST_GUARDED_BY(mu_);
+  Clock::time_point heard_ HOIST_GUARDED_BY(mu_);  // When a packet came last.
+  // Somebody waited in vain since then.
+  std::atomic<bool> silent_{false};
   Mutex listeners_mu_;  // Held while they are called.
   std::vector<Listener*> listeners_ HOIST_GUARDED_BY(listeners_mu_);
-  std::atomic<bool> heard_{false};
+  std::atomic<bool> answered_{false};
   std::atomic<bool> was_resumed_{false};
   std::once_flag closed_;
   std::thread reader_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/src/fork_guard.h"
+#include "client/src/plan_finish.h"
 
 namespace hoist {
 namespace {
@@ -46,9 +47,10 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
 }
 
 Plan::~Plan() {
-  // The session's end still lets waits through meanwhile. A GPU that fails has
-  // nothing under way any more.
-  if (order_ != nullptr) (void)order_->SynchronizeAll();
+  // The session's end still lets waits through meanwhile.
+  if (order_ != nullptr && !order_->on_cpu()) {
+    FinishOnDevice(*order_, *session_, life_);
+  }
   session_->RemoveListener(&life_);
   life_.Watch(nullptr);
   turns_.reset();

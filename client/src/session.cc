@@ -317,9 +317,11 @@ Status Session::SetOrder(const ModelTable& model,
 Status Session::Release(uint64_t lease_id) {
   if (forked()) return ForkedStatus();
   uses_.RemoveLeases({&lease_id, 1});
-  return Once(CallForNothing([&lease_id](uint64_t id) {
-    return EncodeRelease(id, {&lease_id, 1});
-  }));
+  return Once(connection_->CallToGiveBack(
+      [&lease_id](uint64_t id) {
+        return EncodeRelease(id, {&lease_id, 1});
+      },
+      call_deadline_));
 }
 
 void Session::PostReleases(std::span<const uint64_t> lease_ids) {
@@ -358,8 +360,9 @@ void Session::ClearPlan(uint64_t plan_id) {
   uses_.RemovePlan(plan_id);
   ForgetPlan(plan_id);
   // An error means that the session has ended, and the plan with it.
-  (void)CallForNothing(
-      [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); });
+  (void)connection_->CallToGiveBack(
+      [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); },
+      call_deadline_);
 }
 
 Lease::~Lease() {

@@ -68,6 +68,10 @@ class Session final : private Connection::Handler {
                            const std::atomic<bool>* cancelled = nullptr);
   // See Connection.
   void WakeCalls() { connection_->WakeCalls(); }
+  Status Ping(std::chrono::milliseconds deadline,
+              const std::atomic<bool>* cancelled) {
+    return connection_->Ping(deadline, cancelled);
+  }
   // Into `memfd`, of the image's size and allocated, sealed against growing and
   // shrinking alone. On success it cannot be written any more.
   Status ReadImage(const ModelTable& model, uint32_t group, int memfd,
@@ -83,7 +87,8 @@ class Session final : private Connection::Handler {
   // An error is hoistd's answer or the connection's; where hoistd granted what
   // cannot be used here, the grant's `admitted` says why.
   Result<PlanGrant> SetPlan(const SetPlanRequest& request);
-  // Waits until hoistd has the plan's memory back.
+  // Waits until hoistd has the plan's memory back; of a silent hoistd, as
+  // Connection::CallToGiveBack does.
   void ClearPlan(uint64_t plan_id);
 
   // See Connection.

@@ -136,6 +136,9 @@ absl::StatusOr<hoist::Packet> ErrandRun::Wait() {
   hoist::Result<std::optional<hoist::Packet>> packet =
       hoist::ReceivePacket(process_.line.get());
   if (packet.ok() && packet->has_value()) return *std::move(packet).value();
+  if (packet.status().code() == hoist::Code::kResourceExhausted) {
+    return Lose(Annotate(ToAbsl(packet.status()), what_));
+  }
   return Lose(absl::UnavailableError(
       absl::StrCat(what_, ": the process that did it died; try again")));
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -28,6 +29,27 @@ constexpr uint64_t kListenEvent = 1;
 constexpr int kFirstNumber = 1024;
 constexpr int kLastNumber = 32768;
 
+constexpr size_t kGoAwayHead = 8;
+constexpr absl::string_view kOutOfFds =
+    "RESOURCE_EXHAUSTED: hoistd is out of file descriptors; close sessions or "
+    "connections, or raise its RLIMIT_NOFILE (systemd: LimitNOFILE)";
+
+// Says so as HTTP/2 does, by GOAWAY with "enhance your calm", of a connection
+// that no gRPC server will have. Without settings before it, so that gRPC's
+// clients take it for none and try again; hoistctl reads it.
+void Refuse(int socket, absl::string_view why) {
+  // So that one byte says how long the frame is.
+  const absl::string_view text = why.substr(0, 255 - kGoAwayHead);
+  std::string frame(2, '\0');
+  frame.push_back(static_cast<char>(kGoAwayHead + text.size()));
+  frame.append("\7\0\0\0\0\0", 6);
+  frame.append("\0\0\0\0\0\0\0\x0b", kGoAwayHead);
+  frame.append(text.data(), text.size());
+  // Who is gone, or does not read, need not know.
+  static_cast<void>(
+      send(socket, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
 absl::Status AddToEpoll(int epoll, int fd, uint32_t events, uint64_t tag) {
   epoll_event event = {};
   event.events = events;
@@ -43,16 +65,17 @@ absl::Status AddToEpoll(int epoll, int fd, uint32_t events, uint64_t tag) {
 absl::StatusOr<std::unique_ptr<Connections>> Connections::Create(
     ListeningSocket socket, std::optional<gid_t> admin_group, RpcLimits limits,
     std::optional<User> tenant) {
+  HOIST_ASSIGN_OR_RETURN(Acceptor acceptor,
+                         Acceptor::Create(std::move(socket)));
   std::unique_ptr<Connections> made(
-      new Connections(std::move(socket), admin_group, limits, tenant));
+      new Connections(std::move(acceptor), admin_group, limits, tenant));
   HOIST_RETURN_IF_ERROR(made->Prepare());
   return made;
 }
 
-Connections::Connections(ListeningSocket socket,
-                         std::optional<gid_t> admin_group, RpcLimits limits,
-                         std::optional<User> tenant)
-    : socket_(std::move(socket)),
+Connections::Connections(Acceptor acceptor, std::optional<gid_t> admin_group,
+                         RpcLimits limits, std::optional<User> tenant)
+    : acceptor_(std::move(acceptor)),
       admin_group_(admin_group),
       limits_(limits),
       tenant_(tenant) {}
@@ -63,15 +86,10 @@ absl::Status Connections::Prepare() {
   if (!epoll_.valid() || !stop_.valid()) {
     return ErrnoToStatus(errno, "watch gRPC's connections");
   }
-  rlimit files = {};
-  getrlimit(RLIMIT_NOFILE, &files);
-  number_limit_ =
-      static_cast<int>(std::min<rlim_t>(files.rlim_cur, kLastNumber));
-  next_number_ = std::min(kFirstNumber, number_limit_ / 2);
   HOIST_RETURN_IF_ERROR(
       AddToEpoll(epoll_.get(), stop_.get(), EPOLLIN, kStopEvent));
   HOIST_RETURN_IF_ERROR(
-      AddToEpoll(epoll_.get(), socket_.get(), EPOLLIN, kListenEvent));
+      AddToEpoll(epoll_.get(), acceptor_.fd(), EPOLLIN, kListenEvent));
   return absl::OkStatus();
 }
 
@@ -124,18 +142,24 @@ void Connections::Run() {
 
 void Connections::AcceptAll() {
   while (true) {
-    hoist::UniqueFd fd(
-        accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.valid()) {
-      Take(std::move(fd));
-      continue;
+    auto [outcome, fd] = acceptor_.Accept();
+    switch (outcome) {
+      case Acceptor::Outcome::kAccepted:
+        Take(std::move(fd));
+        break;
+      case Acceptor::Outcome::kNoRoom:
+        Refuse(fd.get(), kOutOfFds);
+        fd.reset();
+        acceptor_.Restock();
+        break;
+      case Acceptor::Outcome::kNothing:
+        return;
+      case Acceptor::Outcome::kExhausted:
+        acceptor_.Restock();
+        // Level-triggered: without a pause this would spin until one is free.
+        usleep(10'000);
+        return;
     }
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EMFILE || errno == ENFILE) {
-      // Level-triggered: without a pause this would spin until one is free.
-      usleep(10'000);
-    }
-    return;
   }
 }
 
@@ -154,11 +178,14 @@ bool Connections::HasRoom(const Peer& peer) const {
 void Connections::Take(hoist::UniqueFd accepted) {
   absl::StatusOr<PeerProcess> process =
       PeerOf(accepted.get(), admin_group_, tenant_);
+  if (absl::IsResourceExhausted(process.status())) {
+    return Refuse(accepted.get(), kOutOfFds);
+  }
   if (!process.ok()) return;  // It is dead; so is the connection.
   process->peer.via = "grpc";
   if (!HasRoom(process->peer)) return;
   hoist::UniqueFd number = NextNumber(accepted.get());
-  if (!number.valid()) return;
+  if (!number.valid()) return Refuse(accepted.get(), kOutOfFds);
   const uint64_t serial = next_serial_++;
   const int watched = accepted.get();
   {
@@ -193,16 +220,18 @@ void Connections::Forget(uint64_t serial) {
 }
 
 hoist::UniqueFd Connections::NextNumber(int fd) {
+  rlimit files = {};
+  getrlimit(RLIMIT_NOFILE, &files);  // It may be another than at the start.
+  const int limit =
+      static_cast<int>(std::min<rlim_t>(files.rlim_cur, kLastNumber));
+  const int first = std::min(kFirstNumber, limit / 2);
+  if (next_number_ < first || next_number_ >= limit) next_number_ = first;
   int number = fcntl(fd, F_DUPFD_CLOEXEC, next_number_);
-  if (number < 0 || number >= number_limit_) {
+  if (number < 0 || number >= limit) {
     if (number >= 0) close(number);
-    next_number_ = std::min(kFirstNumber, number_limit_ / 2);
-    number = fcntl(fd, F_DUPFD_CLOEXEC, next_number_);
+    number = fcntl(fd, F_DUPFD_CLOEXEC, first);
   }
   if (number >= 0) next_number_ = number + 1;
-  if (next_number_ >= number_limit_) {
-    next_number_ = std::min(kFirstNumber, number_limit_ / 2);
-  }
   return hoist::UniqueFd(number);
 }
 

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
+#include "daemon/session/acceptor.h"
 #include "daemon/session/listening_socket.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -41,7 +42,8 @@ struct RpcLimits {
 //
 // Threads:  thread-safe. Owns one thread, which accepts, forgets, and runs
 //           `hand_over`.
-// Bounds:   RpcLimits; what is beyond them is closed at once.
+// Bounds:   RpcLimits; what is beyond them is closed at once. So is who comes
+//           while descriptors are short, and is told so (HTTP/2's GOAWAY).
 class Connections {
  public:
   // Takes a connected, non-blocking descriptor.
@@ -71,7 +73,7 @@ class Connections {
     uint64_t serial = 0;
   };
 
-  Connections(ListeningSocket socket, std::optional<gid_t> admin_group,
+  Connections(Acceptor acceptor, std::optional<gid_t> admin_group,
               RpcLimits limits, std::optional<User> tenant);
   absl::Status Prepare();
   void Run();
@@ -83,7 +85,7 @@ class Connections {
   // A duplicate under the next number in turn; invalid if there is none.
   hoist::UniqueFd NextNumber(int fd);
 
-  const ListeningSocket socket_;
+  Acceptor acceptor_;  // Only the thread accepts.
   const std::optional<gid_t> admin_group_;
   const RpcLimits limits_;
   const std::optional<User> tenant_;  // Whose the socket is.
@@ -92,7 +94,6 @@ class Connections {
   hoist::UniqueFd stop_;
   uint64_t next_serial_ = 2;  // 0 and 1 are the stop and listening events.
   int next_number_ = 0;
-  int number_limit_ = 0;
 
   mutable absl::Mutex mu_;
   absl::flat_hash_map<int, Entry> by_number_ ABSL_GUARDED_BY(mu_);

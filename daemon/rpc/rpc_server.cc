@@ -22,6 +22,8 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 * 1024 * 1024;
 constexpr int kMaxCallsPerConnection = 128;
+// How often a client may ask whether we live: hoistctl does, while it waits.
+constexpr int kPingEveryMs = 40;
 
 class RpcServerImpl final : public RpcServer {
  public:
@@ -49,6 +51,8 @@ class RpcServerImpl final : public RpcServer {
     builder.AddChannelArgument(
         GRPC_ARG_MAX_CONNECTION_IDLE_MS,
         static_cast<int>(absl::ToInt64Milliseconds(limits_.idle)));
+    builder.AddChannelArgument(
+        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
     env_->calls = std::make_shared<CallCounts>(limits_.calls_of_user);
     std::vector<
         std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>

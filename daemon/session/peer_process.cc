@@ -1,5 +1,6 @@
 #include "daemon/session/peer_process.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,8 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -29,6 +28,8 @@ namespace hoistd {
 namespace {
 
 constexpr User kNobody = User(65534);
+
+bool OutOfFds(int error) { return error == EMFILE || error == ENFILE; }
 
 bool InGroup(int socket, const ucred& credentials, gid_t group) {
   if (credentials.gid == group) return true;
@@ -54,27 +55,44 @@ absl::StatusOr<hoist::UniqueFd> PidfdOf(int socket, pid_t pid) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &bytes) == 0) {
     return hoist::UniqueFd(fd);
   }
+  if (OutOfFds(errno)) {
+    return ErrnoToStatus(errno, "watch the process that connected");
+  }
   if (pid <= 0) return hoist::UniqueFd();
   // By number: glibc 2.36's declaration does not link from C++.
   hoist::UniqueFd opened(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!opened.valid() && errno == ESRCH) {
     return absl::UnavailableError("the process that connected is dead");
   }
+  if (!opened.valid() && OutOfFds(errno)) {
+    return ErrnoToStatus(errno, "watch the process that connected");
+  }
   return opened;
 }
 
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
+// What cannot be read is "". ResourceExhausted: for want of a descriptor, which
+// says nothing about the peer.
+absl::StatusOr<std::string> Contents(const std::string& path) {
+  const hoist::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() && OutOfFds(errno)) {
+    return ErrnoToStatus(errno, absl::StrCat("read ", path));
+  }
+  std::string text;
+  char some[4096];
+  ssize_t n = 0;
+  while (file.valid() && (n = read(file.get(), some, sizeof(some))) > 0) {
+    text.append(some, static_cast<size_t>(n));
+  }
+  return text;
 }
 
 // In how many pid namespaces the process has a number, from that of our /proc
 // down; 0: not to be had.
-size_t PidNamespacesOf(const std::string& proc) {
-  std::ifstream file(proc + "/status");
-  for (std::string line; std::getline(file, line);) {
+absl::StatusOr<size_t> PidNamespacesOf(const std::string& proc) {
+  HOIST_ASSIGN_OR_RETURN(const std::string status, Contents(proc + "/status"));
+  for (const absl::string_view line : absl::StrSplit(status, '\n')) {
     if (!absl::StartsWith(line, "NSpid:")) continue;
-    const std::vector<std::string> words =
+    const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     return words.size() - 1;
   }
@@ -84,7 +102,8 @@ size_t PidNamespacesOf(const std::string& proc) {
 // The namespace's own inode tells exactly, but to look at it takes the right to
 // trace the process. What everybody may read tells almost as well: only a user
 // namespace that root made with every uid in it looks like ours.
-bool SharesNamespace(const char* kind, const std::string& proc) {
+absl::StatusOr<bool> SharesNamespace(absl::string_view kind,
+                                     const std::string& proc) {
   const std::string ns = absl::StrCat("/ns/", kind);
   struct stat ours, theirs;
   if (stat(absl::StrCat("/proc/self", ns).c_str(), &ours) != 0) return false;
@@ -92,20 +111,23 @@ bool SharesNamespace(const char* kind, const std::string& proc) {
     return ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
   }
   if (errno != EACCES && errno != EPERM) return false;
-  if (absl::string_view(kind) == "pid") {
-    const size_t depth = PidNamespacesOf(proc);
-    return depth > 0 && depth == PidNamespacesOf("/proc/self");
+  if (kind == "pid") {
+    HOIST_ASSIGN_OR_RETURN(const size_t depth, PidNamespacesOf(proc));
+    HOIST_ASSIGN_OR_RETURN(const size_t own, PidNamespacesOf("/proc/self"));
+    return depth > 0 && depth == own;
   }
-  const std::string map = Contents(proc + "/uid_map");
-  return !map.empty() && map == Contents("/proc/self/uid_map");
+  HOIST_ASSIGN_OR_RETURN(const std::string map, Contents(proc + "/uid_map"));
+  HOIST_ASSIGN_OR_RETURN(const std::string own, Contents("/proc/self/uid_map"));
+  return !map.empty() && map == own;
 }
 
-bool SharesOurNamespaces(pid_t pid, int pidfd) {
+absl::StatusOr<bool> SharesOurNamespaces(pid_t pid, int pidfd) {
   if (pid <= 0) return false;  // It is in no pid namespace that we see.
   const std::string proc = absl::StrCat("/proc/", pid);
-  if (!SharesNamespace("user", proc) || !SharesNamespace("pid", proc)) {
-    return false;
-  }
+  HOIST_ASSIGN_OR_RETURN(const bool user, SharesNamespace("user", proc));
+  if (!user) return false;
+  HOIST_ASSIGN_OR_RETURN(const bool pids, SharesNamespace("pid", proc));
+  if (!pids) return false;
   // If it lives, what was looked at was not another process with its number.
   pollfd alive = {pidfd, POLLIN, 0};
   return pidfd < 0 || poll(&alive, 1, 0) == 0;
@@ -127,12 +149,13 @@ bool MapsEveryUid(const std::string& uid_map) {
 
 // Who has no number here is shown as the overflow uid.
 absl::Status CheckMapped(uid_t uid) {
-  uint32_t overflow = 65534;
-  static_cast<void>(
-      absl::SimpleAtoi(Contents("/proc/sys/kernel/overflowuid"), &overflow));
-  if (uid != overflow || MapsEveryUid(Contents("/proc/self/uid_map"))) {
-    return absl::OkStatus();
-  }
+  HOIST_ASSIGN_OR_RETURN(const std::string text,
+                         Contents("/proc/sys/kernel/overflowuid"));
+  uint32_t overflow = 0;
+  if (!absl::SimpleAtoi(text, &overflow)) overflow = 65534;
+  if (uid != overflow) return absl::OkStatus();
+  HOIST_ASSIGN_OR_RETURN(const std::string map, Contents("/proc/self/uid_map"));
+  if (MapsEveryUid(map)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       "your uid has no number in hoistd's user namespace, which shows all such "
       "users as uid ",
@@ -160,8 +183,11 @@ absl::StatusOr<PeerProcess> PeerOf(int socket, std::optional<gid_t> admin_group,
   const bool entitled =
       credentials.uid == 0 || credentials.uid == geteuid() ||
       (admin_group.has_value() && InGroup(socket, credentials, *admin_group));
-  process.peer.admin =
-      entitled && SharesOurNamespaces(credentials.pid, process.pidfd.get());
+  if (entitled) {
+    HOIST_ASSIGN_OR_RETURN(
+        process.peer.admin,
+        SharesOurNamespaces(credentials.pid, process.pidfd.get()));
+  }
   // Root of a container is not the root whose models everybody trusts.
   if (credentials.uid == 0 && !process.peer.admin) process.peer.uid = kNobody;
   return process;

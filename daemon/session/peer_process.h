@@ -16,7 +16,7 @@ namespace hoistd {
 struct PeerProcess {
   Peer peer;
   // Readable once the process is dead. Invalid where there is none to be had:
-  // an old kernel, a seccomp filter, a process of another pid namespace.
+  // a seccomp filter; before Linux 6.5, a process of another pid namespace.
   hoist::UniqueFd pidfd;
 };
 
@@ -25,6 +25,7 @@ struct PeerProcess {
 // a container is not root here, but uid 65534 (nobody). Where that cannot be
 // seen, it is no admin.
 //
+// ResourceExhausted: no descriptor is left to find out with.
 // Unavailable: that process is dead already. PermissionDenied: its uid has no
 // number in our user namespace, where all such look like one user.
 //

@@ -56,8 +56,11 @@ uint32_t EventsOf(const Connection& connection) {
 }
 
 std::string Describe(const Connection& connection) {
-  return absl::StrCat("pid ", connection.peer().pid, " ",
-                      ToString(connection.peer().uid));
+  const int32_t pid = connection.peer().pid;
+  return absl::StrCat(
+      pid > 0 ? absl::StrCat("pid ", pid)
+              : "a process outside of hoistd's pid namespace (pid 0)",
+      " ", ToString(connection.peer().uid));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ Status SealMemfd(int fd) {
 }
 
 Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
-                  bool* would_block) {
+                  bool* would_block, Sending sending) {
   if (would_block != nullptr) *would_block = false;
   if (body.size() > kMaxBody || fds.size() >= kMaxFdsPerMessage) {
     return Status(Code::kResourceExhausted,
@@ -178,8 +178,10 @@ Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
     c->cmsg_len = CMSG_LEN(all.size() * sizeof(int));
     std::memcpy(CMSG_DATA(c), all.data(), all.size() * sizeof(int));
   }
+  const int flags =
+      MSG_NOSIGNAL | (sending == Sending::kNow ? MSG_DONTWAIT : 0);
   while (true) {
-    if (sendmsg(socket, &message, MSG_NOSIGNAL) >= 0) return Status();
+    if (sendmsg(socket, &message, flags) >= 0) return Status();
     if (errno == EINTR) continue;
     if (would_block != nullptr && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       *would_block = true;
@@ -213,8 +215,14 @@ Result<std::optional<Packet>> ReceivePacket(int socket, bool* would_block,
   }
   std::vector<UniqueFd> fds = TakeFds(message);
   if (n == 0) return std::optional<Packet>();
+  // The room is enough for as many as the kernel takes into one message.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return Status(Code::kResourceExhausted,
+                  "a message came with more descriptors than who received it "
+                  "may open; raise RLIMIT_NOFILE (systemd: LimitNOFILE)");
+  }
   if (static_cast<size_t>(n) < sizeof(header) ||
-      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      (message.msg_flags & MSG_TRUNC) != 0) {
     return Status(Code::kInvalidArgument, "not a hoist message");
   }
   const size_t inline_bytes = static_cast<size_t>(n) - sizeof(header);

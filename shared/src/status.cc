@@ -77,8 +77,11 @@ Code CodeOfErrno(int error) {
 }  // namespace
 
 Status ErrnoStatus(int error, std::string_view what) {
-  return Status(CodeOfErrno(error), std::string(what) + ": " +
-                                        std::generic_category().message(error));
+  std::string text =
+      std::string(what) + ": " + std::generic_category().message(error);
+  if (error == EMFILE) text += "; raise RLIMIT_NOFILE (systemd: LimitNOFILE)";
+  if (error == ENFILE) text += "; raise sysctl fs.file-max";
+  return Status(CodeOfErrno(error), std::move(text));
 }
 
 }  // namespace hoist

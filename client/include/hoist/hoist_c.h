@@ -111,6 +111,11 @@ typedef struct hoist_connect_options {
  * this user may not open the socket. */
 HOIST_API int hoist_connect(const hoist_connect_options* options,
                             hoist_session** session, hoist_error** error);
+/* From now on, calls of this thread return HOIST_DEADLINE_EXCEEDED where hoistd
+ * gives no sign of life for so long (it is stopped, or hangs), whatever their
+ * deadline. 0, as at first: they wait for their deadline. Returns what it was.
+ * A plan's stage does not ask hoistd, and has its stage_deadline_ms. */
+HOIST_API uint64_t hoist_set_patience(uint64_t milliseconds);
 /* Ends the session: all its leases are released, and their addresses must not
  * be used any more. Calls that wait return HOIST_FAILED_PRECONDITION, as later
  * ones do. The handle is still to be freed. Again: nothing happens. */
@@ -342,8 +347,10 @@ HOIST_API int hoist_stage(hoist_session* session, const hoist_model* model,
                           uint32_t group, uint32_t device, uint64_t deadline_ms,
                           hoist_lease** lease, hoist_error** error);
 /* Gives the image back, and waits until hoistd has it; work that reads it must
- * be finished, since the memory may be unmapped at any time from now on. The
- * handle is still to be freed. Again: nothing happens. */
+ * be finished, since the memory may be unmapped at any time from now on. For a
+ * hoistd that gives no sign of life it waits 5 s at most, and later ones 0.1 s:
+ * a hoistd that was stopped takes them back when it goes on. The handle is
+ * still to be freed. Again: nothing happens. */
 HOIST_API int hoist_lease_release(hoist_lease* lease, hoist_error** error);
 /* Releases, if that is still to be done, without waiting. */
 HOIST_API void hoist_lease_free(hoist_lease* lease);
@@ -527,8 +534,10 @@ HOIST_API int hoist_plan_set_budget(hoist_plan* plan, uint64_t budget_bytes,
  * no such group. */
 HOIST_API int hoist_plan_set_order(hoist_plan* plan, const uint32_t* order,
                                    size_t order_length, hoist_error** error);
-/* Waits for the GPU, gives everything back, and waits until hoistd has it. NULL
- * is allowed. */
+/* Waits for the GPU, gives everything back, and waits until hoistd has it. For
+ * a hoistd that gives no sign of life it waits 5 s at most, as for leases: what
+ * the GPU waits for is then let through, and what it computes with that is
+ * void. NULL is allowed. */
 HOIST_API void hoist_plan_free(hoist_plan* plan);
 
 typedef struct hoist_plan_info {

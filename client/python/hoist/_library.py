@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import functools
 import glob
@@ -151,6 +152,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "error_message": (c.c_char_p, [_P]),
     "error_free": (None, [_P]),
     "version": (c.c_char_p, []),
+    "set_patience": (c.c_uint64, [c.c_uint64]),
     "session_close": (None, [_P]),
     "session_free": (None, [_P]),
     "session_id": (c.c_uint64, [_P]),
@@ -279,6 +281,17 @@ def call(name: str, *arguments: Any) -> None:
 def ask(name: str, *arguments: Any) -> Any:
     """Calls a hoist_<name> that cannot fail."""
     return getattr(load(), "hoist_" + name)(*arguments)
+
+
+@contextlib.contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """For the block, calls of this thread raise DeadlineExceeded where hoistd
+    gives no sign of life for so long, whatever their deadline."""
+    before = ask("set_patience", milliseconds(seconds))
+    try:
+        yield
+    finally:
+        ask("set_patience", before)
 
 
 def library_version() -> str:

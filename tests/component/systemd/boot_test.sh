@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# boot_test.sh BUILD
+# boot_test.sh BUILD [SCRIPT FILE...]
 #
-# Boots a minimal Debian in systemd-nspawn and runs guest_test.sh there. Of
+# Boots a minimal Debian in systemd-nspawn and runs SCRIPT there, by default
+# guest_test.sh, with the files beside it. Of
 # hoist the root holds the package of BUILD, unpacked, and nothing else: the
 # guest installs it by what deploy/README.md says.
 # The root is made once (debootstrap), kept in $HOIST_SYSTEMD_ROOT, by default
@@ -10,6 +11,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(realpath "$1")
+script=${2:-$here/guest_test.sh}
 base=${HOIST_SYSTEMD_ROOT:-/var/cache/hoist-test/bookworm-base}
 
 skip() { echo "skipped: $*"; exit 77; }
@@ -40,7 +42,8 @@ header='{"layer.0.w":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}}'
 } >"$root/srv/models/tiny/model.safetensors"
 chmod -R a+rX "$root/srv/models"
 
-install -m 755 "$here/guest_test.sh" "$root/out/"
+install -m 755 "$script" "$root/out/guest_test.sh"
+for file in "${@:3}"; do install -m 755 "$file" "$root/out/"; done
 cat >"$root/etc/systemd/system/guest-test.service" <<'UNIT'
 [Unit]
 Wants=systemd-journald.service

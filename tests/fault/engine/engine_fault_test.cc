@@ -153,6 +153,43 @@ INSTANTIATE_TEST_SUITE_P(All, EngineDeviceFault,
                                            DeviceCall::kCopyIn,
                                            DeviceCall::kWriteWords));
 
+// An error that stays, as CUDA's sticky ones do: no copy to the device ends any
+// more. Who waits is told, and so is who comes; what needs no device goes on.
+TEST(EngineSticky, ALostDeviceIsToldAndTheRestGoesOn) {
+  EngineRig rig;
+  ASSERT_OK(rig.Start());
+  const SessionId holder = rig.Open();
+  const SessionId waiter = rig.Open();
+  ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig.Register(holder, "m"));
+  ASSERT_OK_AND_ASSIGN(const LeaseGrant held,
+                       rig.Stage(holder, {model->id, GroupIndex(0)}));
+  const int copies = rig.faulty_device->calls(DeviceCall::kCopyIn);
+  rig.faulty_device->HoldCopies();
+  testing::Answer<absl::StatusOr<LeaseGrant>> waits;
+  rig.engine().Stage(
+      waiter, {{model->id, GroupIndex(1)}, DeviceIndex(0), absl::Seconds(100)},
+      waits.done());
+  rig.faulty_device->WaitForCopies(copies + 1);
+  rig.faulty_device->FailAll(DeviceCall::kHealth,
+                             absl::InternalError("sticky"));
+  const auto lost = testing::StatusIs(absl::StatusCode::kInternal,
+                                      ::testing::HasSubstr("sticky"));
+  EXPECT_THAT(waits.Wait(), lost);
+  rig.faulty_device->LetCopiesGo();
+  for (const SessionId session : {holder, waiter}) {
+    EXPECT_THAT(rig.Stage(session, {model->id, GroupIndex(2)}), lost);
+  }
+  // Publishing, reading from disk and spilling need no device.
+  ASSERT_OK_AND_ASSIGN(const ModelPtr published, rig.Publish(waiter, "p", "a"));
+  EXPECT_OK(rig.Load(model->id, OnHost()));
+  EXPECT_OK(rig.Evict("p"));
+  AwaitSpills(rig);
+  EXPECT_OK(rig.Release(holder, held.id));
+  EXPECT_OK(rig.Load(published->id, OnHost()));
+  rig.engine().CloseSession(waiter);
+  ExpectNothingLeaks(rig, holder);
+}
+
 // Stopped with copies on their way, again and again, at ever other moments.
 TEST(EngineStop, EndsCleanlyWithWorkUnderWay) {
   for (int held = 0; held <= Link::kPiecesUnderWay; ++held) {

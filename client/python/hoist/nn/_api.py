@@ -138,6 +138,10 @@ def detach(module: M) -> M:
     weights are in files, in the new hoistd or in this process; for what this
     module handed over it waits as long as attach says.
 
+    A hoistd that gives no sign of life (it is stopped, or hangs) is waited for
+    no longer than 5 seconds: weights come from files then, or DeadlineExceeded
+    is raised, and the module stays attached and goes on when hoistd does.
+
     NotFound: the module is not attached. DataLoss: hoistd ended, and some
     weights with it; the module is detached all the same, and has those on the
     meta device.

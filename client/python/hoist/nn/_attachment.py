@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from .. import _session
-from .._errors import (DataLoss, FailedPrecondition, HoistError,
-                       InvalidArgument, NotFound, Unavailable)
+from .._errors import (DataLoss, DeadlineExceeded, FailedPrecondition,
+                       HoistError, InvalidArgument, NotFound, Unavailable)
+from .._library import patience
 from .._model import Model
 from . import _registry
 from ._binding import Swap
@@ -37,6 +38,8 @@ from ._registry import watch_registrations
 from ._sources import Source
 from ._stats import PLAN_COUNTS, AttachStats
 from ._tree import Tree
+
+DETACH_PATIENCE = 5.0  # Seconds, as for what is given back: see hoist_c.h.
 
 
 class Attachment(NotCopied):
@@ -119,9 +122,10 @@ class Attachment(NotCopied):
         """The module has its own weights again.
 
         DataLoss: some were hoistd's alone, which has ended; the module is
-        detached, and has these on the meta device.
+        detached, and has these on the meta device. DeadlineExceeded: some are,
+        and it gives no sign of life; the module is attached as before.
         """
-        with self.passes.between("detach it"):
+        with self.passes.between("detach it"), patience(DETACH_PATIENCE):
             own, lost = self._own_weights()
             self.uninstall()
             for holder, key, value in own:
@@ -159,7 +163,9 @@ class Attachment(NotCopied):
                 except (DataLoss, NotFound) as error:
                     why: HoistError = error
                 except HoistError as error:
-                    if self.link.lives():
+                    silent = isinstance(error, DeadlineExceeded)
+                    if self.link.lives() and not (
+                            silent and self._source.readable):
                         raise
                     why = gone = error
             else:
@@ -168,6 +174,8 @@ class Attachment(NotCopied):
                 own += binding.own_weights(self.devices,
                                            self._source.read(group.spec))
             except (HoistError, OSError):
+                if isinstance(why, DeadlineExceeded):
+                    raise why  # hoistd has them yet, and is silent.
                 own += binding.meta_weights()
                 lost[group.spec.name] = why
         return own, lost

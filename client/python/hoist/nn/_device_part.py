@@ -27,11 +27,12 @@ class Held:
         with contextlib.ExitStack() as stack:
             leases, self.leases = self.leases, {}
             plan, self.plan = self.plan, None
-            if plan is not None:
-                stack.callback(plan.close)
             for lease in leases.values():
                 stack.enter_context(contextlib.suppress(Unavailable))
                 stack.callback(lease.release)
+            # First: of a hoistd that is stopped it lets the GPU's waits through.
+            if plan is not None:
+                plan.close()
             if self.torch_device.type == "cuda" and (leases or plan):
                 torch.cuda.synchronize(self.torch_device)
 

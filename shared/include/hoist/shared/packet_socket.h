@@ -33,17 +33,22 @@ struct ReceiveOptions {
   bool leave_sealed = false;     // Leaves a body in a memfd there.
 };
 
+// Whether a send waits for room in the peer's buffer.
+enum class Sending { kAsTheSocketDoes, kNow };
+
 // Sends one message; `fds` are borrowed. A large body goes into a sealed memfd.
-// Unavailable: the peer is gone, or (non-blocking sockets) its buffer is full:
-// then `would_block` is set and nothing was sent.
+// Unavailable: the peer is gone, or (non-blocking sockets, and kNow) its buffer
+// is full: then `would_block` is set and nothing was sent.
 Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
-                  bool* would_block = nullptr);
+                  bool* would_block = nullptr,
+                  Sending sending = Sending::kAsTheSocketDoes);
 
 // Receives one message. nullopt: end of stream, or a non-blocking socket with
 // nothing to read (`would_block` is then set).
 // InvalidArgument: not our framing, truncated, too large or a memfd that is not
 // sealed against shrinking; every descriptor that came is closed.
-// FailedPrecondition: another protocol version.
+// FailedPrecondition: another protocol version. ResourceExhausted: this process
+// may not open the descriptors that came.
 Result<std::optional<Packet>> ReceivePacket(int socket,
                                             bool* would_block = nullptr,
                                             const ReceiveOptions& options = {});
