@@ -106,8 +106,8 @@ std::string Printed(const Config& config) {
                      "\nspill_capacity = " +
                      bytes(config.disk.spill_capacity_bytes) +
                      "\n[quota]\nsessions = " + number(config.quota.sessions) +
-                     "\nheld = " + amount(config.quota.held_bytes) +
-                     "\npublished = " + amount(config.quota.published_bytes) +
+                     "\nheld_bytes = " + amount(config.quota.held_bytes) +
+                     "\npublished_bytes = " + amount(config.quota.published_bytes) +
                      "\n[models]\nroots = [";
   for (const std::string& root : config.models.roots) {
     text += TomlOf(root) + ",";
@@ -156,8 +156,8 @@ read_deadline = "30s"
 roots = ["/models", '/b']
 readers = "everyone"
 [quota]
-held = "50%"
-published = "auto"
+held_bytes = "50%"
+published_bytes = "auto"
 [log]
 level = "debug"
 [[tenant]]

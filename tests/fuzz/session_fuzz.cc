@@ -307,6 +307,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fds.push_back(NewDescriptor(input.Take() % kKinds));
     numbers.push_back(fds.back().get());
   }
+  // As SessionServer has it.
+  static const auto* const quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
   pb::ClientMessage message;
   const std::string_view body = input.Rest();
   if (message.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
