@@ -88,9 +88,9 @@ void Damage(fuzz::Input& input) {
   // One place: with more, a fuzzer finds a value and the checksum that fits.
   const auto at = input.Take<uint16_t>() % (kBookBytes - 8);
   const std::string_view bytes = input.Bytes(8);
-  FUZZ_REQUIRE(pwrite(book.fd(), bytes.data(), bytes.size(),
-                      static_cast<off_t>(at)) ==
-               static_cast<ssize_t>(bytes.size()));
+  FUZZ_REQUIRE(
+      pwrite(book.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at)) ==
+      static_cast<ssize_t>(bytes.size()));
   absl::StatusOr<KeptBook> next = KeptBook::Adopt(Dup(book.fd()));
   if (!next.ok()) {
     FUZZ_REQUIRE(absl::IsDataLoss(next.status()) ||
@@ -148,13 +148,11 @@ std::string ABook() {
 namespace fuzz {
 
 Seeds MakeSeeds() {
-  return {{"script", Script()},
-          {"damage", Output()
-                         .Put(uint8_t{1})
-                         .Put(uint16_t{4096 + 32})
-                         .Bytes("xyz")
-                         .str()},
-          {"book", ABook()}};
+  return {
+      {"script", Script()},
+      {"damage",
+       Output().Put(uint8_t{1}).Put(uint16_t{4096 + 32}).Bytes("xyz").str()},
+      {"book", ABook()}};
 }
 
 }  // namespace fuzz

@@ -1,11 +1,10 @@
 // Descriptors that a predecessor kept: a bundle of messages of any content.
-#include "daemon/keeper/descriptor_bundle.h"
-
 #include <fcntl.h>
 #include <sys/socket.h>
 
 #include <set>
 
+#include "daemon/keeper/descriptor_bundle.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace hoistd {
@@ -102,8 +101,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int sent = 0; !input.empty() && sent < 24; ++sent) {
     const uint8_t how = input.Take();
     const std::string_view bytes = input.Bytes(kMessageBytes);
-    SendRaw(in.get(), bytes.substr(0, bytes.size() - std::min<size_t>(
-                                          bytes.size(), how >> 4)),
+    SendRaw(in.get(),
+            bytes.substr(
+                0, bytes.size() - std::min<size_t>(bytes.size(), how >> 4)),
             how & 3);
   }
   Keys found;

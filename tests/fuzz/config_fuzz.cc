@@ -1,6 +1,5 @@
 // hoistd.toml, and what --set says beside it.
 #include "daemon/config/config.h"
-
 #include "daemon/config/size.h"
 #include "daemon/terms/user.h"
 #include "tests/fuzz/fuzz.h"
@@ -94,21 +93,21 @@ std::string Printed(const Config& config) {
                            : TomlOf(std::to_string(of->bytes));
   };
   const auto number = [](uint64_t n) { return std::to_string(n); };
-  std::string text = "[server]\nsocket = " + TomlOf(config.server.socket) +
-                     "\ngrpc_socket = " + TomlOf(config.server.grpc_socket) +
-                     "\ngroup = " + TomlOf(config.server.group) +
-                     "\nadmin_group = " + TomlOf(config.server.admin_group) +
-                     "\nmax_sessions = " + number(config.server.max_sessions) +
-                     "\n[device]\npool = " + bytes(config.device.pool_bytes) +
-                     "\nslab = " + TomlOf(number(config.device.slab_bytes)) +
-                     "\n[host]\npool = " + bytes(config.host.pool_bytes) +
-                     "\n[disk]\nspill_dir = " + TomlOf(config.disk.spill_dir) +
-                     "\nspill_capacity = " +
-                     bytes(config.disk.spill_capacity_bytes) +
-                     "\n[quota]\nsessions = " + number(config.quota.sessions) +
-                     "\nheld_bytes = " + amount(config.quota.held_bytes) +
-                     "\npublished_bytes = " + amount(config.quota.published_bytes) +
-                     "\n[models]\nroots = [";
+  std::string text =
+      "[server]\nsocket = " + TomlOf(config.server.socket) +
+      "\ngrpc_socket = " + TomlOf(config.server.grpc_socket) +
+      "\ngroup = " + TomlOf(config.server.group) +
+      "\nadmin_group = " + TomlOf(config.server.admin_group) +
+      "\nmax_sessions = " + number(config.server.max_sessions) +
+      "\n[device]\npool = " + bytes(config.device.pool_bytes) +
+      "\nslab = " + TomlOf(number(config.device.slab_bytes)) +
+      "\n[host]\npool = " + bytes(config.host.pool_bytes) +
+      "\n[disk]\nspill_dir = " + TomlOf(config.disk.spill_dir) +
+      "\nspill_capacity = " + bytes(config.disk.spill_capacity_bytes) +
+      "\n[quota]\nsessions = " + number(config.quota.sessions) +
+      "\nheld_bytes = " + amount(config.quota.held_bytes) +
+      "\npublished_bytes = " + amount(config.quota.published_bytes) +
+      "\n[models]\nroots = [";
   for (const std::string& root : config.models.roots) {
     text += TomlOf(root) + ",";
   }
@@ -177,8 +176,10 @@ namespace fuzz {
 Seeds MakeSeeds() {
   const std::string none(1, '\0');
   return {{"all", none + kSeed},
-          {"set", "\x02" "device.pool=64MiB\nhost.pool=\"1GiB\"\n" +
-                      std::string("[disk]\nio = \"threads\"\n")},
+          {"set",
+           "\x02"
+           "device.pool=64MiB\nhost.pool=\"1GiB\"\n" +
+               std::string("[disk]\nio = \"threads\"\n")},
           {"empty", none}};
 }
 

@@ -1,13 +1,12 @@
 // What a successor believes of what lies on the host: records of any content
 // beside memory of any content.
-#include "daemon/engine/kept_host.h"
-
 #include <fcntl.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
 
+#include "daemon/engine/kept_host.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/store/description.h"
 #include "tests/fuzz/fuzz.h"
@@ -53,8 +52,7 @@ struct World {
   }
   Records Kept() const {
     const int fd = store.held.begin()->second.get();
-    auto book =
-        KeptBook::Adopt(hoist::UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+    auto book = KeptBook::Adopt(hoist::UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
     FUZZ_REQUIRE(book.ok());
     book->Adopted();
     Records records;
@@ -179,13 +177,12 @@ Seeds MakeSeeds() {
       {reinterpret_cast<const char*>(image.data()), image.size()});
   World& world = TheWorld();
   const std::string from = std::string(8, '\1') + std::string(2, '\2');
-  const std::vector<std::string> owners = {
-      std::string(1, '\0'), "\1" + from.substr(0, 4), "\2\3a-b"};
+  const std::vector<std::string> owners = {std::string(1, '\0'),
+                                           "\1" + from.substr(0, 4), "\2\3a-b"};
   for (const std::string& owner : owners) {
     const std::string fields = owner + from;
     const std::string script = std::string("\1\2", 2) + std::string(1, '\0');
-    seeds.emplace_back("write" + std::to_string(seeds.size()),
-                       script + fields);
+    seeds.emplace_back("write" + std::to_string(seeds.size()), script + fields);
     Input input(reinterpret_cast<const uint8_t*>(fields.data()), fields.size());
     FUZZ_REQUIRE(
         WriteOnHost({kPage, TakePart(input)}, world.host, *world.keep).ok());

@@ -1,11 +1,10 @@
 // A plan's lane whose client writes what it likes, where it likes, between any
 // two steps of hoistd: only its own plan may suffer.
-#include "daemon/stream/lane.h"
-
 #include <deque>
 #include <map>
 #include <set>
 
+#include "daemon/stream/lane.h"
 #include "hoist/shared/lane_layout.h"
 #include "spdlog/spdlog.h"
 #include "tests/fuzz/fuzz.h"
@@ -60,9 +59,9 @@ class Rig {
       FUZZ_REQUIRE(!why.ok() && !faulted_);
       faulted_ = true;
     };
-    auto memory = LaneMemory::Create(
-        device_, static_cast<uint32_t>(spec_.groups.size()),
-        static_cast<uint32_t>(spec_.order.size()));
+    auto memory =
+        LaneMemory::Create(device_, static_cast<uint32_t>(spec_.groups.size()),
+                           static_cast<uint32_t>(spec_.order.size()));
     FUZZ_REQUIRE(memory.ok());
     Lane::Parts parts;
     parts.host = host_;
@@ -124,10 +123,9 @@ class Rig {
     const uint8_t which = input.Take();
     const auto value = static_cast<uint32_t>(input.Take<int16_t>());
     lane::GroupWords& words = group(which >> 3);
-    lane::Word* const all[] = {&header().cursor, &header().head,
-                               &header().want,   &header().tail,
-                               &words.done,      &words.done_flag,
-                               &words.flag,      &words.ready};
+    lane::Word* const all[] = {
+        &header().cursor, &header().head,   &header().want, &header().tail,
+        &words.done,      &words.done_flag, &words.flag,    &words.ready};
     all[which & 7]->store(value);
   }
   void Ask(fuzz::Input& input) {
@@ -157,11 +155,11 @@ class Rig {
     given_[g] = true;
     // In two pieces, as a host pool in pieces has it.
     const uint64_t first = spec_.groups[g].bytes / 2;
-    lane_->HostReady(g,
-                     {{g * kHostApart, 0, first},
-                      {g * kHostApart + first + 64, first,
-                       spec_.groups[g].bytes - first}},
-                     once);
+    lane_->HostReady(
+        g,
+        {{g * kHostApart, 0, first},
+         {g * kHostApart + first + 64, first, spec_.groups[g].bytes - first}},
+        once);
   }
 
   void Look(absl::Duration passed) {
@@ -216,8 +214,8 @@ class Rig {
   void RequireApart(const Piece& one, const Piece& other) const {
     for (const LaneGroup a : one.groups) {
       for (const LaneGroup b : other.groups) {
-        FUZZ_REQUIRE(
-            a == b || !spec_.groups[a].slot.Overlaps(spec_.groups[b].slot));
+        FUZZ_REQUIRE(a == b ||
+                     !spec_.groups[a].slot.Overlaps(spec_.groups[b].slot));
       }
     }
   }

@@ -35,7 +35,8 @@ void RequireWithin(const Tensor& tensor) {
     last += Wide{steps} * static_cast<uint64_t>(tensor.strides[i]);
     FUZZ_REQUIRE(last < most);
   }
-  const Wide bits = (last + 1) * static_cast<uint64_t>(hoist::BitsOf(tensor.dtype));
+  const Wide bits =
+      (last + 1) * static_cast<uint64_t>(hoist::BitsOf(tensor.dtype));
   FUZZ_REQUIRE((bits + 7) / 8 <= Wide{tensor.bytes});
 }
 

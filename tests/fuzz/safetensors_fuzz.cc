@@ -1,7 +1,6 @@
 // A safetensors file's header, and the model that is made of it.
-#include "daemon/model/safetensors.h"
-
 #include "daemon/model/model_builder.h"
+#include "daemon/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/model_checks.h"
 #include "tests/support/safetensors_writer.h"

@@ -1,8 +1,7 @@
 // A segment file's header and its description, as they lie on a disk.
-#include "daemon/store/segment_header.h"
-
 #include "daemon/base/hash.h"
 #include "daemon/store/description.h"
+#include "daemon/store/segment_header.h"
 #include "hoist/shared/image_layout.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -22,9 +21,8 @@ SpillMeta AMeta() {
   meta.group_index = GroupIndex(3);
   meta.group.name = "layers.3";
   meta.group.image_bytes = 8192;
-  meta.group.tensors = {
-      {"w", hoist::DType::kBF16, {8, 64}, {1, 8}, 0, 1024},
-      {"empty", hoist::DType::kF4, {0, 7}, {}, 0, 0}};
+  meta.group.tensors = {{"w", hoist::DType::kBF16, {8, 64}, {1, 8}, 0, 1024},
+                        {"empty", hoist::DType::kF4, {0, 7}, {}, 0, 0}};
   return meta;
 }
 
@@ -37,8 +35,8 @@ void RequireCanonical(std::span<const std::byte> bytes) {
   }
   const std::vector<std::byte> again =
       EncodeDescription(found->id, found->meta);
-  FUZZ_REQUIRE(std::equal(again.begin(), again.end(), bytes.begin(),
-                          bytes.end()));
+  FUZZ_REQUIRE(
+      std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()));
   FUZZ_REQUIRE(DescriptionBytes(found->meta) == again.size());
   FUZZ_REQUIRE(CheckLayout(found->meta).ok());
 }
@@ -55,8 +53,8 @@ void RequireHeader(std::string_view bytes) {
   FUZZ_REQUIRE(header.blocks.size() == BlockCount(header.image_bytes));
   FUZZ_REQUIRE(bytes.size() == SegmentHeaderBytes(header.image_bytes,
                                                   header.description.size()));
-  const auto length = FindSegmentHeaderBytes(
-      all.first(kSegmentHeaderStart), bytes.size() + header.image_bytes);
+  const auto length = FindSegmentHeaderBytes(all.first(kSegmentHeaderStart),
+                                             bytes.size() + header.image_bytes);
   FUZZ_REQUIRE(length.ok() && *length == bytes.size());
   FUZZ_REQUIRE(
       DecodeSegmentHeader(all, header.image_bytes, found->header_hash).ok());
@@ -79,8 +77,8 @@ void RequireLength(std::string_view start, uint64_t file_bytes) {
     return;
   }
   FUZZ_REQUIRE(*length >= kSegmentHeaderStart && *length <= file_bytes);
-  FUZZ_REQUIRE(*length <= SegmentHeaderBytes(hoist::kMaxImageBytes,
-                                             kMaxDescriptionBytes));
+  FUZZ_REQUIRE(*length <=
+               SegmentHeaderBytes(hoist::kMaxImageBytes, kMaxDescriptionBytes));
 }
 
 // With a checksum that is right whatever the fuzzer makes of the rest.

@@ -2,6 +2,7 @@
 // parsed, checked and routed as hoistd does it, answered, and the answer read
 // as libhoist does.
 #include <fcntl.h>
+#include <google/protobuf/stubs/logging.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -137,11 +138,9 @@ class Engine final : public fuzz::PromptEngine {
   }
 };
 
-void Serve(const pb::ClientMessage& message,
-           std::vector<hoist::UniqueFd> fds) {
+void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
   static Engine* const engine = new Engine;
-  static auto* const mailbox =
-      new std::shared_ptr<Mailbox>(*Mailbox::Create());
+  static auto* const mailbox = new std::shared_ptr<Mailbox>(*Mailbox::Create());
   VerbRouter router(*engine, *mailbox);
   const Ticket ticket = {ConnectionId(1), message.request_id(), fds.size()};
   const absl::Status status =
@@ -277,9 +276,8 @@ Seeds MakeSeeds() {
   });
   add("release", {},
       [](pb::ClientMessage& m) { m.mutable_release()->add_lease_ids(9); });
-  add("slabs", {}, [](pb::ClientMessage& m) {
-    m.mutable_slabs_closed()->add_slab_ids(9);
-  });
+  add("slabs", {},
+      [](pb::ClientMessage& m) { m.mutable_slabs_closed()->add_slab_ids(9); });
   add("describe", {},
       [](pb::ClientMessage& m) { m.mutable_describe_model()->set_name("m"); });
   add("find", {}, [](pb::ClientMessage& m) {
@@ -308,7 +306,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     numbers.push_back(fds.back().get());
   }
   // As SessionServer has it.
-  static const auto* const quiet = google::protobuf::SetLogHandler(nullptr);
+  static auto* const quiet = google::protobuf::SetLogHandler(nullptr);
   (void)quiet;
   pb::ClientMessage message;
   const std::string_view body = input.Rest();
