@@ -45,9 +45,9 @@ to_build=(
 )
 to_test=(
   ccache libgtest-dev libgmock-dev
-  # The thread-safety leg, and the tidy test: another version of clang-format
-  # formats differently.
-  clang clang-format-14
+  # The thread-safety leg, fuzzing, and the tidy test: another version of
+  # clang-format formats differently.
+  clang libclang-rt-dev clang-format-14
   # What the disk's bench is held against.
   fio
   # For the tests that run hoist in a root of its own.

@@ -6,9 +6,10 @@
 #
 #   --preset NAME  build and test this preset of CMakePresets.json (default dev)
 #   --label REGEX  only tests whose label matches: unit, conformance, fault,
-#                  component, sim, tidy, stress, bench, python
+#                  component, sim, fuzz, tidy, stress, bench, python
 #   --all          the slow labels stress and bench too; not soak (tests/sim)
-#   --ci           what CI runs: dev, then the asan, the TSan and the clang leg
+#   --ci           what CI runs: dev, then the asan, the TSan, the clang leg and
+#                  some seconds of each fuzz target
 #   --no-torch     do not install torch; without it its tests are skipped
 #
 # Results lie in build/results/*.xml (JUnit).
@@ -89,6 +90,13 @@ run_pytest() {  # PRESET
   [[ -f $results/pytest.xml ]] || step "pytest wrote no result" false
 }
 
+# Where clang has no libFuzzer it says so: the corpus was replayed all the same.
+fuzz() {
+  local rc=0
+  scripts/fuzz.sh --seconds 6 || rc=$?
+  [[ $rc == 77 ]] || return "$rc"
+}
+
 # Tests of programs that the sanitizers' legs do not build (tests/CMakeLists.txt).
 left_out='component\.(Bench|Client|GrpcWorker|NeverHang|StreamExample)'
 left_out+='|unit\.Libhoist|NOT_BUILT'
@@ -109,9 +117,10 @@ if step "setup" scripts/setup.sh --for-tests; then
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
     # Ten times slower there; the million steps are the first leg's.
-    HOIST_SIM_STEPS=100000 leg asan 'unit|conformance|fault|component|sim' hoist_asan_tests
+    HOIST_SIM_STEPS=100000 leg asan 'unit|conformance|fault|component|sim|fuzz' hoist_asan_tests
     leg tsan unit hoist_tsan_tests
     step "clang thread safety" build clang hoistd hoist_client
+    step "fuzz" fuzz
   fi
 fi
 say "all"

@@ -1,5 +1,6 @@
 #include "client/src/model_table.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -27,6 +28,11 @@ Status CheckTensor(const GroupEntry& group, const TensorEntry& tensor) {
   return Status();
 }
 
+// It has no elements, whatever its other dimensions would come to.
+bool IsEmpty(const std::vector<int64_t>& shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
 }  // namespace
 
 std::optional<std::vector<int64_t>> ContiguousStrides(
@@ -37,7 +43,9 @@ std::optional<std::vector<int64_t>> ContiguousStrides(
     strides[i - 1] = step;
     // As NumPy and PyTorch have it, an empty dimension steps like one of 1.
     const int64_t size = shape[i - 1] > 1 ? shape[i - 1] : 1;
-    if (__builtin_mul_overflow(step, size, &step)) return std::nullopt;
+    if (!__builtin_mul_overflow(step, size, &step)) continue;
+    if (!IsEmpty(shape)) return std::nullopt;
+    step = 0;
   }
   return strides;
 }
@@ -46,14 +54,12 @@ std::optional<uint64_t> SpanBytes(DType dtype,
                                   const std::vector<int64_t>& shape,
                                   const std::vector<int64_t>& strides) {
   if (shape.size() != strides.size()) return std::nullopt;
-  bool empty = false;
-  uint64_t last = 0;  // The last element's place.
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] < 0 || strides[i] < 0) return std::nullopt;
-    if (shape[i] == 0) {
-      empty = true;
-      continue;
-    }
+  }
+  if (IsEmpty(shape)) return 0;
+  uint64_t last = 0;  // The last element's place.
+  for (size_t i = 0; i < shape.size(); ++i) {
     uint64_t reach;
     if (__builtin_mul_overflow(static_cast<uint64_t>(shape[i] - 1),
                                static_cast<uint64_t>(strides[i]), &reach) ||
@@ -61,7 +67,6 @@ std::optional<uint64_t> SpanBytes(DType dtype,
       return std::nullopt;
     }
   }
-  if (empty) return 0;
   uint64_t elements, bits;
   if (__builtin_add_overflow(last, uint64_t{1}, &elements) ||
       __builtin_mul_overflow(elements, static_cast<uint64_t>(BitsOf(dtype)),

@@ -35,12 +35,14 @@ struct TensorPlace {
   uint32_t tensor = 0;
 };
 
-// The strides of a contiguous tensor; nullopt where their product overflows.
+// The strides of a contiguous tensor; nullopt where their product overflows. Of
+// a tensor without elements, those that overflow are 0.
 std::optional<std::vector<int64_t>> ContiguousStrides(
     const std::vector<int64_t>& shape);
 
 // Bytes from the first element to the end of the last; nullopt where a
-// dimension or stride is negative, or the sum overflows.
+// dimension or stride is negative, or the sum overflows; 0 where it has no
+// elements.
 std::optional<uint64_t> SpanBytes(DType dtype,
                                   const std::vector<int64_t>& shape,
                                   const std::vector<int64_t>& strides);

@@ -16,6 +16,8 @@ TEST(ContiguousStrides, CountElementsFromTheLastDimension) {
   EXPECT_THAT(ContiguousStrides({2, 0, 4}), Optional(ElementsAre(4, 4, 1)));
   EXPECT_THAT(ContiguousStrides({}), Optional(ElementsAre()));
   EXPECT_EQ(ContiguousStrides({1, int64_t{1} << 62, 4}), std::nullopt);
+  EXPECT_THAT(ContiguousStrides({0, int64_t{1} << 62, 4}),
+              Optional(ElementsAre(0, 4, 1)));
 }
 
 TEST(SpanBytes, ReachesFromTheFirstToTheLastElement) {
@@ -24,6 +26,8 @@ TEST(SpanBytes, ReachesFromTheFirstToTheLastElement) {
   EXPECT_EQ(SpanBytes(DType::kBF16, {}, {}), 2u);
   EXPECT_EQ(SpanBytes(DType::kF32, {0, 3}, {3, 1}), 0u);
   EXPECT_EQ(SpanBytes(DType::kF32, {5}, {0}), 4u);  // Broadcast.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(SpanBytes(DType::kF32, {kMost, kMost, 0}, {kMost, 1, 1}), 0u);
   EXPECT_EQ(SpanBytes(DType::kF4, {4}, {1}), 2u);
 }
 

@@ -1,0 +1,44 @@
+// What a model that hoistd accepted must be, whoever described it.
+#ifndef HOIST_TESTS_FUZZ_MODEL_CHECKS_H_
+#define HOIST_TESTS_FUZZ_MODEL_CHECKS_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/requests.h"
+#include "daemon/model/model.h"
+#include "daemon/model/safetensors.h"
+#include "daemon/model/tensor.h"
+
+namespace hoistd::fuzz {
+
+// Tensors cover the file from `data_begin` to its end without gap or overlap,
+// each as long as its shape says.
+void RequireSoundHeader(const SafetensorsHeader& header, uint64_t data_begin,
+                        uint64_t file_bytes);
+
+// Read from one file: tensors lie in order in their groups' images, and are
+// read from within the file; no two of a group share a byte.
+void RequireSoundModel(const ModelSpec& model, uint64_t file_bytes);
+
+// As a client may call something: not empty, no NUL byte, at most so long.
+void RequireName(std::string_view name, size_t max_bytes);
+// What RegisterModelFromProto, or gRPC's call, lets through.
+void RequireSoundRegister(const RegisterModelArgs& args);
+// What GroupFromProto lets through: tensors within the image.
+void RequireSoundGroup(const Group& group);
+
+// A file of a few tensors in a header; joined tensors are made of its own.
+SafetensorsHeader SmallHeader();
+inline constexpr uint64_t kSmallFileBytes = 8 + 1024 + 4096;
+
+// Makes a model of SmallHeader as a client wishes: sound, or refused.
+void BuildAsWished(const RegisterModelArgs& args);
+// The group as it is published: each tensor's elements within the image.
+// nullptr: it is refused.
+std::shared_ptr<const Group> PublishAsSaid(Group group);
+
+}  // namespace hoistd::fuzz
+
+#endif  // HOIST_TESTS_FUZZ_MODEL_CHECKS_H_
