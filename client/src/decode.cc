@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -27,6 +28,16 @@ bool Copy16(const ProtobufCBinaryData& from, std::array<uint8_t, 16>* to) {
   return true;
 }
 
+// The wire sets a field to any number; to read it as an enum that has no such
+// value is undefined.
+template <typename Enum>
+int NumberOf(const Enum& field) {
+  int number;
+  static_assert(sizeof(number) == sizeof(field));
+  std::memcpy(&number, &field, sizeof(number));
+  return number;
+}
+
 Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
   OpenReply out;
   out.session_id = in.session_id;
@@ -44,7 +55,7 @@ Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
     if (!Copy16(from.uuid, &device.uuid)) {
       return Malformed("a device's uuid is not 16 bytes");
     }
-    switch (static_cast<int>(from.kind)) {
+    switch (NumberOf(from.kind)) {
       case HOIST__V1__DEVICE_KIND__DEVICE_KIND_EMULATED:
         device.kind = DeviceKind::kEmulated;
         break;
@@ -65,7 +76,7 @@ Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
 Result<TensorEntry> DecodeTensor(const Hoist__V1__Tensor& in) {
   TensorEntry out;
   out.name = Text(in.name);
-  const std::optional<DType> dtype = DTypeFromNumber(in.dtype);
+  const std::optional<DType> dtype = DTypeFromNumber(NumberOf(in.dtype));
   if (!dtype.has_value()) {
     return Malformed("tensor \"" + out.name + "\" has no known dtype");
   }
@@ -92,7 +103,7 @@ Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
   facts.published = in.published != 0;
   facts.owner_uid = in.owner_uid;
   facts.owner_tenant = Text(in.owner_tenant);
-  facts.readers = static_cast<int>(in.readers);
+  facts.readers = NumberOf(in.readers);
   if (!Copy16(in.fingerprint, &facts.fingerprint)) {
     return Malformed("a model's fingerprint is not 16 bytes");
   }
@@ -124,13 +135,13 @@ Result<SlabImport> DecodeSlab(const Hoist__V1__Slab& in,
   out.id = in.id;
   out.offset = in.offset_bytes;
   out.bytes = in.size_bytes;
-  switch (static_cast<int>(in.backing)) {
+  switch (NumberOf(in.backing)) {
     case HOIST__V1__BACKING__BACKING_MEMFD:
     case HOIST__V1__BACKING__BACKING_VMM:
       if (in.fd_index >= fds->size() || !(*fds)[in.fd_index].valid()) {
         return Malformed("a slab's descriptor is missing");
       }
-      out.backing = in.backing == HOIST__V1__BACKING__BACKING_VMM
+      out.backing = NumberOf(in.backing) == HOIST__V1__BACKING__BACKING_VMM
                         ? SlabBacking::kVmm
                         : SlabBacking::kMemfd;
       out.fd = std::move((*fds)[in.fd_index]);
