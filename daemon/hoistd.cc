@@ -2,7 +2,6 @@
 
 #include <grp.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -31,6 +30,7 @@
 #include "daemon/io/create_io_engine.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
+#include "daemon/quotas.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
@@ -42,8 +42,6 @@ namespace hoistd {
 namespace {
 
 constexpr uint64_t kGranule = uint64_t{2} << 20;
-// Of models' tensors, a user; some two million of them.
-constexpr uint64_t kHeaderBytes = uint64_t{1} << 30;
 constexpr uint64_t kEmulatedPoolBytes = uint64_t{1} << 30;
 // The largest GPU that "auto" reserves address space for.
 constexpr uint64_t kLargestGpuBytes = uint64_t{256} << 30;
@@ -166,56 +164,6 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
   return options;
 }
 
-// Of a pool, what one user may have where hoistd.toml does not say.
-uint64_t ButAnEighth(uint64_t pool) { return pool - pool / 8; }
-
-uint64_t DescriptorLimit() {
-  rlimit limit = {};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return std::min<uint64_t>(limit.rlim_cur, 1 << 20);
-}
-
-// Root and hoistd's own user run most nodes' workers, and as admins could take
-// all there is anyway: only what is set in hoistd.toml bounds their bytes.
-QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
-                      const std::vector<uint64_t>& device_pools) {
-  // What plans may hold in all: Node::HoldableBytes.
-  const uint64_t holdable = host_pool / 5 * 4;
-  const auto fill = [&](const QuotaConfig& config, bool trusted) {
-    const auto bytes = [&](const std::optional<SizeOrPercent>& set,
-                           uint64_t whole, uint64_t shared) {
-      if (set.has_value()) return set->Of(whole);
-      return trusted ? QuotaLimits::kNone : ButAnEighth(shared);
-    };
-    QuotaLimits limits;
-    limits.sessions = config.sessions;
-    limits.plans = config.plans;
-    limits.models = config.models;
-    limits.descriptors = config.descriptors.value_or(DescriptorLimit() / 4);
-    limits.header_bytes = config.header_bytes.value_or(
-        trusted ? QuotaLimits::kNone : kHeaderBytes);
-    limits.held_bytes = bytes(config.held_bytes, host_pool, holdable);
-    limits.published_bytes =
-        bytes(config.published_bytes, host_pool, host_pool);
-    limits.host_bytes = bytes(config.host_bytes, host_pool, host_pool);
-    for (const uint64_t pool : device_pools) {
-      limits.device_bytes.push_back(bytes(config.device_bytes, pool, pool));
-    }
-    return limits;
-  };
-  QuotaOptions options;
-  options.each = fill(all.quota, /*trusted=*/false);
-  options.trusted = {User(0), User(geteuid())};
-  options.of_trusted = fill(all.quota, /*trusted=*/true);
-  for (const TenantConfig& tenant : all.tenants) {
-    options.of_tenants[*User::Tenant(tenant.name)] =
-        fill(tenant.quota, /*trusted=*/false);
-  }
-  // The rest is for sessions, calls, and files that are being opened.
-  options.descriptors_of_all = DescriptorLimit() / 2;
-  return options;
-}
-
 std::optional<gid_t> GroupId(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const group* found = getgrnam(name.c_str());
@@ -272,8 +220,8 @@ void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
                              std::vector<std::string>& notes) {
   Keep::Found left;
   std::map<KeptKey, hoist::UniqueFd> descriptors;
-  absl::StatusOr<Keep> made = Keep::Create(
-      holder, handed, left, [&](KeptKey key, hoist::UniqueFd fd) {
+  absl::StatusOr<Keep> made =
+      Keep::Create(holder, handed, left, [&](KeptKey key, hoist::UniqueFd fd) {
         (key == kHostPoolKey ? host_memory : descriptors[key]) = std::move(fd);
       });
   for (std::string& note : left.notes) notes.push_back(std::move(note));
@@ -454,8 +402,8 @@ absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
   options.generation = engine->instance().generation;
   for (const ResumedSession& session : engine->resumed()) {
     const User user = session.peer.uid;
-    const bool here = options.tenant.has_value() ? user == options.tenant
-                                                 : !user.is_tenant();
+    const bool here =
+        options.tenant.has_value() ? user == options.tenant : !user.is_tenant();
     if (here) options.resumed.push_back(session);
   }
   // At least what a message carries.

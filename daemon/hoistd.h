@@ -43,9 +43,8 @@ class Hoistd {
 
   // Before it ends: answers no session any more that goes on with the next
   // hoistd, while its plans stream on; takes no new sessions, models or plans,
-  // and writes to the
-  // disk what is published and on none, while `go_on`, told how many bytes are
-  // left, says so. Workers go on meanwhile. How many bytes are left.
+  // and writes to the disk what is published and on none, while `go_on`, told
+  // how many bytes are left, says so. How many bytes are left.
   uint64_t SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on);
 
   // What it serves, in a line, for the log and systemd's status.

@@ -47,10 +47,10 @@ Status Session::Open(const ConnectOptions& options) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + options.connect_deadline;
   while (true) {
-    const auto left = std::max(
-        std::chrono::duration_cast<std::chrono::milliseconds>(end -
-                                                              Clock::now()),
-        std::chrono::milliseconds(0));
+    const auto left =
+        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                     end - Clock::now()),
+                 std::chrono::milliseconds(0));
     Status opened = TryToOpen(options, left);
     const bool died = connection_ != nullptr &&
                       opened.code() == Code::kUnavailable &&

@@ -105,13 +105,13 @@ absl::Status AddGroup(const pb::KeptSpec::SourceGroup& in, ModelSpec& spec) {
     group->tensors.push_back(std::move(tensor));
   }
   for (const pb::KeptSpec::SourceRun& run : in.runs()) {
-    const bool fits = run.file() < spec.sheets.size() &&
-                      run.size_bytes() <= group->image_bytes &&
-                      run.image_offset() <=
-                          group->image_bytes - run.size_bytes();
+    const bool fits =
+        run.file() < spec.sheets.size() &&
+        run.size_bytes() <= group->image_bytes &&
+        run.image_offset() <= group->image_bytes - run.size_bytes();
     if (!fits) return Malformed("group");
-    group->runs.push_back({run.file(), run.sheet_offset(), run.image_offset(),
-                           run.size_bytes()});
+    group->runs.push_back(
+        {run.file(), run.sheet_offset(), run.image_offset(), run.size_bytes()});
   }
   spec.image_bytes += group->image_bytes;
   spec.tensors += static_cast<uint32_t>(group->tensors.size());

@@ -208,11 +208,10 @@ absl::Status DeviceSpace::Restore(const SlabSpec& slab, Zone zone,
   const uint64_t span = SpanFor(capacity_, granularity_);
   auto last = segments_.empty() ? segments_.end() : std::prev(segments_.end());
   const uint64_t end = segments_.empty() ? 0 : EndOf(last);
-  if (slab.offset < end || slab.offset % granularity_ != 0 ||
-      slab.bytes == 0 || slab.bytes % granularity_ != 0 ||
-      slab.bytes > capacity_ - allocated_ || slab.offset > span ||
-      slab.bytes > span - slab.offset || slab.backing != zone.backing ||
-      shares_.contains(slab.id)) {
+  if (slab.offset < end || slab.offset % granularity_ != 0 || slab.bytes == 0 ||
+      slab.bytes % granularity_ != 0 || slab.bytes > capacity_ - allocated_ ||
+      slab.offset > span || slab.bytes > span - slab.offset ||
+      slab.backing != zone.backing || shares_.contains(slab.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
   }
@@ -237,8 +236,7 @@ absl::Status DeviceSpace::RestoreAt(uint64_t offset, uint64_t bytes, Zone zone,
   uint64_t base = 0;
   const Segment* const found = SegmentAt(offset, &base);
   if (found == nullptr || bytes == 0 || bytes > capacity_ ||
-      found->zone != zone ||
-      !found->map.IsFree(offset - base, bytes)) {
+      found->zone != zone || !found->map.IsFree(offset - base, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes, " bytes cannot lie at ", offset));
   }

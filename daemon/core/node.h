@@ -466,9 +466,7 @@ class Node {
   std::optional<double> ValueOf(const CopyRef& ref, uint64_t bytes,
                                 const Need& need, absl::Time now) const;
   uint64_t CapacityOf(TierAt at) const;
-  bool HostIsWhole() const {
-    return host_.bytes() >= options_.host_capacity_bytes;
-  }
+  bool HostIsWhole() const;
   Zone ZoneOf(const CopyRef& ref) const;
   // For the zone of a plan's ring.
   static CopyRef RingRef(const PlanGrant& grant) {

@@ -154,9 +154,9 @@ absl::Status NodeRestore::CheckPlan(const PlanGrant& grant) const {
     if (!right) return Disagrees(absl::StrCat("plan ", grant.id.number()));
     if (!planned.resident) ++streamed;
   }
-  const bool in_range = std::all_of(
-      grant.lane_order.begin(), grant.lane_order.end(),
-      [&](uint32_t rank) { return rank < streamed; });
+  const bool in_range =
+      std::all_of(grant.lane_order.begin(), grant.lane_order.end(),
+                  [&](uint32_t rank) { return rank < streamed; });
   if (in_range && grant.lane_order.empty() == (streamed == 0)) {
     return absl::OkStatus();
   }

@@ -33,7 +33,8 @@ class NodeRestore {
   absl::Status AddModel(ModelId id, std::shared_ptr<const ModelSpec> spec,
                         User owner, Readers readers);
   // That a published one is there under this id.
-  absl::Status CheckModel(ModelId id, User owner, const std::string& name) const;
+  absl::Status CheckModel(ModelId id, User owner,
+                          const std::string& name) const;
   // `share` is what the device says of the adopted slab.
   absl::Status AddSlab(const KeptSlab& kept, const SlabShare& share);
   absl::Status AddCopy(const KeptCopy& kept, absl::Time now);

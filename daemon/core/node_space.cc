@@ -71,6 +71,10 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
   return *offset;
 }
 
+bool Node::HostIsWhole() const {
+  return host_.bytes() >= options_.host_capacity_bytes;
+}
+
 // Who is to leave, as `choose` picks them by what each is worth. Published
 // groups that cannot be spilled stay, unless otherwise somebody were refused
 // for models whose owner is gone.

@@ -285,12 +285,12 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::ImportVmm(const SlabSpec& spec,
   memory.bytes = spec.bytes;
   memory.fd = std::move(fd);
   hoist::cuda::Allocation allocation = 0;
-  HOIST_RETURN_IF_ERROR(Check(
-      driver_.import_handle(
-          &allocation,
-          reinterpret_cast<void*>(static_cast<intptr_t>(memory.fd.get())),
-          hoist::cuda::kHandlePosixFd),
-      "import a slab that was kept"));
+  HOIST_RETURN_IF_ERROR(
+      Check(driver_.import_handle(
+                &allocation,
+                reinterpret_cast<void*>(static_cast<intptr_t>(memory.fd.get())),
+                hoist::cuda::kHandlePosixFd),
+            "import a slab that was kept"));
   HOIST_RETURN_IF_ERROR(MapVmm(spec, allocation));
   return memory;
 }

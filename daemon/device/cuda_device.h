@@ -102,8 +102,7 @@ class CudaDevice final : public Device {
   absl::StatusOr<Memory> MakeVmm(const SlabSpec& spec);
   absl::StatusOr<Memory> ImportVmm(const SlabSpec& spec, hoist::UniqueFd fd);
   // Takes the allocation's own reference.
-  absl::Status MapVmm(const SlabSpec& spec,
-                      hoist::cuda::Allocation allocation);
+  absl::Status MapVmm(const SlabSpec& spec, hoist::cuda::Allocation allocation);
   absl::StatusOr<Memory> MakeIpc(const SlabSpec& spec);
   absl::Status Zero(const Memory& memory);
   absl::Status FreeMemory(const Memory& memory);

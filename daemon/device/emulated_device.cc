@@ -112,9 +112,9 @@ absl::Status EmulatedDevice::AdoptSlab(const SlabSpec& spec,
   if (fstat(fd.get(), &is) != 0 ||
       static_cast<uint64_t>(is.st_size) != spec.bytes ||
       fcntl(fd.get(), F_GET_SEALS) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "what was kept of slab ", spec.id.number(), " is no slab of ",
-        spec.bytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("what was kept of slab ", spec.id.number(),
+                     " is no slab of ", spec.bytes, " bytes"));
   }
   return AddSlab(spec, std::move(fd));
 }

@@ -40,8 +40,8 @@ absl::Status Engine::CheckDevices(const KeptInstance& instance) const {
 // Nothing is read: what the files are by now is seen when they are.
 absl::StatusOr<OpenedModel> Engine::OpenKept(const ModelRecord& record) {
   const auto take = [&](uint64_t number) {
-    auto file = parts_.found.descriptors.extract(
-        KeyOf(KeptKind::kModelFile, number));
+    auto file =
+        parts_.found.descriptors.extract(KeyOf(KeptKind::kModelFile, number));
     return file.empty() ? hoist::UniqueFd() : std::move(file.mapped());
   };
   const hoist::UniqueFd memfd = take(record.spec);
@@ -74,8 +74,8 @@ absl::StatusOr<OpenedModel> Engine::OpenKept(const ModelRecord& record) {
     hoist::UniqueFd fd = take(record.files[i]);
     if (IsParked(fd.get())) {
       files->push_back(open_files_.Share(
-          record.owner, SourceFile::Parked(std::move(fd), name, identity,
-                                           record.owner)));
+          record.owner,
+          SourceFile::Parked(std::move(fd), name, identity, record.owner)));
       continue;
     }
     HOIST_ASSIGN_OR_RETURN(
@@ -92,8 +92,8 @@ absl::Status Engine::AdoptSlabs() {
     if (kept.device.number() >= slab_makers_.size()) {
       return absl::InvalidArgumentError("a slab is of no device");
     }
-    auto fd = parts_.found.descriptors.extract(
-        SlabKey(kept.device, kept.slab.id));
+    auto fd =
+        parts_.found.descriptors.extract(SlabKey(kept.device, kept.slab.id));
     HOIST_CHECK(!fd.empty());
     HOIST_ASSIGN_OR_RETURN(const SlabShare share,
                            slab_makers_[kept.device.number()]->Adopt(
@@ -160,14 +160,13 @@ void Engine::DropFound(const absl::Status& why) {
   const size_t sessions = parts_.found.sessions.size();
   if (sessions > 0 || !parts_.found.slabs.empty()) {
     AddNote(absl::StrCat("what the last hoistd had on devices is dropped, and ",
-                         sessions, " sessions end: ",
-                         std::string(why.message())));
+                         sessions,
+                         " sessions end: ", std::string(why.message())));
   }
   for (const auto& maker : slab_makers_) maker->Drop();
   adopted_shares_.clear();
-  const uint64_t generation = parts_.found.instance.has_value()
-                                  ? parts_.found.instance->generation
-                                  : 0;
+  const uint64_t generation =
+      parts_.found.instance.has_value() ? parts_.found.instance->generation : 0;
   parts_.found = {};
   instance_.generation = generation + 1;
   if (!DropNode(parts_.kept_records, *parts_.keep).ok()) Abandon();
@@ -219,8 +218,8 @@ void Engine::LaneResumed(const PlanRecord& record, const absl::Status& opened,
   const PlanId plan = record.grant.id;
   if (node_.FindPlan(plan) == nullptr) return;  // Its session has ended.
   if (opened.ok()) return LaneOpened(record.grant, record.share, effects);
-  AddNote(absl::StrCat("plan ", plan.number(), " does not go on: ",
-                       std::string(opened.message())));
+  AddNote(absl::StrCat("plan ", plan.number(),
+                       " does not go on: ", std::string(opened.message())));
   node_.EndPlan(record.session, plan, Now(), effects).IgnoreError();
 }
 

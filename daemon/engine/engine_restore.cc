@@ -139,9 +139,9 @@ absl::Status Engine::Write(const Kept& kept) {
             const bool gone = std::holds_alternative<std::monostate>(at.what);
             if (written.ok() || gone) return written;
             if (!std::exchange(told_unkept_, true)) {
-              AddNote(
-                  absl::StrCat("not all that lies on the host outlives hoistd: ",
-                               std::string(written.message())));
+              AddNote(absl::StrCat(
+                  "not all that lies on the host outlives hoistd: ",
+                  std::string(written.message())));
             }
             return absl::OkStatus();
           },

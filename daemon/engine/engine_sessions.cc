@@ -89,9 +89,8 @@ void Engine::KeepModel(const Model& model, const SourceFiles& files) {
 absl::Status Engine::WriteModelOfFiles(const Model& model,
                                        const SourceFiles& files) {
   const std::string spec = ToRecord(*model.spec);
-  HOIST_ASSIGN_OR_RETURN(
-      const hoist::UniqueFd memfd,
-      ToAbsl(hoist::CreateMemfd("hoist-spec", spec.size())));
+  HOIST_ASSIGN_OR_RETURN(const hoist::UniqueFd memfd,
+                         ToAbsl(hoist::CreateMemfd("hoist-spec", spec.size())));
   HOIST_ASSIGN_OR_RETURN(
       const hoist::Mapping mapping,
       ToAbsl(hoist::Mapping::OfFd(memfd.get(), spec.size(),

@@ -192,7 +192,8 @@ absl::Status CheckParts(std::span<const std::byte> host, Keep& keep,
 }
 
 absl::Status EraseOnHost(uint64_t host_offset, Keep& keep) {
-  HOIST_RETURN_IF_ERROR(keep.Erase(PlaceKey(KeptKind::kHostImage, host_offset)));
+  HOIST_RETURN_IF_ERROR(
+      keep.Erase(PlaceKey(KeptKind::kHostImage, host_offset)));
   return keep.Erase(PlaceKey(KeptKind::kHostPart, host_offset));
 }
 

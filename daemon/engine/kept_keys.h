@@ -11,17 +11,17 @@
 namespace hoistd {
 
 enum class KeptKind : uint32_t {
-  kHostPool = 1,    // A descriptor: the pool's memory.
-  kHostImage = 2,   // A record by offset / 4096: EncodeDescription.
-  kHostPart = 3,    // A record by offset / 4096, of bytes of a file.
-  kInstance = 4,    // A record: KeptInstance. Here and below: kept.proto.
-  kModel = 5,       // A record by id.
-  kModelFile = 6,   // A descriptor, by a number that the model's record names.
-  kSlab = 7,        // A record and a descriptor: SlabKey.
-  kDeviceCopy = 8,  // A record: CopyKey.
-  kSession = 9,     // A record and a descriptor, its socket, by id.
-  kLease = 10,      // A record by id.
-  kPlan = 11,       // A record by id.
+  kHostPool = 1,     // A descriptor: the pool's memory.
+  kHostImage = 2,    // A record by offset / 4096: EncodeDescription.
+  kHostPart = 3,     // A record by offset / 4096, of bytes of a file.
+  kInstance = 4,     // A record: KeptInstance. Here and below: kept.proto.
+  kModel = 5,        // A record by id.
+  kModelFile = 6,    // A descriptor, by a number that the model's record names.
+  kSlab = 7,         // A record and a descriptor: SlabKey.
+  kDeviceCopy = 8,   // A record: CopyKey.
+  kSession = 9,      // A record and a descriptor, its socket, by id.
+  kLease = 10,       // A record by id.
+  kPlan = 11,        // A record by id.
   kLaneMemory = 12,  // Descriptors by the plan's id, if it streams anything.
   kLaneWake = 13,
 };

@@ -150,8 +150,7 @@ absl::Status WriteSession(const KeptSession& session, Keep& keep) {
     HOIST_RETURN_IF_ERROR(keep.Erase(key));
     return keep.DropDescriptor(key);
   }
-  HOIST_RETURN_IF_ERROR(
-      keep.KeepDescriptor(key, session.args->socket->get()));
+  HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(key, session.args->socket->get()));
   return keep.Write(key, ToRecord(session));
 }
 
@@ -167,8 +166,8 @@ absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,
   if (lane.memory.valid()) {
     HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(KeyOf(KeptKind::kLaneMemory, id),
                                               lane.memory.get()));
-    HOIST_RETURN_IF_ERROR(keep.KeepDescriptor(KeyOf(KeptKind::kLaneWake, id),
-                                              lane.wake.get()));
+    HOIST_RETURN_IF_ERROR(
+        keep.KeepDescriptor(KeyOf(KeptKind::kLaneWake, id), lane.wake.get()));
   }
   return keep.Write(KeyOf(KeptKind::kPlan, id), ToRecord(plan));
 }
@@ -176,8 +175,7 @@ absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,
 absl::Status ErasePlan(PlanId plan, Keep& keep) {
   const uint64_t id = plan.number();
   HOIST_RETURN_IF_ERROR(keep.Erase(KeyOf(KeptKind::kPlan, id)));
-  HOIST_RETURN_IF_ERROR(
-      keep.DropDescriptor(KeyOf(KeptKind::kLaneMemory, id)));
+  HOIST_RETURN_IF_ERROR(keep.DropDescriptor(KeyOf(KeptKind::kLaneMemory, id)));
   return keep.DropDescriptor(KeyOf(KeptKind::kLaneWake, id));
 }
 

@@ -459,9 +459,8 @@ absl::Status SessionLoop::DispatchOpen(
     if (!socket->valid()) socket = nullptr;
     connection.set_goes_on(socket != nullptr);
   }
-  const absl::Status status =
-      router_.Open(ticket, message.open_session(), connection.peer(),
-                   std::move(socket));
+  const absl::Status status = router_.Open(
+      ticket, message.open_session(), connection.peer(), std::move(socket));
   if (!status.ok()) {
     connection.FailOpening();
     silent_.emplace(connection.id(), Now());

@@ -106,18 +106,17 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
 // Who does not answer asks to close slabs does not go on either.
 void VerbRouter::Resume(const Ticket& ticket, SessionId session,
                         const hoist::v1::ResumeRequest& request) {
-  engine_.Resume(session, ResumeFromProto(request),
-                 AskTo(mailbox_, ticket.connection),
-                 [mailbox = mailbox_, ticket](absl::StatusOr<Resumed> resumed) {
-                   Reply reply;
-                   reply.ticket = ticket;
-                   reply.status = resumed.status();
-                   if (resumed.ok()) {
-                     reply.resumed =
-                         std::make_unique<Resumed>(*std::move(resumed));
-                   }
-                   mailbox->Post(std::move(reply));
-                 });
+  engine_.Resume(
+      session, ResumeFromProto(request), AskTo(mailbox_, ticket.connection),
+      [mailbox = mailbox_, ticket](absl::StatusOr<Resumed> resumed) {
+        Reply reply;
+        reply.ticket = ticket;
+        reply.status = resumed.status();
+        if (resumed.ok()) {
+          reply.resumed = std::make_unique<Resumed>(*std::move(resumed));
+        }
+        mailbox->Post(std::move(reply));
+      });
 }
 
 absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
@@ -220,8 +219,6 @@ absl::Status VerbRouter::RouteWithoutFds(
                         StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     case Body::kResume:
-      return absl::FailedPreconditionError(
-          "this hoistd has not said that the session was another's");
     case Body::kOpenSession:
       return absl::FailedPreconditionError(
           "this session is open; close the connection to open another");

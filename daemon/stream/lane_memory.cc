@@ -69,9 +69,9 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Adopt(
       hoist::Mapping mapping,
       ToAbsl(hoist::Mapping::OfFd(found.memory.get(), bytes,
                                   hoist::Mapping::Access::kReadWrite)));
-  auto made = absl::WrapUnique(
-      new LaneMemory(device, std::move(found.memory), std::move(found.wake),
-                     std::move(mapping), groups));
+  auto made = absl::WrapUnique(new LaneMemory(device, std::move(found.memory),
+                                              std::move(found.wake),
+                                              std::move(mapping), groups));
   const lane::Header& header = made->header();
   if (header.magic != lane::kMagic || header.version != lane::kVersion ||
       header.adoption.load() != lane::kAdoption || header.bytes != bytes ||

@@ -28,8 +28,8 @@ void Lane::LeaveProgress() {
   while (!skips_taken_.empty() && skips_taken_.front().second <= served) {
     skips_taken_.pop_front();
   }
-  const uint32_t tail = skips_taken_.empty() ? requests_taken_
-                                             : skips_taken_.front().first - 1;
+  const uint32_t tail =
+      skips_taken_.empty() ? requests_taken_ : skips_taken_.front().first - 1;
   if (header.tail.load(std::memory_order_relaxed) != tail) {
     memory_->Store(header.tail, tail);
   }

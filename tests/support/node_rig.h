@@ -143,8 +143,12 @@ class NodeRig {
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
   const std::map<uint64_t, KeptPart>& kept_parts() const { return kept_parts_; }
   // It was not written down.
-  void LoseOnHost(GroupKey key) { std::erase_if(kept_, [&](const auto& at) {
-      return at.second == (*node_->SpecOf(key.model))->groups[key.group.number()].get(); }); }
+  void LoseOnHost(GroupKey key) {
+    std::erase_if(kept_, [&](const auto& at) {
+      return at.second ==
+             (*node_->SpecOf(key.model))->groups[key.group.number()].get();
+    });
+  }
   // What is published has other bytes on the host by now.
   void ChangeOnHost(GroupKey key);
   RequestId CheckGroup(GroupKey key, bool repair = false);

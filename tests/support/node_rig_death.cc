@@ -55,7 +55,8 @@ std::vector<RestoredGroup> NodeRig::LeftPublished() const {
       for (const auto& [id, spilled] : spills_) {
         if (spilled == group.group.get()) group.spill = id;
       }
-      const bool there = group.host_offset.has_value() || group.spill.has_value();
+      const bool there =
+          group.host_offset.has_value() || group.spill.has_value();
       whole = whole && there;
       if (there) groups.push_back(std::move(group));
     }

@@ -147,7 +147,8 @@ void NodeRig::Stands(SessionId session, const PlanGrant& grant) {
   }
   EXPECT_EQ(residents, grant.resident_bytes);
   EXPECT_TRUE(plans_.emplace(grant.id, StandingPlan{session, grant}).second);
-  if (options_.backing != Backing::kIpc) book_.plans[grant.id] = {session, grant};
+  if (options_.backing != Backing::kIpc)
+    book_.plans[grant.id] = {session, grant};
   if (grant.ring_bytes == 0) return;
   Sent(session, grant.device, node_->GiveSlabs(grant.id));
   EXPECT_TRUE(devices_[d]->Covers(grant.ring_offset, grant.ring_bytes));

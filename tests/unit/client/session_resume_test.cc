@@ -1,4 +1,5 @@
-// libhoist.so and a hoistd that dies: the next one goes on over the same socket.
+// libhoist.so and a hoistd that dies: the next one goes on over the socket.
+// socket.
 #include <mutex>
 #include <vector>
 

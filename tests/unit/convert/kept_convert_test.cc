@@ -112,7 +112,8 @@ TEST(KeptConvert, SlabsCopiesAndLeases) {
   KeptCopy copy;
   copy.key = GroupKey{ModelId(4), GroupIndex(2)};
   copy.group = "layers.2";
-  ASSERT_OK_AND_ASSIGN(const KeptCopy copy_back, CopyFromRecord(ToRecord(copy)));
+  ASSERT_OK_AND_ASSIGN(const KeptCopy copy_back,
+                       CopyFromRecord(ToRecord(copy)));
   EXPECT_EQ(copy_back.key, copy.key);
   EXPECT_EQ(copy_back.group, "layers.2");
 
@@ -150,7 +151,8 @@ TEST(KeptConvert, SessionsAndPlans) {
   grant.model = ModelId(2);
   grant.device = DeviceIndex(1);
   grant.budget_bytes = 1000;
-  grant.groups = {{GroupIndex(4), true, {}, 10}, {GroupIndex(5), false, {6, 7}, 7}};
+  grant.groups = {{GroupIndex(4), true, {}, 10},
+                  {GroupIndex(5), false, {6, 7}, 7}};
   grant.lane_order = {0, 0};
   grant.ring_offset = 4096;
   grant.ring_bytes = 20;

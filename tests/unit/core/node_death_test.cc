@@ -8,9 +8,9 @@ namespace hoistd {
 namespace {
 
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using testing::kPage;
 using testing::NodeRig;
+using ::testing::SizeIs;
 
 class NodeDeath : public ::testing::Test {
  protected:

@@ -151,9 +151,10 @@ TEST(HostileRing, AnEventfdThatBlocksReadersStopsNothing) {
   TestLane good = rig.Make(std::vector<uint64_t>(3, 4 * kKiB), 2);
   TestLane bad = rig.Make({4 * kKiB}, 1);
   std::promise<absl::StatusOr<LaneShare>> opened;
-  rig.streamer().Open(bad.spec, std::nullopt, [&](absl::StatusOr<LaneShare> share) {
-    opened.set_value(std::move(share));
-  });
+  rig.streamer().Open(bad.spec, std::nullopt,
+                      [&](absl::StatusOr<LaneShare> share) {
+                        opened.set_value(std::move(share));
+                      });
   ASSERT_OK_AND_ASSIGN(const LaneShare share, opened.get_future().get());
   ASSERT_EQ(fcntl(share.wake.get(), F_SETFL, 0), 0);
   const uint64_t one = 1;

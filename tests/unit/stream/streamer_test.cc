@@ -229,9 +229,10 @@ TEST(Streamer, ALanesMemoryCannotBeShrunkNorSealed) {
   StreamRig rig;
   TestLane lane = rig.Make({4096}, 1);
   std::promise<absl::StatusOr<LaneShare>> opened;
-  rig.streamer().Open(lane.spec, std::nullopt, [&](absl::StatusOr<LaneShare> share) {
-    opened.set_value(std::move(share));
-  });
+  rig.streamer().Open(lane.spec, std::nullopt,
+                      [&](absl::StatusOr<LaneShare> share) {
+                        opened.set_value(std::move(share));
+                      });
   ASSERT_OK_AND_ASSIGN(const LaneShare share, opened.get_future().get());
   EXPECT_NE(ftruncate(share.memory.get(), 0), 0);
   EXPECT_NE(ftruncate(share.memory.get(), 1 << 20), 0);

@@ -68,7 +68,8 @@ TEST_F(SucceedingStreamer, KnowsWhatWasSkippedThoughItWasReady) {
   Begin();
   ASSERT_OK(rig_.Step(lane_, 0));
   // 1, 2 and 3 lie in the ring, are passed over, and come again a pass later.
-  EXPECT_TRUE(testing::Until([&] { return rig_.Stats(lane_.plan).loads >= 4; }));
+  EXPECT_TRUE(
+      testing::Until([&] { return rig_.Stats(lane_.plan).loads >= 4; }));
   ASSERT_OK(lane_.client->Stage(4));
   Succeed();
   EXPECT_TRUE(rig_.Right(lane_, 4));
@@ -133,8 +134,8 @@ TEST_F(SucceedingStreamer, BelievesNoWordThatCouldHoldItUp) {
     const auto word = [&]() -> uint32_t {
       return random() % 2 == 0 ? uint32_t(random()) : 1 + random() % 30;
     };
-    header.served.store(random() % 2 == 0 ? word()
-                                          : uint64_t{word()} << (random() % 33));
+    header.served.store(
+        random() % 2 == 0 ? word() : uint64_t{word()} << (random() % 33));
     if (random() % 2 == 0) header.captured_from.store(word());
     header.tail.store(word());
     for (uint32_t group = 0; group < 12; ++group) {

@@ -49,7 +49,7 @@
 namespace hoist::lane {
 
 inline constexpr uint32_t kMagic = 0x454E414C;  // "LANE"
-inline constexpr uint32_t kVersion = 1;  // Of what both sides look at.
+inline constexpr uint32_t kVersion = 1;         // Of what both sides look at.
 // Of what hoistds leave to each other.
 inline constexpr uint32_t kAdoption = 1;
 inline constexpr uint32_t kRequests = 256;  // A power of two.
