@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "daemon/engine/kept_host.h"
+#include "daemon/engine/kept_keys.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/store/description.h"
 #include "tests/fuzz/fuzz.h"

@@ -16,6 +16,9 @@ class PromptEngine : public EngineApi {
   void OpenSession(OpenSessionArgs, OnSlabAsk, Done<SessionId> done) override {
     done(SessionId(1));
   }
+  void Resume(SessionId, ResumeArgs, OnSlabAsk, Done<Resumed> done) override {
+    done(Resumed());
+  }
   void CloseSession(SessionId) override {}
   void RegisterModel(SessionId, RegisterModelArgs,
                      Done<ModelPtr> done) override {

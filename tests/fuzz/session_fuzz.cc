@@ -80,6 +80,13 @@ class Engine final : public fuzz::PromptEngine {
     if (on_ask) on_ask({SessionId(1), DeviceIndex(0), 1, {SlabId(1)}});
     done(SessionId(1));
   }
+  void Resume(SessionId, ResumeArgs has, OnSlabAsk,
+              Done<Resumed> done) override {
+    Resumed lost;
+    lost.lost_leases = std::move(has.leases);
+    lost.lost_plans = std::move(has.plans);
+    done(std::move(lost));
+  }
   void RegisterModel(SessionId, RegisterModelArgs args,
                      Done<ModelPtr> done) override {
     FUZZ_REQUIRE(!args.shards.empty());
@@ -143,9 +150,12 @@ void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
   static auto* const mailbox = new std::shared_ptr<Mailbox>(*Mailbox::Create());
   VerbRouter router(*engine, *mailbox);
   const Ticket ticket = {ConnectionId(1), message.request_id(), fds.size()};
+  if (message.has_resume()) {
+    router.Resume(ticket, SessionId(1), message.resume());
+  }
   const absl::Status status =
       message.has_open_session()
-          ? router.Open(ticket, message.open_session(), Peer())
+          ? router.Open(ticket, message.open_session(), Peer(), nullptr)
           : router.Route(ticket, SessionId(1), message, std::move(fds));
   if (!status.ok()) {
     FUZZ_REQUIRE(absl::IsInvalidArgument(status) ||
@@ -163,7 +173,9 @@ void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
     FUZZ_REQUIRE(read.ok());
     FUZZ_REQUIRE(read->request_id == (asks ? 0 : message.request_id()));
   }
-  FUZZ_REQUIRE(answers == (status.ok() ? 1 : 0));
+  const size_t expected =
+      (status.ok() ? size_t{1} : 0) + (message.has_resume() ? size_t{1} : 0);
+  FUZZ_REQUIRE(answers == expected);
 }
 
 std::string InputOf(std::initializer_list<int> kinds,
