@@ -159,6 +159,8 @@ class Keeper(Published):
             self.assertEqual(self.daemon.counters()["file_read_bytes"], 0)
         # Nor are wrong bytes believed,
         self.kill_hoistd_and_change(tensors["layers.2.w"][2])
+        # What is on the device is not that.
+        self.daemon.ctl("evict", "files", "--tier", "device")
         self.check_files(path, tensors)
         self.assertGreater(self.daemon.counters()["file_read_bytes"], 0)
         # or those of another file.

@@ -22,6 +22,7 @@ class ResumingSessions : public SessionFixture {
   }
   void TearDown() override {
     options_.resumed.clear();
+    sockets_.clear();
     SessionFixture::TearDown();
   }
 
