@@ -190,6 +190,8 @@ struct Hoistd::Parts {
   std::unique_ptr<SpillStore> store;
   std::unique_ptr<Errands> errands;
   std::unique_ptr<Engine> engine;
+  // Of the last hoistd, until a server takes them up.
+  std::vector<ResumedSession> resumed;
   // Of server.socket, then of each tenant's.
   std::vector<std::unique_ptr<SessionServer>> sessions;
   std::vector<std::unique_ptr<RpcServer>> rpc;
@@ -400,12 +402,13 @@ absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
   options.instance_id = engine->instance().id;
   options.keeps = keep.has_value();
   options.generation = engine->instance().generation;
-  for (const ResumedSession& session : engine->resumed()) {
+  std::erase_if(resumed, [&](const ResumedSession& session) {
     const User user = session.peer.uid;
     const bool here =
         options.tenant.has_value() ? user == options.tenant : !user.is_tenant();
     if (here) options.resumed.push_back(session);
-  }
+    return here;
+  });
   // At least what a message carries.
   options.connection.max_in_flight_fds_of_uid =
       std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
@@ -428,6 +431,7 @@ absl::Status Hoistd::Parts::ServeCalls(RpcOptions options) {
 
 absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   const ServerConfig& server = config.server;
+  resumed = engine->TakeResumed();
   SessionServerOptions options;
   options.socket.path = server.socket;
   options.socket.mode = server.socket_mode;
@@ -444,6 +448,12 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
     HOIST_RETURN_IF_ERROR(
         Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
   }
+  for (const ResumedSession& session : resumed) {
+    spdlog::info("session {} does not go on: its tenant is none any more",
+                 session.id.number());
+    engine->CloseSession(session.id);
+  }
+  resumed.clear();
   return absl::OkStatus();
 }
 

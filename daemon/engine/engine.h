@@ -84,9 +84,9 @@ class Engine final : public EngineApi, private Loop {
   // What clients know this hoistd by, and the last one if this took over what
   // that had; and how many there were before, in a row. Fixed.
   const KeptInstance& instance() const { return instance_; }
-  // Which sessions the last one had. Fixed. Each is to say what it has, with
-  // Resume, or to be closed.
-  std::vector<ResumedSession> resumed() const;
+  // Which sessions the last one had, with their sockets: once, by the thread
+  // that made this. Each is to say what it has, with Resume, or to be closed.
+  std::vector<ResumedSession> TakeResumed();
   // Something that `status` should show.
   void AddNote(std::string note) { notes_.Add(std::move(note)); }
 

@@ -235,11 +235,12 @@ void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
   });
 }
 
-std::vector<ResumedSession> Engine::resumed() const {
+std::vector<ResumedSession> Engine::TakeResumed() {
   std::vector<ResumedSession> sessions;
   for (const KeptSession& session : parts_.found.sessions) {
     sessions.push_back({session.id, session.args->peer, session.args->socket});
   }
+  parts_.found.sessions.clear();
   return sessions;
 }
 

@@ -1,6 +1,7 @@
 #include "daemon/session/session_loop.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -97,7 +98,10 @@ SessionLoop::SessionLoop(SessionServerOptions options, EngineApi& engine,
 absl::Status SessionLoop::Start() {
   HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
   HOIST_RETURN_IF_ERROR(poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey));
-  for (const ResumedSession& session : options_.resumed) Resume(session);
+  // Nobody else may keep their sockets open when they end.
+  for (const ResumedSession& session : std::exchange(options_.resumed, {})) {
+    Resume(session);
+  }
   return absl::OkStatus();
 }
 
@@ -564,6 +568,8 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
     case Connection::Phase::kOpen:
       // What goes on with the next hoistd is not given back.
       if (!*stopping_ || !connection->goes_on()) {
+        // A keeper may hold it open for a while.
+        shutdown(connection->socket(), SHUT_RDWR);
         engine_.CloseSession(connection->session());
       }
       --sessions_;

@@ -86,7 +86,7 @@ class SessionLoop {
   void Close(ConnectionId id, const absl::Status& why);
   void CloseAll();
 
-  const SessionServerOptions options_;
+  SessionServerOptions options_;
   EngineApi& engine_;
   const std::shared_ptr<Mailbox> mailbox_;
   const MonotonicClock machine_clock_;

@@ -21,7 +21,6 @@ class ResumingSessions : public SessionFixture {
     SessionFixture::SetUp();
   }
   void TearDown() override {
-    options_.resumed.clear();
     sockets_.clear();
     SessionFixture::TearDown();
   }
@@ -51,6 +50,7 @@ class ResumingSessions : public SessionFixture {
     }
     sockets_.clear();
     Start();
+    options_.resumed.clear();  // The server's now.
   }
 
   static ClientMessage Answer(uint64_t number) {
