@@ -255,6 +255,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
                            : static_cast<int>(std::clamp(
                                  std::thread::hardware_concurrency(), 1u, 16u));
   if (host_memory.valid()) {
+    pool.found = true;
     absl::StatusOr<std::unique_ptr<HostPool>> taken =
         HostPool::Create(pool, DevicePointers(), host_memory);
     if (taken.ok()) {
@@ -265,6 +266,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
         absl::StrCat("what the last hoistd had on the host is "
                      "dropped: ",
                      std::string(taken.status().message())));
+    pool.found = false;
     HOIST_RETURN_IF_ERROR(keep->DropDescriptor(kHostPoolKey));
   }
   // Without the memory, or with new memory, they are nowhere.

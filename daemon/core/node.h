@@ -466,7 +466,6 @@ class Node {
   std::optional<double> ValueOf(const CopyRef& ref, uint64_t bytes,
                                 const Need& need, absl::Time now) const;
   uint64_t CapacityOf(TierAt at) const;
-  bool HostIsWhole() const;
   Zone ZoneOf(const CopyRef& ref) const;
   // For the zone of a plan's ring.
   static CopyRef RingRef(const PlanGrant& grant) {

@@ -71,17 +71,11 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
   return *offset;
 }
 
-bool Node::HostIsWhole() const {
-  return host_.bytes() >= options_.host_capacity_bytes;
-}
-
 // Who is to leave, as `choose` picks them by what each is worth. Published
 // groups that cannot be spilled stay, unless otherwise somebody were refused
 // for models whose owner is gone.
 std::optional<std::vector<OwnerId>> Node::HostVictims(
     const Need& need, absl::Time now, ChooseVictimsFn choose) const {
-  // More of the pool is coming, and who is in no hurry waits for that.
-  if (!need.urgent && !HostIsWhole()) return std::nullopt;
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
   std::optional<std::vector<OwnerId>> victims = choose(worth);
   // A disk that fails may work again; one that is full stays so.
@@ -295,12 +289,8 @@ std::optional<double> Node::ValueOf(OwnerId owner, const Need& need,
                    now);
   }
   const std::vector<GroupKey>* users = parts_.UsersOf(owner);
-  // Nobody's, but it may be somebody's once more: who comes back first after a
-  // restart, when little of the pool is there, is not to push out what others
-  // had.
-  if (parts_.Idle(owner)) {
-    return HostIsWhole() ? std::optional<double>(kIdleWorth) : std::nullopt;
-  }
+  // Nobody's, but it may be somebody's once more.
+  if (parts_.Idle(owner)) return kIdleWorth;
   // An image being received, or what nobody waits for any more.
   if (users == nullptr || users->empty()) return std::nullopt;
   // As much as to the one who would miss it most.

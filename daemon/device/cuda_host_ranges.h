@@ -30,6 +30,7 @@ class CudaHostRanges {
 
   // How many of the `bytes` at `at` one copy can take: the driver refuses a
   // copy that crosses the edge of a registered range. Not 0 unless `bytes` is.
+  // Registered since, there may be an edge in it: who is refused asks again.
   uint64_t Prefix(const std::byte* at, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -44,32 +44,37 @@ CudaStream::~CudaStream() {
 
 absl::Status CudaStream::CopyIn(uint64_t to_offset,
                                 std::span<const std::byte> from) {
-  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address to,
+  HOIST_ASSIGN_OR_RETURN(const hoist::cuda::Address to,
                          device_.Range(to_offset, from.size()));
-  const ScopedContext current(driver_, device_.context_);
-  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
-  while (!from.empty()) {
-    const uint64_t bytes = device_.host_->Prefix(from.data(), from.size());
-    HOIST_RETURN_IF_ERROR(device_.Check(
-        driver_.copy_in_async(to, from.data(), bytes, stream_), "copy in"));
-    to += bytes;
-    from = from.subspan(bytes);
-  }
-  return absl::OkStatus();
+  return CopyInPieces(from, "copy in", [&](uint64_t at, uint64_t bytes) {
+    return driver_.copy_in_async(to + at, &from[at], bytes, stream_);
+  });
 }
 
 absl::Status CudaStream::CopyOut(std::span<std::byte> to,
                                  uint64_t from_offset) {
-  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address from,
+  HOIST_ASSIGN_OR_RETURN(const hoist::cuda::Address from,
                          device_.Range(from_offset, to.size()));
+  return CopyInPieces(to, "copy out", [&](uint64_t at, uint64_t bytes) {
+    return driver_.copy_out_async(&to[at], from + at, bytes, stream_);
+  });
+}
+
+absl::Status CudaStream::CopyInPieces(std::span<const std::byte> host,
+                                      const char* what, CopyPiece copy) {
   const ScopedContext current(driver_, device_.context_);
   HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
-  while (!to.empty()) {
-    const uint64_t bytes = device_.host_->Prefix(to.data(), to.size());
-    HOIST_RETURN_IF_ERROR(device_.Check(
-        driver_.copy_out_async(to.data(), from, bytes, stream_), "copy out"));
-    from += bytes;
-    to = to.subspan(bytes);
+  uint64_t done = 0;
+  while (done < host.size()) {
+    const auto prefix = [&] {
+      return device_.host_->Prefix(&host[done], host.size() - done);
+    };
+    const uint64_t bytes = prefix();
+    const hoist::cuda::Error error = copy(done, bytes);
+    // Part of it was registered after we had looked.
+    if (error == hoist::cuda::kInvalidValue && prefix() != bytes) continue;
+    HOIST_RETURN_IF_ERROR(device_.Check(error, what));
+    done += bytes;
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/device/cuda_device.h"
 
@@ -47,6 +48,12 @@ class CudaStream final : public CopyStream {
     Done done;
   };
 
+  using CopyPiece =
+      absl::FunctionRef<hoist::cuda::Error(uint64_t at, uint64_t bytes)>;
+
+  // As many copies of parts of `host` as its edges of registration ask for.
+  absl::Status CopyInPieces(std::span<const std::byte> host, const char* what,
+                            CopyPiece copy);
   // Records an event behind what is queued.
   absl::StatusOr<hoist::cuda::Event> Record() ABSL_LOCKS_EXCLUDED(mu_);
   void Push(Waiter waiter) ABSL_LOCKS_EXCLUDED(mu_);

@@ -101,7 +101,7 @@ HostPool::HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
       memory_(std::move(memory)),
       note_(std::move(note)) {
   const absl::MutexLock lock(&mu_);
-  if (devices_.empty()) ready_bytes_ = options_.bytes;
+  if (devices_.empty() || options_.found) ready_bytes_ = options_.bytes;
 }
 
 HostPool::~HostPool() {
@@ -123,10 +123,9 @@ void HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
   on_note_ = std::move(on_note);
   demand_ = std::move(demand);
   if (!note_.empty()) on_note_(note_);
-  if (devices_.empty()) {
-    on_grown_(options_.bytes);
-    return;
-  }
+  const uint64_t ready = ready_bytes();
+  if (ready > 0) on_grown_(ready);
+  if (devices_.empty()) return;
   for (int i = 0; i < options_.touch_threads; ++i) {
     threads_.emplace_back([this, i] { Touch(i); });
   }
@@ -158,7 +157,7 @@ std::span<std::byte> HostPool::TakeStep(int thread) {
     const absl::MutexLock lock(&mu_);
     if (stopping_ || next_touch_ == options_.bytes) return {};
     const uint64_t ahead =
-        ready_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
+        registered_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
     if (demand > kNoDemand && (thread >= threads || next_touch_ >= ahead)) {
       changed_.WaitWithTimeout(&mu_, kLookAgain);
       continue;
@@ -181,44 +180,49 @@ void HostPool::Touched(std::span<std::byte> step) {
   changed_.SignalAll();
 }
 
-uint64_t HostPool::SizeOfNext(uint64_t ready) const {
+uint64_t HostPool::SizeOfNext(uint64_t registered) const {
   uint64_t bytes = options_.piece_bytes;
-  if (ready == 0) bytes = std::min(bytes, options_.first_piece_bytes);
+  if (registered == 0) bytes = std::min(bytes, options_.first_piece_bytes);
   if (IsShy()) bytes = std::min(bytes, options_.shy_piece_bytes);
-  return std::min(bytes, options_.bytes - ready);
+  return std::min(bytes, options_.bytes - registered);
 }
 
-absl::Duration HostPool::PauseAfter(absl::Duration took, double demand) {
-  const double part = std::max(1 - demand, kLeastPart);
+absl::Duration HostPool::PauseAfter(absl::Duration took, double demand,
+                                    double least_part) {
+  const double part = std::max(1 - demand, least_part);
   return std::max(kYield, took * ((1 - part) / part));
 }
 
 void HostPool::Register() {
-  uint64_t ready = 0;
-  while (ready < options_.bytes) {
-    const uint64_t bytes = WaitForPiece(ready);
+  const double least_part = options_.found ? kLeastPartOfFound : kLeastPart;
+  uint64_t registered = 0;
+  while (registered < options_.bytes) {
+    const uint64_t bytes = WaitForPiece(registered);
     if (bytes == 0) return;
     const absl::Time begin = clock_.Now();
-    RegisterPiece(memory_.span().subspan(ready, bytes));
+    RegisterPiece(memory_.span().subspan(registered, bytes));
     const absl::Duration took = clock_.Now() - begin;
-    ready += bytes;
+    registered += bytes;
+    bool grown = false;
     {
       const absl::MutexLock lock(&mu_);
-      ready_bytes_ = ready;
+      registered_bytes_ = registered;
+      grown = registered > ready_bytes_;
+      if (grown) ready_bytes_ = registered;
       changed_.SignalAll();
     }
-    on_grown_(ready);
-    if (!Yield(PauseAfter(took, demand_()))) return;
+    if (grown) on_grown_(registered);
+    if (!Yield(PauseAfter(took, demand_(), least_part))) return;
   }
 }
 
-uint64_t HostPool::WaitForPiece(uint64_t ready) {
+uint64_t HostPool::WaitForPiece(uint64_t registered) {
   while (true) {
     // Anew each time: what is touched ahead goes by the same demand.
-    const uint64_t bytes = SizeOfNext(ready);
+    const uint64_t bytes = SizeOfNext(registered);
     const absl::MutexLock lock(&mu_);
     if (stopping_) return 0;
-    if (touched_ >= ready + bytes) return bytes;
+    if (touched_ >= registered + bytes) return bytes;
     changed_.WaitWithTimeout(&mu_, kLookAgain);
   }
 }

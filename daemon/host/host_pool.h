@@ -34,6 +34,8 @@ struct HostPoolOptions {
   // queued already hide 1.2.
   uint64_t shy_piece_bytes = uint64_t{32} << 20;
   int touch_threads = 4;
+  // `memory` is what an earlier daemon had brought up.
+  bool found = false;
 };
 
 // The memory of a pool, which may be older than this process: then it holds
@@ -43,12 +45,15 @@ absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes);
 // One memfd, mapped for writing. With a CUDA device it is brought up in the
 // background, piece by piece from its start: several threads touch the pages,
 // one registers what is touched. With emulated devices alone it is whole at
-// once, and pages come as they are written.
+// once, and pages come as they are written. Found memory is whole at once too:
+// what lies in it is worth more than the rate of its copies, which run at a
+// third of the link's until it is registered.
 //
 // Bring-up yields to copies. It pins in the part of the time that they do not
-// need, and in kLeastPart of it at the least, small pieces with pauses between
-// them; then that part of the threads touch, a quarter at the least, and no
-// further ahead than kShyPiecesAhead pieces.
+// need, and in kLeastPart of it at the least (kLeastPartOfFound: it is what
+// they wait for), small pieces with pauses between them; then that part of the
+// threads touch, a quarter at the least, and no further ahead than
+// kShyPiecesAhead pieces.
 //
 // Threads:  thread-safe. Bring-up runs on threads of its own, joined on
 //           destruction.
@@ -64,6 +69,7 @@ class HostPool {
   using OnNote = absl::AnyInvocable<void(std::string)>;
 
   static constexpr double kLeastPart = 0.05;
+  static constexpr double kLeastPartOfFound = 0.5;
   static constexpr uint64_t kShyPiecesAhead = 8;
 
   // InvalidArgument: a size is 0 or not a multiple of 2 MiB, or not `memory`'s.
@@ -75,13 +81,14 @@ class HostPool {
   // Stops bring-up after the piece in hand, and unregisters.
   ~HostPool();
 
-  // Begins bring-up. `on_grown` is called after each piece, from a thread of
-  // the pool; where the pool is whole already, once, from in here. `on_note` is
-  // called likewise, for what Create met from in here. Neither is called after
-  // the destructor began to return. Call once.
+  // Begins bring-up. `on_grown` is called after each piece that it grew by,
+  // from a thread of the pool; where the pool is whole already, once, from in
+  // here. `on_note` is called likewise, for what Create met from in here.
+  // Neither is called after the destructor began to return. Call once.
   void Start(OnGrown on_grown, Demand demand, OnNote on_note);
   // How long others have the driver after a piece that took so long.
-  static absl::Duration PauseAfter(absl::Duration took, double demand);
+  static absl::Duration PauseAfter(absl::Duration took, double demand,
+                                   double least_part = kLeastPart);
 
   // [0, ready_bytes()) may be used; bytes().. is the end.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -100,9 +107,9 @@ class HostPool {
   std::span<std::byte> TakeStep(int thread) ABSL_LOCKS_EXCLUDED(mu_);
   void Touched(std::span<std::byte> step) ABSL_LOCKS_EXCLUDED(mu_);
   void Register() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the piece after `ready` is touched; its bytes, or 0: stop.
-  uint64_t WaitForPiece(uint64_t ready) ABSL_LOCKS_EXCLUDED(mu_);
-  uint64_t SizeOfNext(uint64_t ready) const;
+  // Waits until the piece after `registered` is touched; its bytes, or 0: stop.
+  uint64_t WaitForPiece(uint64_t registered) ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t SizeOfNext(uint64_t registered) const;
   bool IsShy() const;
   bool Yield(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mu_);
   void RegisterPiece(std::span<std::byte> piece) ABSL_LOCKS_EXCLUDED(mu_);
@@ -130,6 +137,7 @@ class HostPool {
   uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // All up to here.
   // Beyond that, from where to where.
   std::map<uint64_t, uint64_t> touched_later_ ABSL_GUARDED_BY(mu_);
+  uint64_t registered_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

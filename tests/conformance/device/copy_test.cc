@@ -1,6 +1,7 @@
 // Copies, their order, and what another process sees of them.
 #include <atomic>
 #include <future>
+#include <thread>
 
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
@@ -189,6 +190,39 @@ TEST_P(DeviceConformance, HostMemoryMayBeRegisteredInPieces) {
   EXPECT_TRUE(std::ranges::equal(Pattern(4 * kMiB, 9), host));
   EXPECT_OK(device().UnregisterHost(second));
   EXPECT_OK(device().UnregisterHost(first));
+}
+
+// As the host pool is, while copies from it are under way.
+TEST_P(DeviceConformance, CopiesGoOnWhileTheirHostMemoryIsRegistered) {
+  constexpr uint64_t kPiece = 4096;
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  const uint64_t bytes = std::min<uint64_t>(slab.bytes, 256 * kPiece);
+  auto memfd = hoist::CreateMemfd("test-host", bytes);
+  ASSERT_TRUE(memfd.ok());
+  auto mapping = hoist::Mapping::OfFd(memfd->get(), bytes,
+                                      hoist::Mapping::Access::kReadWrite);
+  ASSERT_TRUE(mapping.ok());
+  const std::span<std::byte> host = mapping->span();
+  FillPattern(host, 3);
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<bool> done = false;
+    std::thread registers([&] {
+      for (uint64_t at = 0; at < bytes; at += kPiece) {
+        EXPECT_OK(device().RegisterHost(host.subspan(at, kPiece)));
+      }
+      done = true;
+    });
+    do {
+      EXPECT_OK(stream->CopyIn(slab.offset, host));
+      EXPECT_OK(WaitFor(*stream));
+    } while (!done);
+    registers.join();
+    for (uint64_t at = 0; at < bytes; at += kPiece) {
+      EXPECT_OK(device().UnregisterHost(host.subspan(at, kPiece)));
+    }
+  }
+  EXPECT_TRUE(std::ranges::equal(CopyOut(slab.offset, bytes).value(), host));
 }
 
 TEST_P(DeviceConformance, CopiesOutsideSlabsAreRefused) {

@@ -55,6 +55,7 @@ class PinningDevice final : public Device {
     if (calls_ == refuse_at_) return absl::ResourceExhaustedError("memlock");
     pinned_.push_back(memory);
     sizes_.push_back(memory.size());
+    changed_.SignalAll();
     return absl::OkStatus();
   }
   absl::Status UnregisterHost(std::span<std::byte> memory) override {
@@ -78,6 +79,10 @@ class PinningDevice final : public Device {
   size_t pinned() const {
     const absl::MutexLock lock(&mu_);
     return pinned_.size();
+  }
+  void WaitForPinned(size_t count) {
+    const absl::MutexLock lock(&mu_);
+    while (pinned_.size() < count) changed_.Wait(&mu_);
   }
   std::vector<uint64_t> sizes() const {
     const absl::MutexLock lock(&mu_);
@@ -285,6 +290,24 @@ TEST(HostPool, OddSizesAreRefused) {
   }
   EXPECT_THAT(MakePool({.bytes = 4 * kMiB, .piece_bytes = 1}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(HostPool, WhatIsFoundIsUsableAtOnceAndRegisteredBehindThat) {
+  HostPoolOptions options = Options();
+  options.found = true;
+  PinningDevice device;
+  device.Allow(0);
+  ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
+  EXPECT_EQ(pool->ready_bytes(), pool->bytes());
+  Growth growth(pool->bytes());
+  pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes());
+  EXPECT_THAT(growth.told(), ElementsAre(pool->bytes()));
+  device.Allow(1000);
+  device.WaitForPinned(4);
+  EXPECT_THAT(device.sizes(),
+              ElementsAre(2 * kMiB, 8 * kMiB, 8 * kMiB, 2 * kMiB));
+  EXPECT_THAT(growth.told(), ElementsAre(pool->bytes()));
 }
 
 TEST(HostPool, MemoryThatIsOlderIsAsItWas) {

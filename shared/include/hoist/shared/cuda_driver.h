@@ -26,6 +26,7 @@ using Event = struct EventTag*;
 using HostFunction = void (*)(void*);  // CUhostFn.
 
 inline constexpr Error kSuccess = 0;
+inline constexpr Error kInvalidValue = 1;
 inline constexpr Error kOutOfMemory = 2;
 inline constexpr Error kStubLibrary = 34;
 inline constexpr Error kNoDevice = 100;
