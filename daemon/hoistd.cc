@@ -294,11 +294,15 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
   for (const auto& device : devices) {
-    const LinkOptions options = {.load_bytes_per_second =
-                                     config.device.load_bytes_per_s};
+    LinkOptions options;
+    options.load_bytes_per_second = config.device.load_bytes_per_s;
+    options.before_copy = [this](std::span<const std::byte> from) {
+      host->Pin(from);
+    };
     HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock, options));
     links.push_back(std::move(link));
   }
+  spdlog::debug("start: devices are open");
   if (config.device.share == DeviceConfig::Share::kIpc &&
       devices[0]->info().kind == DeviceKind::kCuda) {
     notes.push_back(
@@ -487,13 +491,16 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   // Systemd's, if it listens for hoistd.
   hoist::UniqueFd session_fd;
   if (!handed.empty()) session_fd = std::move(handed.front().fd);
+  spdlog::debug("start: the book of the last hoistd is read");
   HOIST_RETURN_IF_ERROR(parts.OpenTiers(notes));
+  spdlog::debug("start: devices, host and disk are open");
   for (const std::string& note : notes) spdlog::warn("{}", note);
   for (const std::string& fallback : parts.io->info().fallbacks) {
     spdlog::warn("disk I/O: {}", fallback);
   }
   HOIST_RETURN_IF_ERROR(parts.StartErrands(spawner));
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
+  spdlog::debug("start: the engine has what the last hoistd had");
   HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
   return hoistd;
 }

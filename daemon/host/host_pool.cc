@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -102,6 +103,9 @@ HostPool::HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
       note_(std::move(note)) {
   const absl::MutexLock lock(&mu_);
   if (devices_.empty() || options_.found) ready_bytes_ = options_.bytes;
+  if (devices_.empty() || !options_.found) return;
+  pinned_.resize(ShyPieces(), Pinned::kNo);
+  all_pinned_ = false;
 }
 
 HostPool::~HostPool() {
@@ -111,6 +115,7 @@ HostPool::~HostPool() {
     changed_.SignalAll();
   }
   for (std::thread& thread : threads_) thread.join();
+  const absl::MutexLock lock(&mu_);
   for (const Registration& one : registered_) {
     // The memory goes away next, and the driver's hold on it with the process.
     one.device->UnregisterHost(one.memory).IgnoreError();
@@ -120,16 +125,25 @@ HostPool::~HostPool() {
 void HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
   HOIST_CHECK(threads_.empty() && demand != nullptr);
   on_grown_ = std::move(on_grown);
-  on_note_ = std::move(on_note);
   demand_ = std::move(demand);
-  if (!note_.empty()) on_note_(note_);
+  {
+    const absl::MutexLock lock(&note_mu_);
+    on_note_ = std::move(on_note);
+    if (!note_.empty()) on_note_(note_);
+  }
   const uint64_t ready = ready_bytes();
   if (ready > 0) on_grown_(ready);
   if (devices_.empty()) return;
   for (int i = 0; i < options_.touch_threads; ++i) {
     threads_.emplace_back([this, i] { Touch(i); });
   }
-  threads_.emplace_back([this] { Register(); });
+  threads_.emplace_back([this] {
+    if (options_.found) {
+      RegisterFound();
+    } else {
+      Register();
+    }
+  });
 }
 
 uint64_t HostPool::ready_bytes() const {
@@ -151,13 +165,14 @@ void HostPool::Touch(int thread) {
 
 std::span<std::byte> HostPool::TakeStep(int thread) {
   while (true) {
-    const double demand = demand_();
+    // The pages of found memory are there, and only to be mapped.
+    const double demand = options_.found ? 0 : demand_();
     const double threads =
         options_.touch_threads * std::max(1 - demand, kLeastThreads);
     const absl::MutexLock lock(&mu_);
     if (stopping_ || next_touch_ == options_.bytes) return {};
     const uint64_t ahead =
-        registered_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
+        ready_bytes_ + kShyPiecesAhead * options_.shy_piece_bytes;
     if (demand > kNoDemand && (thread >= threads || next_touch_ >= ahead)) {
       changed_.WaitWithTimeout(&mu_, kLookAgain);
       continue;
@@ -187,14 +202,12 @@ uint64_t HostPool::SizeOfNext(uint64_t registered) const {
   return std::min(bytes, options_.bytes - registered);
 }
 
-absl::Duration HostPool::PauseAfter(absl::Duration took, double demand,
-                                    double least_part) {
-  const double part = std::max(1 - demand, least_part);
+absl::Duration HostPool::PauseAfter(absl::Duration took, double demand) {
+  const double part = std::max(1 - demand, kLeastPart);
   return std::max(kYield, took * ((1 - part) / part));
 }
 
 void HostPool::Register() {
-  const double least_part = options_.found ? kLeastPartOfFound : kLeastPart;
   uint64_t registered = 0;
   while (registered < options_.bytes) {
     const uint64_t bytes = WaitForPiece(registered);
@@ -203,16 +216,75 @@ void HostPool::Register() {
     RegisterPiece(memory_.span().subspan(registered, bytes));
     const absl::Duration took = clock_.Now() - begin;
     registered += bytes;
-    bool grown = false;
     {
       const absl::MutexLock lock(&mu_);
-      registered_bytes_ = registered;
-      grown = registered > ready_bytes_;
-      if (grown) ready_bytes_ = registered;
+      ready_bytes_ = registered;
       changed_.SignalAll();
     }
-    if (grown) on_grown_(registered);
-    if (!Yield(PauseAfter(took, demand_(), least_part))) return;
+    on_grown_(registered);
+    if (!Yield(PauseAfter(took, demand_()))) return;
+  }
+}
+
+uint64_t HostPool::ShyPieces() const {
+  return (options_.bytes + options_.shy_piece_bytes - 1) /
+         options_.shy_piece_bytes;
+}
+
+void HostPool::RegisterFound() {
+  while (true) {
+    const uint64_t most =
+        IsShy() ? options_.shy_piece_bytes : options_.piece_bytes;
+    const absl::Time begin = clock_.Now();
+    if (!RegisterSome(0, options_.bytes, most)) return;
+    if (!Yield(PauseAfter(clock_.Now() - begin, demand_()))) return;
+  }
+}
+
+bool HostPool::RegisterSome(uint64_t begin, uint64_t end, uint64_t most) {
+  const uint64_t step = options_.shy_piece_bytes;
+  uint64_t first = begin / step;
+  const uint64_t last = std::min((end + step - 1) / step, ShyPieces());
+  uint64_t next = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    while (first < last && pinned_[first] != Pinned::kNo) ++first;
+    if (first == last) return false;
+    const uint64_t beyond =
+        std::min(last, first + std::max<uint64_t>(most / step, 1));
+    for (next = first; next < beyond && pinned_[next] == Pinned::kNo; ++next) {
+      pinned_[next] = Pinned::kBusy;
+    }
+  }
+  const uint64_t from = first * step;
+  const uint64_t to = std::min(next * step, options_.bytes);
+  RegisterPiece(memory_.span().subspan(from, to - from));
+  const absl::MutexLock lock(&mu_);
+  std::fill(pinned_.begin() + static_cast<ptrdiff_t>(first),
+            pinned_.begin() + static_cast<ptrdiff_t>(next), Pinned::kYes);
+  if (std::ranges::count(pinned_, Pinned::kYes) == std::ssize(pinned_)) {
+    all_pinned_ = true;
+  }
+  changed_.SignalAll();
+  return true;
+}
+
+void HostPool::Pin(std::span<const std::byte> memory) {
+  if (all_pinned_ || memory.empty()) return;
+  const std::span<std::byte> pool = memory_.span();
+  if (std::less<>()(memory.data(), pool.data()) ||
+      !std::less<>()(memory.data(), pool.data() + pool.size())) {
+    return;
+  }
+  const auto begin = static_cast<uint64_t>(memory.data() - pool.data());
+  const uint64_t end = begin + memory.size();
+  while (RegisterSome(begin, end, options_.shy_piece_bytes)) {
+  }
+  const uint64_t step = options_.shy_piece_bytes;
+  const uint64_t last = std::min((end + step - 1) / step, ShyPieces());
+  const absl::MutexLock lock(&mu_);
+  for (uint64_t i = begin / step; i < last; ++i) {
+    while (pinned_[i] != Pinned::kYes) changed_.Wait(&mu_);
   }
 }
 
@@ -240,10 +312,13 @@ void HostPool::RegisterPiece(std::span<std::byte> piece) {
   for (Device* device : devices_) {
     const absl::Status status = device->RegisterHost(piece);
     if (status.ok()) {
+      const absl::MutexLock lock(&mu_);
       registered_.push_back({device, piece});
       continue;
     }
     // The memory works all the same; its copies are slower.
+    const absl::MutexLock lock(&note_mu_);
+    if (on_note_ == nullptr) continue;
     on_note_(absl::StrCat(
         "host pool: bytes ", piece.data() - memory_.data(), " + ", piece.size(),
         " are not pinned for device ", device->info().index.number(),

@@ -2,6 +2,7 @@
 #ifndef HOIST_DAEMON_HOST_HOST_POOL_H_
 #define HOIST_DAEMON_HOST_HOST_POOL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,15 +46,16 @@ absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes);
 // One memfd, mapped for writing. With a CUDA device it is brought up in the
 // background, piece by piece from its start: several threads touch the pages,
 // one registers what is touched. With emulated devices alone it is whole at
-// once, and pages come as they are written. Found memory is whole at once too:
-// what lies in it is worth more than the rate of its copies, which run at a
-// third of the link's until it is registered.
+// once, and pages come as they are written.
 //
 // Bring-up yields to copies. It pins in the part of the time that they do not
-// need, and in kLeastPart of it at the least (kLeastPartOfFound: it is what
-// they wait for), small pieces with pauses between them; then that part of the
-// threads touch, a quarter at the least, and no further ahead than
-// kShyPiecesAhead pieces.
+// need, and in kLeastPart of it at the least, small pieces with pauses between
+// them; then that part of the threads touch, a quarter at the least, and no
+// further ahead than kShyPiecesAhead pieces.
+//
+// Found memory is whole at once too: what lies in it need not be read again.
+// Who copies from it to a device pins that part first (Pin), which together is
+// faster than a copy of what is not pinned.
 //
 // Threads:  thread-safe. Bring-up runs on threads of its own, joined on
 //           destruction.
@@ -69,7 +71,6 @@ class HostPool {
   using OnNote = absl::AnyInvocable<void(std::string)>;
 
   static constexpr double kLeastPart = 0.05;
-  static constexpr double kLeastPartOfFound = 0.5;
   static constexpr uint64_t kShyPiecesAhead = 8;
 
   // InvalidArgument: a size is 0 or not a multiple of 2 MiB, or not `memory`'s.
@@ -87,8 +88,10 @@ class HostPool {
   // Neither is called after the destructor began to return. Call once.
   void Start(OnGrown on_grown, Demand demand, OnNote on_note);
   // How long others have the driver after a piece that took so long.
-  static absl::Duration PauseAfter(absl::Duration took, double demand,
-                                   double least_part = kLeastPart);
+  static absl::Duration PauseAfter(absl::Duration took, double demand);
+  // Registers the shy pieces of found memory that `memory` meets, those that
+  // are not yet; waits for those that are being. Nothing, for any other memory.
+  void Pin(std::span<const std::byte> memory) ABSL_LOCKS_EXCLUDED(mu_);
 
   // [0, ready_bytes()) may be used; bytes().. is the end.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -107,38 +110,47 @@ class HostPool {
   std::span<std::byte> TakeStep(int thread) ABSL_LOCKS_EXCLUDED(mu_);
   void Touched(std::span<std::byte> step) ABSL_LOCKS_EXCLUDED(mu_);
   void Register() ABSL_LOCKS_EXCLUDED(mu_);
+  void RegisterFound() ABSL_LOCKS_EXCLUDED(mu_);
+  // Registers up to `most` of found memory that nobody has, side by side, from
+  // `begin` on and before `end`. False: there is none left.
+  bool RegisterSome(uint64_t begin, uint64_t end, uint64_t most)
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until the piece after `registered` is touched; its bytes, or 0: stop.
   uint64_t WaitForPiece(uint64_t registered) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t SizeOfNext(uint64_t registered) const;
   bool IsShy() const;
   bool Yield(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mu_);
   void RegisterPiece(std::span<std::byte> piece) ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t ShyPieces() const;
 
   const HostPoolOptions options_;
   const std::vector<Device*> devices_;  // CUDA's alone.
   const hoist::Mapping memory_;
   const std::string note_;  // Of Create; or empty.
   OnGrown on_grown_;        // Only the registering thread, once started.
-  OnNote on_note_;          // Likewise.
   Demand demand_;           // Set before threads start.
 
-  // What was registered, and with which device, in order. Only the registering
-  // thread, then the destructor.
   struct Registration {
     Device* device;
     std::span<std::byte> memory;
   };
-  std::vector<Registration> registered_;
 
   const MonotonicClock clock_;
+  absl::Mutex note_mu_;
   mutable absl::Mutex mu_;
   absl::CondVar changed_;
   uint64_t next_touch_ ABSL_GUARDED_BY(mu_) = 0;  // Taken up to here.
   uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // All up to here.
   // Beyond that, from where to where.
   std::map<uint64_t, uint64_t> touched_later_ ABSL_GUARDED_BY(mu_);
-  uint64_t registered_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  // What was registered, and with which device, in order.
+  std::vector<Registration> registered_ ABSL_GUARDED_BY(mu_);
+  OnNote on_note_ ABSL_GUARDED_BY(note_mu_);
+  // Of found memory, by shy piece.
+  enum class Pinned : uint8_t { kNo, kBusy, kYes };
+  std::vector<Pinned> pinned_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> all_pinned_ = true;  // There is nothing for Pin to do.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };

@@ -16,7 +16,8 @@ constexpr size_t kPageBytes = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device) {
+absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(
+    Device& device, BeforeCopy before_copy) {
   HOIST_ASSIGN_OR_RETURN(
       const hoist::UniqueFd fd,
       ToAbsl(hoist::CreateMemfd("hoist-copies", kPageBytes)));
@@ -24,7 +25,8 @@ absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device) {
       hoist::Mapping page,
       ToAbsl(hoist::Mapping::OfFd(fd.get(), kPageBytes,
                                   hoist::Mapping::Access::kReadWrite)));
-  auto queue = absl::WrapUnique(new CopyQueue(device, std::move(page)));
+  auto queue = absl::WrapUnique(
+      new CopyQueue(device, std::move(page), std::move(before_copy)));
   HOIST_RETURN_IF_ERROR(device.RegisterHost(queue->page_.span()));
   queue->registered_ = true;
   queue->by_stream_ = new (queue->page_.data()) Word(0);
@@ -46,6 +48,7 @@ absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
   queued = false;
   absl::Status status;
   for (const LinkPiece::Run& run : piece.runs) {
+    if (before_copy_ != nullptr) before_copy_(run.from);
     status = copies_->CopyIn(run.to_offset, run.from);
     if (!status.ok()) break;
     queued = true;

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +35,11 @@ class CopyQueue {
     uint64_t bytes = 0;
   };
 
-  static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(Device& device);
+  // Called with what is copied from, just before that. nullptr: nobody.
+  using BeforeCopy = std::function<void(std::span<const std::byte>)>;
+
+  static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(
+      Device& device, BeforeCopy before_copy);
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
   ~CopyQueue();
@@ -51,10 +57,13 @@ class CopyQueue {
  private:
   using Word = std::atomic<uint32_t>;
 
-  CopyQueue(Device& device, hoist::Mapping page)
-      : device_(device), page_(std::move(page)) {}
+  CopyQueue(Device& device, hoist::Mapping page, BeforeCopy before_copy)
+      : device_(device),
+        before_copy_(std::move(before_copy)),
+        page_(std::move(page)) {}
 
   Device& device_;
+  const BeforeCopy before_copy_;
   hoist::Mapping page_;
   bool registered_ = false;
   // Of the pieces that ended, the last one's number: as the stream writes it,

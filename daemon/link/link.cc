@@ -24,7 +24,8 @@ constexpr int kLooksToHealth = 1 << 14;
 absl::StatusOr<std::unique_ptr<Link>> Link::Create(Device& device,
                                                    const Clock& clock,
                                                    const LinkOptions& options) {
-  HOIST_ASSIGN_OR_RETURN(auto copies, CopyQueue::Create(device));
+  HOIST_ASSIGN_OR_RETURN(auto copies,
+                         CopyQueue::Create(device, options.before_copy));
   hoist::UniqueFd command(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   hoist::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!command.valid() || !epoll.valid()) {

@@ -40,6 +40,9 @@ struct LinkOptions {
   // start: SetLoadRate.
   uint64_t load_bytes_per_second = 0;
   Threads* threads = nullptr;  // nullptr: the system's.
+  // Called on the link's thread with each part of host memory just before its
+  // copy is queued; it may block until that can be copied at its best.
+  CopyQueue::BeforeCopy before_copy;
 };
 
 // Who waits for a copy, and plans, share as LinkShare says. The background has

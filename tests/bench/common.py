@@ -42,6 +42,7 @@ class Daemon:
     """A running hoistd: its folder, its process id, and hoistctl to it."""
 
     def __init__(self, folder: str, ctl: str, pid: int) -> None:
+        self.folder = folder
         self.socket = f"{folder}/hoistd.sock"
         self.grpc_socket = f"{folder}/hoistd.grpc.sock"
         self.pid = pid

@@ -4,9 +4,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -83,6 +85,12 @@ class PinningDevice final : public Device {
   void WaitForPinned(size_t count) {
     const absl::MutexLock lock(&mu_);
     while (pinned_.size() < count) changed_.Wait(&mu_);
+  }
+  std::vector<std::byte*> starts() const {
+    const absl::MutexLock lock(&mu_);
+    std::vector<std::byte*> starts;
+    for (const auto& one : pinned_) starts.push_back(one.data());
+    return starts;
   }
   std::vector<uint64_t> sizes() const {
     const absl::MutexLock lock(&mu_);
@@ -304,10 +312,59 @@ TEST(HostPool, WhatIsFoundIsUsableAtOnceAndRegisteredBehindThat) {
       growth.Callback(), [] { return 0.0; }, NoNotes());
   EXPECT_THAT(growth.told(), ElementsAre(pool->bytes()));
   device.Allow(1000);
-  device.WaitForPinned(4);
-  EXPECT_THAT(device.sizes(),
-              ElementsAre(2 * kMiB, 8 * kMiB, 8 * kMiB, 2 * kMiB));
+  device.WaitForPinned(3);
+  EXPECT_THAT(device.sizes(), ElementsAre(8 * kMiB, 8 * kMiB, 4 * kMiB));
   EXPECT_THAT(growth.told(), ElementsAre(pool->bytes()));
+}
+
+TEST(HostPool, WhoCopiesFromWhatIsFoundPinsItFirst) {
+  HostPoolOptions options = Options();
+  options.found = true;
+  options.shy_piece_bytes = 2 * kMiB;
+  PinningDevice device;
+  ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
+  const auto part = [&](uint64_t offset, uint64_t bytes) {
+    return pool->span().subspan(offset, bytes);
+  };
+  pool->Pin(part(5 * kMiB, 1));
+  EXPECT_THAT(device.starts(), ElementsAre(pool->Address(4 * kMiB)));
+  pool->Pin(part(3 * kMiB, 4 * kMiB));  // Beside that, and at both its sides.
+  EXPECT_THAT(device.starts(),
+              ElementsAre(pool->Address(4 * kMiB), pool->Address(2 * kMiB),
+                          pool->Address(6 * kMiB)));
+  std::array<std::byte, 8> elsewhere;
+  pool->Pin(elsewhere);
+  pool->Pin({});
+  pool->Pin(part(19 * kMiB, kMiB));
+  EXPECT_EQ(device.pinned(), 4u);
+  // Bring-up fills the gaps.
+  Growth growth(pool->bytes());
+  pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes());
+  device.WaitForPinned(7);
+  EXPECT_THAT(device.sizes(),
+              ElementsAre(2 * kMiB, 2 * kMiB, 2 * kMiB, 2 * kMiB, 2 * kMiB,
+                          8 * kMiB, 2 * kMiB));
+}
+
+TEST(HostPool, WhatIsBeingPinnedIsWaitedFor) {
+  HostPoolOptions options = Options();
+  options.found = true;
+  PinningDevice device;
+  device.Allow(0);
+  ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
+  Growth growth(pool->bytes());
+  pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes());
+  std::vector<std::thread> copiers;
+  for (int i = 0; i < 4; ++i) {
+    copiers.emplace_back([&] {
+      pool->Pin(pool->span());
+      EXPECT_EQ(device.pinned(), 3u);
+    });
+  }
+  device.Allow(1000);
+  for (std::thread& copier : copiers) copier.join();
 }
 
 TEST(HostPool, MemoryThatIsOlderIsAsItWas) {
