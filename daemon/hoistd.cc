@@ -203,6 +203,7 @@ struct Hoistd::Parts {
   absl::Status OpenTiers(std::vector<std::string>& notes);
   absl::Status StartErrands(ErrandSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
+  void BringUpHost();
   absl::Status Serve(hoist::UniqueFd session_fd);
   absl::Status ServeSessions(SessionServerOptions options,
                              const std::string& group);
@@ -385,6 +386,10 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
       "; ", store == nullptr ? "no spill store" : config.disk.spill_dir, "; ",
       io->info().engine);
   relay.Connect(engine.get());
+  return absl::OkStatus();
+}
+
+void Hoistd::Parts::BringUpHost() {
   const auto demand = [this] {
     double most = 0;
     for (const auto& link : links) most = std::max(most, link->Demand());
@@ -392,7 +397,6 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   };
   host->Start([this](uint64_t ready) { relay.Grown(ready); }, demand,
               [this](std::string note) { relay.Note(std::move(note)); });
-  return absl::OkStatus();
 }
 
 absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
@@ -502,6 +506,8 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
   spdlog::debug("start: the engine has what the last hoistd had");
   HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
+  // Last: it holds up whoever starts a thread.
+  parts.BringUpHost();
   return hoistd;
 }
 

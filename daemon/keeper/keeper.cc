@@ -160,6 +160,7 @@ absl::Status Keeper::Start() {
   if (child == 0) BecomeProgram();
   child_ = true;
   ready_ = false;
+  started_at_ = absl::Now();
   const absl::Status watched = Watch(child);
   // It is reaped like any other; only SIGCHLD tells.
   if (!watched.ok()) program_ = child;
@@ -227,14 +228,18 @@ void Keeper::Ended(int status) {
     exit_ = code;
     return;
   }
+  const absl::Time now = absl::Now();
   if (ready_) pause_ = options_.first_pause;
+  if (ready_ && now - started_at_ >= options_.steady) {
+    pause_ = absl::ZeroDuration();
+  }
   spdlog::warn(
       "{} ended ({}); it is started again in {}, with {} descriptors "
       "that it left",
       options_.command[0], HowItEnded(status), absl::FormatDuration(pause_),
       shelf_.held().size());
-  start_at_ = absl::Now() + pause_;
-  pause_ = std::min(pause_ * 2, options_.longest_pause);
+  start_at_ = now + pause_;
+  pause_ = std::clamp(pause_ * 2, options_.first_pause, options_.longest_pause);
 }
 
 void Keeper::Reap() {

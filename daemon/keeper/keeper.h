@@ -25,8 +25,10 @@ namespace hoistd {
 struct KeeperOptions {
   std::string dir;                   // Its socket and locks; it is there.
   std::vector<std::string> command;  // The program, and its arguments.
-  // Until it is started again: at first, and at the most; twice as long each
-  // time that it ends before it is ready.
+  // One that was ready, and ran for so long, is started again at once.
+  absl::Duration steady = absl::Seconds(1);
+  // Until another is: at first, and at the most; twice as long each time that
+  // it ends before it is ready.
   absl::Duration first_pause = absl::Milliseconds(100);
   absl::Duration longest_pause = absl::Seconds(10);
   // For the program to end after SIGTERM, before it is killed.
@@ -77,7 +79,8 @@ class Keeper {
   FdShelf shelf_;
   pid_t program_ = 0;  // 0: it does not run.
   bool child_ = false;
-  hoist::UniqueFd program_fd_;                  // Its pidfd.
+  hoist::UniqueFd program_fd_;  // Its pidfd.
+  absl::Time started_at_ = absl::InfinitePast();
   absl::Time start_at_ = absl::InfinitePast();  // Not before.
   absl::Time kill_at_ = absl::InfiniteFuture();
   absl::Duration pause_;
