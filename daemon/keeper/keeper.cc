@@ -56,7 +56,10 @@ hoist::UniqueFd TakeSignals() {
   return hoist::UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-std::string HowItEnded(int status) {
+// nullopt: it was not our child.
+std::string HowItEnded(std::optional<int> waited) {
+  if (!waited.has_value()) return "somehow";
+  const int status = *waited;
   if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status));
   return absl::StrCat("exit status ", WEXITSTATUS(status));
 }
@@ -131,7 +134,9 @@ int Keeper::Run() {
     if (poll(ready, 3, static_cast<int>(ms)) < 0 && errno != EINTR) break;
     OnNotice();  // What it said before it ended.
     if (ready[0].revents != 0) OnSignal();
-    if (!child_ && program_ != 0 && ready[2].revents != 0) Ended(0);
+    if (!child_ && program_ != 0 && ready[2].revents != 0) {
+      Ended(std::nullopt);
+    }
   }
   return exit_.value_or(1);
 }
@@ -155,9 +160,10 @@ absl::Status Keeper::Watch(pid_t program) {
 }
 
 absl::Status Keeper::Start() {
+  const pid_t self = getpid();
   const pid_t child = fork();
   if (child < 0) return ErrnoToStatus(errno, "fork");
-  if (child == 0) BecomeProgram();
+  if (child == 0) BecomeProgram(self);
   child_ = true;
   ready_ = false;
   started_at_ = absl::Now();
@@ -167,7 +173,7 @@ absl::Status Keeper::Start() {
   return absl::OkStatus();
 }
 
-void Keeper::BecomeProgram() const {
+void Keeper::BecomeProgram(pid_t keeper) const {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -201,6 +207,7 @@ void Keeper::BecomeProgram() const {
   setenv("NOTIFY_SOCKET", absl::StrCat(options_.dir, "/keeper.sock").c_str(),
          1);
   setenv(kKeeperFolderVariable, options_.dir.c_str(), 1);
+  setenv(kKeeperPidVariable, absl::StrCat(keeper).c_str(), 1);
   if (count > 0) {
     setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
     setenv("LISTEN_FDS", absl::StrCat(count).c_str(), 1);
@@ -217,7 +224,8 @@ void Keeper::BecomeProgram() const {
   _exit(kCannotExec);
 }
 
-void Keeper::Ended(int status) {
+void Keeper::Ended(std::optional<int> waited) {
+  const int status = waited.value_or(0);
   program_ = 0;
   program_fd_.reset();
   child_ = false;
@@ -236,7 +244,7 @@ void Keeper::Ended(int status) {
   spdlog::warn(
       "{} ended ({}); it is started again in {}, with {} descriptors "
       "that it left",
-      options_.command[0], HowItEnded(status), absl::FormatDuration(pause_),
+      options_.command[0], HowItEnded(waited), absl::FormatDuration(pause_),
       shelf_.held().size());
   start_at_ = now + pause_;
   pause_ = std::clamp(pause_ * 2, options_.first_pause, options_.longest_pause);

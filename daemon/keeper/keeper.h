@@ -64,8 +64,8 @@ class Keeper {
   std::optional<pid_t> FindOrphan() const;
   absl::Status Watch(pid_t program);
   absl::Status Start();
-  [[noreturn]] void BecomeProgram() const;
-  void Ended(int status);
+  [[noreturn]] void BecomeProgram(pid_t keeper) const;
+  void Ended(std::optional<int> waited);
   void OnSignal();
   void OnNotice();
   void SignalProgram(int signal) const;

@@ -18,7 +18,8 @@ KeeperWatch::KeeperWatch() {
   const char* folder = std::getenv(kKeeperFolderVariable);
   if (folder == nullptr) return;
   folder_ = folder;
-  Renew();
+  const char* pid = std::getenv(kKeeperPidVariable);
+  if (pid != nullptr && std::atoi(pid) == Find()) Renew();
 }
 
 bool KeeperWatch::Gone() const {
@@ -26,17 +27,22 @@ bool KeeperWatch::Gone() const {
   return !keeper_.valid() || poll(&keeper, 1, 0) > 0;
 }
 
-bool KeeperWatch::Renew() {
+int KeeperWatch::Find() const {
   const hoist::UniqueFd lock(
       open(KeeperLock(folder_).c_str(), O_RDONLY | O_CLOEXEC));
   char text[32] = {};
   if (!lock.valid() || read(lock.get(), text, sizeof(text) - 1) <= 0) {
-    return false;
+    return 0;
   }
   // Nobody holds it: the number is an old one, and may be anybody's.
-  if (flock(lock.get(), LOCK_SH | LOCK_NB) == 0) return false;
-  keeper_ = hoist::UniqueFd(
-      static_cast<int>(syscall(SYS_pidfd_open, std::atoi(text), 0)));
+  if (flock(lock.get(), LOCK_SH | LOCK_NB) == 0) return 0;
+  return std::atoi(text);
+}
+
+bool KeeperWatch::Renew() {
+  const int pid = Find();
+  if (pid == 0) return false;
+  keeper_ = hoist::UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   return !Gone();
 }
 

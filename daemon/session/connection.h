@@ -97,7 +97,12 @@ class Connection {
   // The last hoistd's: it is open, and until its client has answered what this
   // one said to it nothing counts that it had sent before.
   void BeginResuming(SessionId session, uint64_t number);
-  void EndResuming() { resuming_ = 0; }
+  void EndResuming() {
+    resuming_ = 0;
+    resumed_ = true;
+  }
+  // Its client may never have heard that it is open.
+  bool resumed() const { return resumed_; }
   int packets_before = 0;  // That were passed over so; the loop's to use.
   // What the answer must name; 0: it goes on, or was never another's.
   uint64_t resuming() const { return resuming_; }
@@ -126,6 +131,7 @@ class Connection {
   Phase phase_ = Phase::kNew;
   SessionId session_;
   uint64_t resuming_ = 0;
+  bool resumed_ = false;
   bool goes_on_ = false;
   std::shared_ptr<void> taking_in_;
   std::deque<Outbound> queue_;

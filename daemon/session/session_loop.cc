@@ -431,6 +431,12 @@ absl::Status SessionLoop::Dispatch(Connection& connection, const Ticket& ticket,
     return absl::FailedPreconditionError(
         "the session is being opened; wait for OpenSession's reply");
   }
+  // Asked of the last hoistd, which opened it and died before it said so.
+  if (message.has_open_session() && connection.resumed()) {
+    return Send(connection,
+                EncodeOpened(ticket.request_id, connection.session(),
+                             engine_.facts(), options_.instance_id));
+  }
   HOIST_RETURN_IF_ERROR(connection.Admit(ticket.fds));
   const absl::Status status =
       router_.Route(ticket, connection.session(), message, std::move(fds));

@@ -98,6 +98,23 @@ TEST_F(ResumingSessions, GoOnOverTheirSockets) {
   engine().WaitUntilClosed(SessionId(1));
 }
 
+// The last hoistd died before it said that the session is open.
+TEST_F(ResumingSessions, AreOpenedForWhoAsksForThatAgain) {
+  RawSession client(path());
+  Open(client);
+  Succeed();
+  ExpectTold(client);
+  ASSERT_TRUE(client.Send(Answer(kGeneration)));
+  ClientMessage open;
+  open.set_request_id(21);
+  open.mutable_open_session()->set_resumes(true);
+  ASSERT_TRUE(client.Send(open));
+  EXPECT_EQ(client.Receive()->message.open_session().session_id(), 1u);
+  engine().resume.Next().done(Resumed());
+  EXPECT_EQ(client.Receive()->message.request_id(), 20u);
+  Barrier(client);
+}
+
 TEST_F(ResumingSessions, ForgetWhatWasAskedOfTheLastHoistd) {
   RawSession client(path());
   Open(client);

@@ -9,7 +9,8 @@ worker, hoistd or hoist-keeper is killed with SIGKILL or stopped for a while: af
 some groups more were found right, or the moment that a new hoistd is seen, which
 then is taking over what the last one left. Nobody is killed before there was
 progress since the last death of hoistd but one, so that each kill also shows
-that the node lives.
+that the node lives. No worker that was not killed is told of any error: sessions,
+plans and leases outlive all of it.
 """
 
 import os
@@ -74,6 +75,7 @@ class KillStorm(unittest.TestCase):
             f"layers.{group}.w": ("U8", [len(bytes_of(group))],
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
+        self.taken_over = 0  # By how many new keepers.
         self.pipes = {}
         self.right = [0] * WORKERS  # Groups that each has found right.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
@@ -126,7 +128,7 @@ class KillStorm(unittest.TestCase):
             if worker.poll() is not None:
                 said = (self.daemon.path / f"worker{at}").read_text()
                 self.fail(f"worker {at} ended with {worker.returncode}:\n"
-                          f"{said[-2000:]}")
+                          f"{said[-2000:]}\n{self.daemon.log_text()[-3000:]}")
 
     def until(self, condition, what):
         end = time.monotonic() + PATIENCE
@@ -170,10 +172,16 @@ class KillStorm(unittest.TestCase):
         self.killed["new hoistd"] += 1
 
     def kill_keeper(self):
+        # With neither, what hoistd has is lost.
+        self.until(self.hoistds, "hoistd")
         self.daemon.process.kill()
         self.daemon.process.wait()
         self.daemon.start(KEEPER)
         self.killed["keeper"] += 1
+        told = self.taken_over
+        self.until(lambda: self.daemon.log_text().count(
+            "a new hoist-keeper has taken over") > told, "new keeper")
+        self.taken_over = told + 1
 
     def stop_a_while(self):
         """A worker, or hoistd, that stands still and goes on."""

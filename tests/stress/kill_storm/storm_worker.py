@@ -1,8 +1,9 @@
 """A worker that stages checked groups until it is told to end.
 
 storm_worker.py SOCKET MODEL PIPE SEED: PIPE is a descriptor, to which it writes a
-byte for each group that it has found right. Whatever hoistd does, it connects
-anew and goes on. Ends with 0 on SIGTERM, with 3 at the first wrong byte.
+byte for each group that it has found right. Its one session goes on whatever
+becomes of hoistd. Ends with 0 on SIGTERM, with 3 at the first wrong byte, with 4
+if it was told of any error.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 GROUPS = 12
 GROUP_BYTES = 256 << 10
 WRONG = 3
+LOST = 4
 
 
 def bytes_of(group: int) -> np.ndarray:
@@ -35,15 +37,14 @@ class Worker:
         self.stopping = False
 
     def run(self) -> None:
-        while not self.stopping:
-            try:
-                with hoist.connect(self._socket,
-                                   connect_deadline=60) as session:
-                    while not self.stopping:
-                        self._stream(session)
-                        self._stage(session)
-            except hoist.HoistError as error:
-                print(f"{type(error).__name__}: {error}", flush=True)
+        try:
+            with hoist.connect(self._socket, connect_deadline=60) as session:
+                while not self.stopping:
+                    self._stream(session)
+                    self._stage(session)
+        except hoist.HoistError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+            sys.exit(LOST)
 
     def _check(self, group: int, tensor: hoist.Tensor) -> None:
         if os.environ.get("HOIST_TEST_BACKEND") == "cuda":
