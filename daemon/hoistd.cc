@@ -64,7 +64,6 @@ class PoolRelay {
   }
   void Note(std::string note) {
     const absl::MutexLock lock(&mu_);
-    spdlog::warn("{}", note);
     if (engine_ != nullptr) engine_->AddNote(std::move(note));
   }
 

@@ -20,7 +20,7 @@ bool SlabBook::Use(SessionId id, DeviceIndex device, const SlabSpec& slab) {
   const auto [it, is_new] = sessions_.at(id).slabs.try_emplace(where);
   Given& given = it->second;
   // What it was asked to close it may have closed already.
-  const bool send = is_new || given.asked != 0;
+  const bool send = is_new || given.asked != 0 || given.unsent;
   given = {.bytes = slab.bytes, .uses = given.uses + 1};
   openers_[where].insert(id);
   return send;
@@ -34,18 +34,32 @@ void SlabBook::MayBeOpen(SessionId id, DeviceIndex device,
 }
 
 void SlabBook::Keep(SessionId id, const std::set<OpenSlab>& slabs) {
-  std::erase_if(sessions_.at(id).slabs, [&](const auto& slab) {
-    const auto& [where, given] = slab;
-    if (given.uses > 0 || slabs.contains(where)) return false;
-    NotOpen(id, where);
-    return true;
-  });
+  auto& given = sessions_.at(id).slabs;
+  for (auto it = given.begin(); it != given.end();) {
+    const Where& where = it->first;
+    if (slabs.contains(where)) {
+      ++it;
+    } else if (it->second.uses > 0) {
+      it->second.unsent = true;
+      ++it;
+    } else {
+      NotOpen(id, where);
+      it = given.erase(it);
+    }
+  }
 }
 
 bool SlabBook::Leave(SessionId id, DeviceIndex device, SlabId slab) {
-  Given& given = sessions_.at(id).slabs.at({device, slab});
-  HOIST_CHECK(given.uses > 0);
-  return --given.uses == 0;
+  const Where where = {device, slab};
+  auto& slabs = sessions_.at(id).slabs;
+  const auto given = slabs.find(where);
+  HOIST_CHECK(given != slabs.end() && given->second.uses > 0);
+  if (--given->second.uses > 0) return false;
+  if (given->second.unsent) {
+    NotOpen(id, where);
+    slabs.erase(given);
+  }
+  return true;
 }
 
 void SlabBook::NotOpen(SessionId id, const Where& where) {
@@ -199,6 +213,7 @@ void SlabBook::Check() const {
     for (const auto& [where, given] : session.slabs) {
       HOIST_CHECK(openers_.at(where).contains(id));
       HOIST_CHECK(given.uses == 0 || (given.asked == 0 && !given.kept));
+      HOIST_CHECK(given.uses > 0 || !given.unsent);
       HOIST_CHECK(!Waits(session, given) || due_ <= given.look_at);
     }
   }

@@ -71,7 +71,8 @@ class SlabBook {
            std::optional<User> uid, absl::Time now, std::vector<SlabAsk>& asks);
   // Nobody knows which slabs the session has open: this may be one of them.
   void MayBeOpen(SessionId id, DeviceIndex device, const SlabSpec& slab);
-  // It has no other slabs open than these and those that it uses.
+  // It has no other slabs open than these. What it is said to use and has not
+  // open, since it never heard of that use, is sent with its next one.
   void Keep(SessionId id, const std::set<OpenSlab>& slabs);
   // The answer to an ask. False: it means nothing here.
   bool Closed(SessionId id, const SlabsClosedArgs& closed, absl::Time now);
@@ -98,6 +99,7 @@ class SlabBook {
     uint32_t uses = 0;
     uint64_t asked = 0;  // The ask that it has not answered; 0: none.
     bool kept = false;   // It was asked, and did not close it in time.
+    bool unsent = false;  // It is used, and not open: a use it never heard of.
     absl::Time look_at;  // When that changes, if nothing happens.
   };
   struct Session {

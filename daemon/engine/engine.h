@@ -87,8 +87,8 @@ class Engine final : public EngineApi, private Loop {
   // Which sessions the last one had, with their sockets: once, by the thread
   // that made this. Each is to say what it has, with Resume, or to be closed.
   std::vector<ResumedSession> TakeResumed();
-  // Something that `status` should show.
-  void AddNote(std::string note) { notes_.Add(std::move(note)); }
+  // Something that `status` should show, and the log.
+  void AddNote(std::string note);
 
   void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
                    Done<SessionId> done) override;

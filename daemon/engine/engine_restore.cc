@@ -10,6 +10,7 @@
 #include "daemon/base/overloaded.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_host.h"
+#include "spdlog/spdlog.h"
 
 namespace hoistd {
 namespace {
@@ -76,6 +77,11 @@ std::vector<RestoredGroup> Engine::Published() {
     }
   }
   return published;
+}
+
+void Engine::AddNote(std::string note) {
+  spdlog::warn("{}", note);
+  notes_.Add(std::move(note));
 }
 
 void Engine::RestorePublished(const std::vector<RestoredGroup>& published) {

@@ -13,11 +13,13 @@ that the node lives. No worker that was not killed is told of any error: session
 plans and leases outlive all of it.
 """
 
+import fcntl
 import os
 import pathlib
 import random
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -76,6 +78,7 @@ class KillStorm(unittest.TestCase):
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
         self.taken_over = 0  # By how many new keepers.
+        self.dead = set()  # Pids of hoistd that were killed.
         self.pipes = {}
         self.right = [0] * WORKERS  # Groups that each has found right.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
@@ -117,11 +120,15 @@ class KillStorm(unittest.TestCase):
                 self.right[at] += len(os.read(pipe, 1 << 16))
 
     def hoistds(self):
-        """Those that serve, or are about to: not what they have forked."""
-        found = processes(HOISTD, self.config)
-        keepers = processes(KEEPER, self.config)
-        return [pid for pid, parent in found.items()
-                if pid not in keepers and parent not in set(found) - set(keepers)]
+        """The one that serves or is about to, by the lock that it holds."""
+        lock = struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        try:
+            with open(self.daemon.path / "program.lock", "rb+") as file:
+                lock = fcntl.fcntl(file, fcntl.F_GETLK, lock)
+        except FileNotFoundError:
+            return []
+        kind, _, _, _, pid = struct.unpack("hhqqixxxx", lock)
+        return [] if kind == fcntl.F_UNLCK or pid in self.dead else [pid]
 
     def check_workers(self):
         for at, worker in enumerate(self.workers):
@@ -147,7 +154,7 @@ class KillStorm(unittest.TestCase):
     def some_time(self, most):
         """Up to so many looks at all processes, some milliseconds each."""
         for _ in range(self.random.randrange(most)):
-            self.hoistds()
+            processes(HOISTD)
 
     def kill_worker(self):
         at = self.random.randrange(WORKERS)
@@ -155,20 +162,23 @@ class KillStorm(unittest.TestCase):
         self.workers[at].wait()
         self.workers[at] = self.start_worker(at)
 
+    def kill(self, pids):
+        for pid in pids:
+            self.dead.add(pid)
+            os.kill(pid, signal.SIGKILL)
+
     def kill_hoistd(self, again):
         """`again`: its successor too, as soon as it is there."""
         self.until(self.hoistds, "hoistd")
         old = self.hoistds()
-        for pid in old:
-            os.kill(pid, signal.SIGKILL)
+        self.kill(old)
         self.killed["hoistd"] += 1
         if not again:
             return
-        self.until(lambda: set(self.hoistds()) - set(old), "new hoistd")
+        self.until(self.hoistds, "new hoistd")
         # Anywhere between its first and its last step, which takes some 100 ms.
         self.some_time(20)
-        for pid in set(self.hoistds()) - set(old):
-            os.kill(pid, signal.SIGKILL)
+        self.kill(self.hoistds())
         self.killed["new hoistd"] += 1
 
     def kill_keeper(self):

@@ -55,6 +55,31 @@ TEST(SlabBook, ASlabIsSentOnceUntilItMayHaveBeenClosed) {
   books.book.Check();
 }
 
+TEST(SlabBook, WhatItNeverHeardOfIsSentWithTheNextUse) {
+  Books books;
+  // Granted by a hoistd that died before it said so.
+  books.Use(kFirst, kSlab);
+  books.Use(kFirst, kOther);
+  books.book.Keep(kFirst, {});
+  books.book.Check();
+  EXPECT_TRUE(books.Use(kFirst, kSlab));
+  EXPECT_FALSE(books.Use(kFirst, kSlab));
+  books.book.Leave(kFirst, kDevice, kOther);
+  EXPECT_FALSE(books.book.HasOpen(kFirst, kDevice, kOther));
+  EXPECT_TRUE(books.Use(kFirst, kOther));
+  books.book.Check();
+}
+
+TEST(SlabBook, WhatItHasOpenStaysSo) {
+  Books books;
+  books.Idle(kFirst, kSlab);
+  books.Idle(kFirst, kOther);
+  books.book.Keep(kFirst, {{kDevice, kSlab}});
+  EXPECT_TRUE(books.book.HasOpen(kFirst, kDevice, kSlab));
+  EXPECT_FALSE(books.book.HasOpen(kFirst, kDevice, kOther));
+  books.book.Check();
+}
+
 TEST(SlabBook, WhatWasGivenAgainIsNotMeantByTheAskBefore) {
   Books books;
   books.Idle(kFirst, kSlab);
