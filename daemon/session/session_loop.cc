@@ -457,14 +457,17 @@ absl::Status SessionLoop::DispatchOpen(
   silent_.erase(connection.id());
   ++sessions_;
   std::shared_ptr<hoist::UniqueFd> socket;
-  if (options_.keeps && message.open_session().resumes()) {
+  const bool goes_on =
+      hoist::ServiceFor(connection.protocol()) == hoist::Service::kGoesOn;
+  if (options_.keeps && goes_on && message.open_session().resumes()) {
     socket = std::make_shared<hoist::UniqueFd>(
         fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
     if (!socket->valid()) socket = nullptr;
     connection.set_goes_on(socket != nullptr);
   }
-  const absl::Status status = router_.Open(
-      ticket, message.open_session(), connection.peer(), std::move(socket));
+  const absl::Status status =
+      router_.Open(ticket, message.open_session(), connection.peer(),
+                   std::move(socket), connection.protocol());
   if (!status.ok()) {
     connection.FailOpening();
     silent_.emplace(connection.id(), Now());
