@@ -115,9 +115,15 @@ check "the shell finds the completions" \
   bash -n /usr/local/share/bash-completion/completions/hoistctl
 
 mkdir -m 777 /run/worker
-as alice /out/stream_worker /run/worker/passes >/run/worker/log 2>&1 &
+# Not by as(), whose process would be another.
+setpriv --reuid alice --regid alice --init-groups \
+  /out/stream_worker /run/worker/passes >/run/worker/log 2>&1 &
 worker=$!
-passes() { echo $((10#$(cat /run/worker/passes 2>/dev/null || echo 0))); }
+passes() {
+  local digits
+  digits=$(cat /run/worker/passes 2>/dev/null)
+  echo $((10#${digits:-0}))
+}
 passed() { kill -0 "$worker" && (($(passes) > $1)); }
 # Each pass compares all bytes and addresses; one that began before counts not.
 worker_goes_on() {
