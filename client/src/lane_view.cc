@@ -37,13 +37,12 @@ Result<LaneView> LaneView::Map(const UniqueFd& memory, uint32_t groups,
   const lane::Header& header = view.header();
   if (header.magic != lane::kMagic) return Malformed("it is none");
   if (header.version != lane::kVersion) {
-    return Status(Code::kFailedPrecondition,
-                  "hoistd makes lanes of version " +
-                      std::to_string(header.version) +
-                      ", and this libhoist reads " +
-                      std::to_string(lane::kVersion) +
-                      ", so that it can have no plan; update libhoist or "
-                      "hoistd, whichever is older");
+    return Status(
+        Code::kFailedPrecondition,
+        "hoistd makes lanes of version " + std::to_string(header.version) +
+            ", and this libhoist reads " + std::to_string(lane::kVersion) +
+            ", so that it can have no plan; update libhoist or "
+            "hoistd, whichever is older");
   }
   if (header.bytes != bytes || header.groups != groups ||
       header.order_length != order_length) {

@@ -257,7 +257,7 @@ class Engine final : public EngineApi, private Loop {
   bool abandoned_ = false;  // What is kept.
   KeptInstance instance_;
   uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
-  std::vector<SlabShare> adopted_shares_;  // As parts_.found.slabs.
+  std::vector<SlabShare> adopted_shares_;       // As parts_.found.slabs.
   std::vector<ResumedSession> ended_sessions_;  // Until they are taken.
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.

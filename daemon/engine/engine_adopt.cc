@@ -34,9 +34,8 @@ absl::Status CheckProtocols(const std::vector<KeptSession>& sessions) {
   for (const KeptSession& session : sessions) {
     const uint32_t protocol = session.args->protocol;
     if (hoist::ServiceFor(protocol) == hoist::Service::kGoesOn) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("session ", session.id.number(), " ",
-                     SpeaksAnother(protocol)));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "session ", session.id.number(), " ", SpeaksAnother(protocol)));
   }
   return absl::OkStatus();
 }

@@ -54,11 +54,9 @@ Connection::~Connection() {
 absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
     uint64_t max_body) {
   bool would_block = false;
-  hoist::Result<std::optional<hoist::Packet>> packet =
-      hoist::ReceivePacket(socket_.get(), &would_block,
-                           {.max_body = max_body,
-                            .leave_sealed = true,
-                            .as_hoistd = true});
+  hoist::Result<std::optional<hoist::Packet>> packet = hoist::ReceivePacket(
+      socket_.get(), &would_block,
+      {.max_body = max_body, .leave_sealed = true, .as_hoistd = true});
   if (!packet.ok()) return ToAbsl(packet.status());
   // An empty packet cannot be told from the end; neither is a message.
   if (!packet->has_value() && !would_block) {
@@ -67,9 +65,9 @@ absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
   if (packet->has_value()) {
     if (protocol_ == 0) protocol_ = (*packet)->version;
     if ((*packet)->version != protocol_) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the client spoke session protocol ", protocol_, ", and now ",
-          (*packet)->version));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the client spoke session protocol ", protocol_,
+                       ", and now ", (*packet)->version));
     }
   }
   return std::move(packet).value();

@@ -20,7 +20,8 @@ std::string WhatIsServed() {
   const uint32_t oldest =
       kProtocolVersion > kServed ? kProtocolVersion - kServed : 1;
   std::string own = std::to_string(kProtocolVersion);
-  if (oldest == kProtocolVersion) return "speaks " + own + ", and serves " + own;
+  if (oldest == kProtocolVersion)
+    return "speaks " + own + ", and serves " + own;
   return "speaks " + own + ", and serves " + std::to_string(oldest) + " to " +
          own;
 }

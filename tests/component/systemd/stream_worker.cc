@@ -112,7 +112,6 @@ void Stream(const char* file) {
     if (pwrite(told, text, static_cast<size_t>(size), 0) != size) {
       Fail("cannot write to " + std::string(file));
     }
-    usleep(1000);  // The root has more to do than this.
   }
   if (plan->info().streamed_bytes == 0) Fail("nothing was streamed");
   Require(lease->Release(), "release");

@@ -77,7 +77,6 @@ def until(condition, seconds=60):
     while not (result := condition()):
         if time.monotonic() > end:
             raise AssertionError("it never came to be")
-        time.sleep(0.01)
     return result
 
 

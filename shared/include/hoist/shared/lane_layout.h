@@ -40,10 +40,10 @@
 //   - `served` says from where to go on. Positions beyond it may be ready, too:
 //     their words say so. The tail passes a request when `served` is beyond it.
 //
-// Versions. hoistd makes lanes of kVersion; a client maps no other, and a hoistd
-// goes on with no other, nor with one of another kAdoption. kVersion moves on
-// when anything here changes that both sides look at, kAdoption when only what
-// hoistds leave to each other does.
+// Versions. hoistd makes lanes of kVersion; a client maps no other, and a
+// hoistd goes on with no other, nor with one of another kAdoption. kVersion
+// moves on when anything here changes that both sides look at, kAdoption when
+// only what hoistds leave to each other does.
 //   - A client to whom a lane of another version comes has no plan:
 //     FAILED_PRECONDITION, with both numbers. hoistd and libhoist are then of
 //     releases too far apart for plans.

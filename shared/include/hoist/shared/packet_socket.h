@@ -32,7 +32,8 @@ struct Packet {
 struct ReceiveOptions {
   uint64_t max_body = kMaxBody;  // A larger one is refused unread.
   bool leave_sealed = false;     // Leaves a body in a memfd there.
-  bool as_hoistd = false;  // Takes all versions that hoistd serves, not its own.
+  bool as_hoistd =
+      false;  // Takes all versions that hoistd serves, not its own.
 };
 
 // Whether a send waits for room in the peer's buffer.
