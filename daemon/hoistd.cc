@@ -460,7 +460,7 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   for (const ResumedSession& session : resumed) {
     spdlog::info("session {} does not go on: its tenant is none any more",
                  session.id.number());
-    engine->CloseSession(session.id);
+    if (session.ended.ok()) engine->CloseSession(session.id);
   }
   resumed.clear();
   return absl::OkStatus();

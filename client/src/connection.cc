@@ -33,8 +33,9 @@ constexpr milliseconds kReaderLag{1000};
 
 Status Gone() {
   return Status(Code::kUnavailable,
-                "hoistd has ended this session (stopped, or crashed); connect "
-                "again");
+                "hoistd has ended this session (stopped, crashed, or replaced "
+                "by one that does not go on with it); its leases and plans are "
+                "void: connect again, and stage again");
 }
 
 timeval ToTimeval(milliseconds time) {

@@ -35,9 +35,14 @@ Result<LaneView> LaneView::Map(const UniqueFd& memory, uint32_t groups,
   if (!mapping.ok()) return mapping.status();
   LaneView view(std::move(mapping).value(), groups);
   const lane::Header& header = view.header();
-  if (header.magic != lane::kMagic || header.version != lane::kVersion) {
-    return Malformed("its version is " + std::to_string(header.version) +
-                     ", and this libhoist's " + std::to_string(lane::kVersion));
+  if (header.magic != lane::kMagic) return Malformed("it is none");
+  if (header.version != lane::kVersion) {
+    return Status(
+        Code::kFailedPrecondition,
+        "hoistd makes lanes of version " + std::to_string(header.version) +
+            ", and this libhoist reads " + std::to_string(lane::kVersion) +
+            ", so that it can have no plan; update libhoist or "
+            "hoistd, whichever is older");
   }
   if (header.bytes != bytes || header.groups != groups ||
       header.order_length != order_length) {

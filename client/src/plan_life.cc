@@ -35,9 +35,16 @@ void PlanLife::End(const Status& why) {
 }
 
 void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {
-  if (std::find(plans.begin(), plans.end(), plan_.load()) != plans.end()) {
-    End(why);
+  if (std::find(plans.begin(), plans.end(), plan_.load()) == plans.end()) {
+    return;
   }
+  // The lane may say more of it.
+  Status told;
+  {
+    const MutexLock lock(mu_);
+    if (lane_ != nullptr) told = lane_->Fault();
+  }
+  End(told.ok() ? why : told);
 }
 
 void PlanLife::Watch(PlanLane* lane) {

@@ -281,6 +281,7 @@ std::string ToRecord(const KeptSession& session) {
   out.set_pid(args.peer.pid);
   out.set_admin(args.peer.admin);
   out.set_via(args.peer.via);
+  out.set_protocol(args.protocol);
   return out.SerializeAsString();
 }
 
@@ -296,6 +297,7 @@ absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,
   args.peer.pid = in.pid();
   args.peer.admin = in.admin();
   args.peer.via = in.via();
+  args.protocol = in.protocol() == 0 ? 1 : in.protocol();
   return KeptSession{id, std::move(args)};
 }
 

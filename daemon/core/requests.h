@@ -41,6 +41,7 @@ struct OpenSessionArgs {
   // Its end of the connection, by which the session goes on with hoistd's
   // successor; nullptr: it cannot.
   std::shared_ptr<hoist::UniqueFd> socket;
+  uint32_t protocol = 0;  // Of the session protocol: what it speaks there.
 };
 
 // What a session's client has of it, whose hoistd has died.

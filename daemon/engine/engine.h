@@ -85,7 +85,8 @@ class Engine final : public EngineApi, private Loop {
   // that had; and how many there were before, in a row. Fixed.
   const KeptInstance& instance() const { return instance_; }
   // Which sessions the last one had, with their sockets: once, by the thread
-  // that made this. Each is to say what it has, with Resume, or to be closed.
+  // that made this. Each is to say what it has, with Resume, or to be closed;
+  // but for those that have ended, who are to be told so.
   std::vector<ResumedSession> TakeResumed();
   // Something that `status` should show, and the log.
   void AddNote(std::string note);
@@ -256,7 +257,8 @@ class Engine final : public EngineApi, private Loop {
   bool abandoned_ = false;  // What is kept.
   KeptInstance instance_;
   uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
-  std::vector<SlabShare> adopted_shares_;  // As parts_.found.slabs.
+  std::vector<SlabShare> adopted_shares_;       // As parts_.found.slabs.
+  std::vector<ResumedSession> ended_sessions_;  // Until they are taken.
 
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 

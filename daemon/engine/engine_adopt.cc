@@ -16,6 +16,7 @@
 #include "daemon/engine/kept_node.h"
 #include "daemon/errand/parked_file.h"
 #include "hoist/shared/mapping.h"
+#include "hoist/shared/wire.h"
 
 namespace hoistd {
 namespace {
@@ -23,6 +24,36 @@ namespace {
 // Ids of one hoistd after another lie this far apart, so that none is ever
 // given twice among clients that go on.
 constexpr int kGenerationShift = 40;
+
+std::string SpeaksAnother(uint32_t protocol) {
+  return absl::StrCat("speaks session protocol ", protocol,
+                      ", and this hoistd ", hoist::WhatIsServed());
+}
+
+absl::Status CheckProtocols(const std::vector<KeptSession>& sessions) {
+  for (const KeptSession& session : sessions) {
+    const uint32_t protocol = session.args->protocol;
+    if (hoist::ServiceFor(protocol) == hoist::Service::kGoesOn) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "session ", session.id.number(), " ", SpeaksAnother(protocol)));
+  }
+  return absl::OkStatus();
+}
+
+// What the client of a session that `why` ends is told. By the code it knows
+// whether to connect again is of any use.
+absl::Status Farewell(uint32_t protocol, const absl::Status& why) {
+  if (hoist::ServiceFor(protocol) == hoist::Service::kNone) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "hoistd was replaced by one that does not serve this session: it ",
+        SpeaksAnother(protocol),
+        "; start the worker again with the libhoist of that release"));
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "hoistd was replaced by one that does not go on with this session (",
+      std::string(why.message()),
+      "); its leases and plans are void: connect again, and stage again"));
+}
 
 }  // namespace
 
@@ -141,6 +172,7 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
     return absl::NotFoundError("the last hoistd left none");
   }
   HOIST_RETURN_IF_ERROR(CheckDevices(*parts_.found.instance));
+  HOIST_RETURN_IF_ERROR(CheckProtocols(parts_.found.sessions));
   for (const auto& [id, record] : parts_.found.models) {
     if (record.spec == 0) continue;
     HOIST_ASSIGN_OR_RETURN(opened[id], OpenKept(record));
@@ -154,14 +186,19 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
   return PutBack(opened, trial);
 }
 
-// Nobody of it goes on: who was connected sees the end of the connection. What
-// workers have mapped stays theirs, and is never given to anybody else.
+// Nobody of it goes on: who was connected is told why. What workers have mapped
+// stays theirs, and is never given to anybody else.
 void Engine::DropFound(const absl::Status& why) {
   const size_t sessions = parts_.found.sessions.size();
   if (sessions > 0 || !parts_.found.slabs.empty()) {
     AddNote(absl::StrCat("what the last hoistd had on devices is dropped, and ",
                          sessions,
                          " sessions end: ", std::string(why.message())));
+  }
+  for (const KeptSession& session : parts_.found.sessions) {
+    ended_sessions_.push_back({session.id, session.args->peer,
+                               session.args->socket, session.args->protocol,
+                               Farewell(session.args->protocol, why)});
   }
   for (const auto& maker : slab_makers_) maker->Drop();
   adopted_shares_.clear();
@@ -236,9 +273,10 @@ void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
 }
 
 std::vector<ResumedSession> Engine::TakeResumed() {
-  std::vector<ResumedSession> sessions;
+  std::vector<ResumedSession> sessions = std::exchange(ended_sessions_, {});
   for (const KeptSession& session : parts_.found.sessions) {
-    sessions.push_back({session.id, session.args->peer, session.args->socket});
+    sessions.push_back({session.id, session.args->peer, session.args->socket,
+                        session.args->protocol, absl::OkStatus()});
   }
   parts_.found.sessions.clear();
   return sessions;

@@ -31,11 +31,15 @@ using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
 using OnSlabAsk = absl::AnyInvocable<void(const SlabAsk&)>;
 
-// A session that the last hoistd had, and that goes on over its socket.
+// A session that the last hoistd had, and that goes on over its socket; or that
+// does not, which its client is to be told.
 struct ResumedSession {
   SessionId id;
   Peer peer;
   std::shared_ptr<hoist::UniqueFd> socket;
+  uint32_t protocol = 0;  // As in OpenSessionArgs.
+  // Not OK: why it ends. The engine does not know it then.
+  absl::Status ended;
 };
 
 // Threads:  thread-safe; every call returns at once. Callbacks run on the

@@ -47,9 +47,9 @@ void Receive(hoist::Packet request, int line) {
   std::string_view asked = request.body;
   Unpack(asked, max_body);
   bool would_block = false;
-  hoist::Result<std::optional<hoist::Packet>> received =
-      hoist::ReceivePacket(request.fds.at(0).get(), &would_block,
-                           {.max_body = max_body, .leave_sealed = true});
+  hoist::Result<std::optional<hoist::Packet>> received = hoist::ReceivePacket(
+      request.fds.at(0).get(), &would_block,
+      {.max_body = max_body, .leave_sealed = true, .as_hoistd = true});
   // Lest the client's connection stays open where this process hangs.
   request.fds.clear();
   if (!received.ok()) return Tell(line, ToAbsl(received.status()));

@@ -63,7 +63,9 @@ absl::StatusOr<Keep> Keep::Create(FdStore& store, std::vector<HandedFd>& handed,
       }
     } else {
       found.notes.push_back(
-          absl::StrCat("what the last hoistd kept is dropped: ",
+          absl::StrCat("all that the last hoistd kept is dropped (memory of "
+                       "the host and of devices, models, sessions with their "
+                       "leases and plans, which end): ",
                        std::string(adopted.status().message())));
       store.Remove(BookName()).IgnoreError();
     }

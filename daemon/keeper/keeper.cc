@@ -129,8 +129,10 @@ int Keeper::Run() {
     pollfd ready[] = {{signals_.get(), POLLIN, 0},
                       {socket_.fd(), POLLIN, 0},
                       {program_fd_.get(), POLLIN, 0}};
-    const int64_t ms = std::clamp<int64_t>(
-        absl::ToInt64Milliseconds(UntilDue()) + 1, 0, 60'000);
+    // Bounded first: what is never due has no next millisecond.
+    const absl::Duration wait =
+        std::clamp(UntilDue(), absl::ZeroDuration(), absl::Minutes(1));
+    const int64_t ms = absl::ToInt64Milliseconds(wait) + 1;
     if (poll(ready, 3, static_cast<int>(ms)) < 0 && errno != EINTR) break;
     OnNotice();  // What it said before it ended.
     if (ready[0].revents != 0) OnSignal();

@@ -118,8 +118,8 @@ absl::StatusOr<KeptBook> KeptBook::Adopt(hoist::UniqueFd memfd) {
   if (header.magic != kMagic) return Damaged("it is no book");
   if (header.version != kVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the kept book is of version ", header.version,
-                     ", and this hoistd reads ", kVersion));
+        absl::StrCat("its book is of version ", header.version,
+                     ", and this hoistd reads version ", kVersion));
   }
   const uint64_t half = header.half_bytes;
   if (header.hash != header.Hash() || half == 0 || half % kPage != 0 ||

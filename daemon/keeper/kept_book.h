@@ -9,6 +9,14 @@
 // a process that is killed leaves its stores in the order in which it made them
 // (all CPUs that hoist runs on show shared memory so to whoever comes later).
 //
+// Versions. hoistd reads books of kVersion and no other: what the last one kept
+// is dropped then, and said. Workers' memory stays theirs; their sessions end,
+// as what is kept of them is closed with the rest. The version is of all that
+// the book vouches for: this layout, the bundles beside it (descriptor_bundle),
+// keys and records (engine/kept_keys.h, kept.proto, engine/kept_host.cc). It
+// moves on with whatever a hoistd must not pass over; a new field of a record
+// that it may pass over does not move it.
+//
 // It is not for power cuts, after which the memfd is gone. Each record carries
 // a checksum all the same: a book that was damaged is refused, never misread.
 #ifndef HOIST_DAEMON_KEEPER_KEPT_BOOK_H_

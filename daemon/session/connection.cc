@@ -54,13 +54,21 @@ Connection::~Connection() {
 absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
     uint64_t max_body) {
   bool would_block = false;
-  hoist::Result<std::optional<hoist::Packet>> packet =
-      hoist::ReceivePacket(socket_.get(), &would_block,
-                           {.max_body = max_body, .leave_sealed = true});
+  hoist::Result<std::optional<hoist::Packet>> packet = hoist::ReceivePacket(
+      socket_.get(), &would_block,
+      {.max_body = max_body, .leave_sealed = true, .as_hoistd = true});
   if (!packet.ok()) return ToAbsl(packet.status());
   // An empty packet cannot be told from the end; neither is a message.
   if (!packet->has_value() && !would_block) {
     return absl::CancelledError("the client closed the connection");
+  }
+  if (packet->has_value()) {
+    if (protocol_ == 0) protocol_ = (*packet)->version;
+    if ((*packet)->version != protocol_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the client spoke session protocol ", protocol_,
+                       ", and now ", (*packet)->version));
+    }
   }
   return std::move(packet).value();
 }
@@ -118,7 +126,8 @@ absl::Status Connection::Flush() {
     for (const hoist::UniqueFd& fd : next.fds) fds.push_back(fd.get());
     bool would_block = false;
     const hoist::Status sent =
-        hoist::SendPacket(socket_.get(), next.body, fds, &would_block);
+        hoist::SendPacket(socket_.get(), next.body, fds, &would_block,
+                          hoist::Sending::kAsTheSocketDoes, protocol_);
     if (would_block) return absl::OkStatus();
     if (!sent.ok()) return ToAbsl(sent);
     load_.outbound_bytes -= CostOf(next);

@@ -54,7 +54,8 @@ class Connection {
   ~Connection();
 
   // nullopt: nothing to read now. Cancelled: the client closed it.
-  // InvalidArgument, FailedPrecondition: garbage, another protocol version.
+  // InvalidArgument, FailedPrecondition: garbage, a protocol version that is
+  // not served, or not the one of before.
   // So is a body of more than `max_body` bytes, which is not looked at. One in
   // a memfd stays there.
   absl::StatusOr<std::optional<hoist::Packet>> Receive(uint64_t max_body);
@@ -97,6 +98,10 @@ class Connection {
   // The last hoistd's: it is open, and until its client has answered what this
   // one said to it nothing counts that it had sent before.
   void BeginResuming(SessionId session, uint64_t number);
+  // Which version of the session protocol is spoken; 0: not known yet. Told
+  // where another hoistd knew it.
+  uint32_t protocol() const { return protocol_; }
+  void set_protocol(uint32_t version) { protocol_ = version; }
   void EndResuming() {
     resuming_ = 0;
     resumed_ = true;
@@ -132,6 +137,7 @@ class Connection {
   SessionId session_;
   uint64_t resuming_ = 0;
   bool resumed_ = false;
+  uint32_t protocol_ = 0;
   bool goes_on_ = false;
   std::shared_ptr<void> taking_in_;
   std::deque<Outbound> queue_;

@@ -433,9 +433,7 @@ absl::Status SessionLoop::Dispatch(Connection& connection, const Ticket& ticket,
   }
   // Asked of the last hoistd, which opened it and died before it said so.
   if (message.has_open_session() && connection.resumed()) {
-    return Send(connection,
-                EncodeOpened(ticket.request_id, connection.session(),
-                             engine_.facts(), options_.instance_id));
+    return SendOpened(connection, ticket.request_id);
   }
   HOIST_RETURN_IF_ERROR(connection.Admit(ticket.fds));
   const absl::Status status =
@@ -463,14 +461,17 @@ absl::Status SessionLoop::DispatchOpen(
   silent_.erase(connection.id());
   ++sessions_;
   std::shared_ptr<hoist::UniqueFd> socket;
-  if (options_.keeps && message.open_session().resumes()) {
+  const bool goes_on =
+      hoist::ServiceFor(connection.protocol()) == hoist::Service::kGoesOn;
+  if (options_.keeps && goes_on && message.open_session().resumes()) {
     socket = std::make_shared<hoist::UniqueFd>(
         fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
     if (!socket->valid()) socket = nullptr;
     connection.set_goes_on(socket != nullptr);
   }
-  const absl::Status status = router_.Open(
-      ticket, message.open_session(), connection.peer(), std::move(socket));
+  const absl::Status status =
+      router_.Open(ticket, message.open_session(), connection.peer(),
+                   std::move(socket), connection.protocol());
   if (!status.ok()) {
     connection.FailOpening();
     silent_.emplace(connection.id(), Now());
@@ -534,8 +535,7 @@ absl::Status SessionLoop::DeliverOpened(Connection& connection,
   spdlog::info("session {} opened by {}{}", session.number(),
                Describe(connection),
                connection.peer().admin ? ", an admin" : "");
-  return Send(connection, EncodeOpened(request, session, engine_.facts(),
-                                       options_.instance_id));
+  return SendOpened(connection, request);
 }
 
 // What it has not read of the client goes with a connection, and may take its

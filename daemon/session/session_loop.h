@@ -42,6 +42,7 @@ class SessionLoop {
 
   absl::Status Start();
   void Resume(const ResumedSession& session);
+  void Refuse(const ResumedSession& session);
   // What comes of a client before it has answered that.
   absl::Status OnPacketBefore(Connection& connection, hoist::Packet packet);
   void OnEvent(uint64_t key, uint32_t events);
@@ -81,6 +82,7 @@ class SessionLoop {
   void DeliverReplies();
   void Deliver(Reply reply);
   absl::Status DeliverOpened(Connection& connection, const Reply& reply);
+  absl::Status SendOpened(Connection& connection, uint64_t request);
 
   void DropElsewhere(const Connection& connection);
   void Close(ConnectionId id, const absl::Status& why);

@@ -21,7 +21,21 @@ constexpr uint64_t kLargestAnswer = uint64_t{4} << 20;
 
 }  // namespace
 
+// Its last word has room, or nobody reads there.
+void SessionLoop::Refuse(const ResumedSession& session) {
+  spdlog::info("session {} does not go on: {}", session.id.number(),
+               session.ended.ToString());
+  hoist::UniqueFd socket(fcntl(session.socket->get(), F_DUPFD_CLOEXEC, 0));
+  if (!socket.valid()) return;
+  Connection connection(ConnectionId(), std::move(socket), {},
+                        options_.connection, std::make_shared<Load>());
+  if (options_.errands != nullptr) connection.KeepFds();
+  connection.set_protocol(session.protocol);
+  connection.HangUp(EncodeError(0, session.ended));
+}
+
 void SessionLoop::Resume(const ResumedSession& session) {
+  if (!session.ended.ok()) return Refuse(session);
   const auto end = [&](const absl::Status& why) {
     spdlog::info("session {} does not go on: {}", session.id.number(),
                  why.ToString());
@@ -39,12 +53,19 @@ void SessionLoop::Resume(const ResumedSession& session) {
                                    options_.connection, std::move(load));
   if (absl::Status s = Watch(*connection); !s.ok()) return end(s);
   if (options_.errands != nullptr) connection->KeepFds();
+  connection->set_protocol(session.protocol);
   connection->BeginResuming(session.id, options_.generation);
   const absl::Status sent =
       Send(*connection, EncodeResumed(options_.generation));
   if (!sent.ok()) return end(sent);
   ++sessions_;
   connections_.emplace(id, std::move(connection));
+}
+
+absl::Status SessionLoop::SendOpened(Connection& connection,
+                                     uint64_t request) {
+  return Send(connection, EncodeOpened(request, connection.session(),
+                                       engine_.facts(), options_.instance_id));
 }
 
 // Its client had sent it to the last hoistd, and sends it again if it still

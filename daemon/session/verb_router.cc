@@ -83,10 +83,12 @@ absl::Status RefuseFds(const std::vector<hoist::UniqueFd>& fds) {
 absl::Status VerbRouter::Open(const Ticket& ticket,
                               const hoist::v1::OpenSessionRequest& request,
                               const Peer& peer,
-                              std::shared_ptr<hoist::UniqueFd> socket) {
+                              std::shared_ptr<hoist::UniqueFd> socket,
+                              uint32_t protocol) {
   HOIST_ASSIGN_OR_RETURN(OpenSessionArgs args,
                          OpenSessionFromProto(request, peer));
   if (request.resumes()) args.socket = std::move(socket);
+  args.protocol = protocol;
   OnSlabAsk on_ask;
   if (request.closes_slabs()) on_ask = AskTo(mailbox_, ticket.connection);
   engine_.OpenSession(std::move(args), std::move(on_ask),

@@ -27,10 +27,11 @@ class VerbRouter {
 
   // OK: the reply will come to the mailbox, once. InvalidArgument: the request
   // was refused here, and none will. `socket`: a session that can go on with
-  // hoistd's successor does it over this one.
+  // hoistd's successor does it over this one, in this version of the protocol.
   absl::Status Open(const Ticket& ticket,
                     const hoist::v1::OpenSessionRequest& request,
-                    const Peer& peer, std::shared_ptr<hoist::UniqueFd> socket);
+                    const Peer& peer, std::shared_ptr<hoist::UniqueFd> socket,
+                    uint32_t protocol = 0);
   // The session, which the last hoistd had, goes on. As above.
   void Resume(const Ticket& ticket, SessionId session,
               const hoist::v1::ResumeRequest& request);

@@ -13,9 +13,11 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "hoist/shared/packet_socket.h"
 #include "spdlog/spdlog.h"
@@ -57,32 +59,59 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Create(
 
 absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Adopt(
     Device& device, LaneShare found, uint32_t groups, uint32_t order_length) {
-  const size_t bytes = lane::LaneBytes(groups);
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   struct stat is = {};
   if (fstat(found.memory.get(), &is) != 0 ||
-      static_cast<size_t>(is.st_size) != bytes ||
+      static_cast<size_t>(is.st_size) < sizeof(lane::Header) ||
       (fcntl(found.memory.get(), F_GET_SEALS) & kSeals) != kSeals) {
     return absl::InvalidArgumentError("what was kept of a lane is none");
   }
+  const auto is_bytes = static_cast<size_t>(is.st_size);
   HOIST_ASSIGN_OR_RETURN(
       hoist::Mapping mapping,
-      ToAbsl(hoist::Mapping::OfFd(found.memory.get(), bytes,
+      ToAbsl(hoist::Mapping::OfFd(found.memory.get(), is_bytes,
                                   hoist::Mapping::Access::kReadWrite)));
   auto made = absl::WrapUnique(new LaneMemory(device, std::move(found.memory),
                                               std::move(found.wake),
                                               std::move(mapping), groups));
   const lane::Header& header = made->header();
-  if (header.magic != lane::kMagic || header.version != lane::kVersion ||
-      header.adoption.load() != lane::kAdoption || header.bytes != bytes ||
-      header.groups != groups || header.order_length != order_length) {
+  HOIST_RETURN_IF_ERROR(made->CheckVersion());
+  const size_t bytes = lane::LaneBytes(groups);
+  if (header.magic != lane::kMagic || is_bytes != bytes ||
+      header.bytes != bytes || header.groups != groups ||
+      header.order_length != order_length) {
     return absl::InvalidArgumentError(
-        "the plan's lane is of another version, or its client wrote where it "
-        "must not; make the plan anew");
+        "the plan's client wrote in its lane where it must not; make the plan "
+        "anew");
   }
   made->adopted_ = true;
   HOIST_RETURN_IF_ERROR(made->Register());
   return made;
+}
+
+// A lane that cannot be gone on with says so to whoever has it. Before its ring
+// is anybody else's: what is computed from there on is void.
+absl::Status LaneMemory::CheckVersion() {
+  const uint32_t version = header().version;
+  const uint32_t adoption = header().adoption.load();
+  std::string why;
+  if (version != lane::kVersion) {
+    why = absl::StrCat("its lane is of version ", version,
+                       ", and the hoistd that is here now goes on with ",
+                       lane::kVersion);
+  } else if (adoption != lane::kAdoption) {
+    why = absl::StrCat("its lane was left in form ", adoption,
+                       ", and the hoistd that is here now goes on with ",
+                       lane::kAdoption);
+  } else {
+    return absl::OkStatus();
+  }
+  why = absl::StrCat("the plan has ended with the hoistd that made it: ", why,
+                     "; make it anew");
+  if (header().magic == lane::kMagic && header().fault_code.load() == 0) {
+    WriteFault(absl::AbortedError(why));
+  }
+  return absl::InvalidArgumentError(why);
 }
 
 absl::Status LaneMemory::Register() {

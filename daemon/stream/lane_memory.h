@@ -28,7 +28,8 @@ class LaneMemory {
   static absl::StatusOr<std::unique_ptr<LaneMemory>> Create(
       Device& device, uint32_t groups, uint32_t order_length);
   // What the last hoistd's lane of so many groups and positions was made of.
-  // InvalidArgument: it is none, or one that cannot be gone on with.
+  // InvalidArgument: it is none, or one that cannot be gone on with; one of
+  // another version has that as its fault then.
   static absl::StatusOr<std::unique_ptr<LaneMemory>> Adopt(
       Device& device, LaneShare found, uint32_t groups, uint32_t order_length);
   LaneMemory(const LaneMemory&) = delete;
@@ -62,6 +63,7 @@ class LaneMemory {
  private:
   LaneMemory(Device& device, hoist::UniqueFd memory, hoist::UniqueFd wake,
              hoist::Mapping mapping, uint32_t groups);
+  absl::Status CheckVersion();
   absl::Status Register();
 
   Device& device_;

@@ -60,18 +60,29 @@ std::vector<UniqueFd> TakeFds(const msghdr& message) {
   return fds;
 }
 
+Status AnotherVersion(uint32_t version, bool as_hoistd) {
+  const std::string peer = std::to_string(version);
+  const std::string own = std::to_string(kProtocolVersion);
+  return Status(Code::kFailedPrecondition,
+                as_hoistd ? "this libhoist speaks session protocol " + peer +
+                                ", and hoistd " + WhatIsServed() +
+                                "; update whichever of them is older"
+                          : "the peer speaks session protocol " + peer +
+                                ", this side speaks " + own +
+                                "; update libhoist or hoistd, whichever is "
+                                "older");
+}
+
 Result<Packet> Decode(const FrameHeader& header, std::string_view inline_body,
                       std::vector<UniqueFd> fds,
                       const ReceiveOptions& options) {
   if (header.magic != kFrameMagic) {
     return Status(Code::kInvalidArgument, "not a hoist message");
   }
-  if (header.version != kProtocolVersion) {
-    return Status(Code::kFailedPrecondition,
-                  "the peer speaks session protocol " +
-                      std::to_string(header.version) + ", this side speaks " +
-                      std::to_string(kProtocolVersion));
-  }
+  const bool taken = options.as_hoistd
+                         ? ServiceFor(header.version) != Service::kNone
+                         : header.version == kProtocolVersion;
+  if (!taken) return AnotherVersion(header.version, options.as_hoistd);
   if (header.body_bytes > kMaxBody || (header.flags & ~kBodyInMemfd) != 0) {
     return Status(Code::kInvalidArgument, "malformed message header");
   }
@@ -82,6 +93,7 @@ Result<Packet> Decode(const FrameHeader& header, std::string_view inline_body,
                       " are allowed");
   }
   Packet packet;
+  packet.version = header.version;
   if ((header.flags & kBodyInMemfd) != 0) {
     if (fds.empty() || !inline_body.empty()) {
       return Status(Code::kInvalidArgument, "the message's memfd is missing");
@@ -141,7 +153,7 @@ Status SealMemfd(int fd) {
 }
 
 Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
-                  bool* would_block, Sending sending) {
+                  bool* would_block, Sending sending, uint32_t version) {
   if (would_block != nullptr) *would_block = false;
   if (body.size() > kMaxBody || fds.size() >= kMaxFdsPerMessage) {
     return Status(Code::kResourceExhausted,
@@ -149,7 +161,9 @@ Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
                       " bytes with " + std::to_string(fds.size()) +
                       " descriptors");
   }
-  FrameHeader header = {kFrameMagic, kProtocolVersion, 0, body.size()};
+  const uint32_t spoken = version == 0 ? kProtocolVersion : version;
+  FrameHeader header = {kFrameMagic, static_cast<uint16_t>(spoken), 0,
+                        body.size()};
   std::vector<int> all(fds.begin(), fds.end());
   UniqueFd memfd;
   if (body.size() > kMaxInlineBody) {

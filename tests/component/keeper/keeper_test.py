@@ -102,6 +102,20 @@ class Keeper(Published):
         except subprocess.CalledProcessError:
             return None
 
+    def cpu_seconds(self):
+        """That hoist-keeper has taken so far."""
+        fields = pathlib.Path(
+            f"/proc/{self.daemon.process.pid}/stat").read_text()
+        user, system = fields.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def test_it_takes_no_time_where_nothing_happens(self):
+        begin, before = time.monotonic(), self.cpu_seconds()
+        for _ in range(40):  # hoistd is busy, and its keeper is not.
+            self.pid()
+        taken = self.cpu_seconds() - before
+        self.assertLess(taken, (time.monotonic() - begin) / 10)
+
     def test_what_was_published_is_there_after_each_kill(self):
         self.publish()
         for _ in range(8):

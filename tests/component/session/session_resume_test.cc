@@ -1,4 +1,5 @@
 // A session goes on with the next hoistd, over the socket that it has.
+#include <utility>
 #include <vector>
 
 #include "tests/component/session/session_fixture.h"
@@ -63,6 +64,18 @@ class ResumingSessions : public SessionFixture {
     return message;
   }
 
+  // The same, but that none goes on.
+  void SucceedWithout(const absl::Status& why) {
+    server_->Shutdown();
+    server_.reset();
+    for (const auto& socket : std::exchange(sockets_, {})) {
+      options_.resumed.push_back(
+          {SessionId(1), Peer(), socket, hoist::kProtocolVersion, why});
+    }
+    Start();
+    options_.resumed.clear();
+  }
+
   // Says that it goes on.
   static void ExpectTold(RawSession& client) {
     const auto told = client.Receive();
@@ -113,6 +126,25 @@ TEST_F(ResumingSessions, AreOpenedForWhoAsksForThatAgain) {
   engine().resume.Next().done(Resumed());
   EXPECT_EQ(client.Receive()->message.request_id(), 20u);
   Barrier(client);
+}
+
+TEST_F(ResumingSessions, HearWhyTheyEnd) {
+  RawSession client(path());
+  Open(client);
+  // What they had asked for is not looked at, nor in the way.
+  server_->Shutdown();
+  for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(client.Send(StageMessage(i)));
+  SucceedWithout(absl::UnavailableError("connect again"));
+  const auto told = client.Receive();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->message.request_id(), 0u);
+  EXPECT_EQ(told->message.code(), static_cast<int>(hoist::Code::kUnavailable));
+  EXPECT_EQ(told->message.message(), "connect again");
+  EXPECT_EQ(client.Receive(), std::nullopt);
+  // The engine never knew it, and others are served.
+  RawSession other(path());
+  Open(other);
+  EXPECT_THAT(engine().closed(), IsEmpty());
 }
 
 TEST_F(ResumingSessions, ForgetWhatWasAskedOfTheLastHoistd) {

@@ -2,9 +2,9 @@
 # boot_test.sh BUILD [SCRIPT FILE...]
 #
 # Boots a minimal Debian in systemd-nspawn and runs SCRIPT there, by default
-# guest_test.sh, with the files beside it. Of
-# hoist the root holds the package of BUILD, unpacked, and nothing else: the
-# guest installs it by what deploy/README.md says.
+# guest_test.sh with its worker, with the files beside it. Of hoist the root
+# holds the package of BUILD, unpacked, and nothing else: the guest installs it
+# by what deploy/README.md says.
 # The root is made once (debootstrap), kept in $HOIST_SYSTEMD_ROOT, by default
 # /var/cache/hoist-test/bookworm-base, and copied for each run.
 # Exits with 77, and says why, where it cannot run.
@@ -12,6 +12,10 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(realpath "$1")
 script=${2:-$here/guest_test.sh}
+files=("${@:3}")
+if [[ $# -lt 2 ]]; then
+  files=("$build/tests/component/systemd/stream_worker")
+fi
 base=${HOIST_SYSTEMD_ROOT:-/var/cache/hoist-test/bookworm-base}
 
 skip() { echo "skipped: $*"; exit 77; }
@@ -43,7 +47,7 @@ header='{"layer.0.w":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}}'
 chmod -R a+rX "$root/srv/models"
 
 install -m 755 "$script" "$root/out/guest_test.sh"
-for file in "${@:3}"; do install -m 755 "$file" "$root/out/"; done
+for file in "${files[@]}"; do install -m 755 "$file" "$root/out/"; done
 cat >"$root/etc/systemd/system/guest-test.service" <<'UNIT'
 [Unit]
 Wants=systemd-journald.service

@@ -3,7 +3,8 @@
 #
 # Runs in the booted root: installs, upgrades and removes hoist by the commands
 # in the archive's own deploy/README.md, and checks what deploy/ promises of
-# hoistd.service. ARCHIVE is the unpacked archive.
+# hoistd.service. ARCHIVE is the unpacked archive. stream_worker, which lies
+# beside this, works from the first start to before the last stop.
 set -uo pipefail
 archive=$1
 readme=$archive/share/hoist/README.md
@@ -113,6 +114,24 @@ check "compilers find it" test -f /usr/local/include/hoist/hoist.h -a \
 check "the shell finds the completions" \
   bash -n /usr/local/share/bash-completion/completions/hoistctl
 
+mkdir -m 777 /run/worker
+# Not by as(), whose process would be another.
+setpriv --reuid alice --regid alice --init-groups \
+  /out/stream_worker /run/worker/passes >/run/worker/log 2>&1 &
+worker=$!
+passes() {
+  local digits
+  digits=$(cat /run/worker/passes 2>/dev/null)
+  echo $((10#${digits:-0}))
+}
+passed() { kill -0 "$worker" && (($(passes) > $1)); }
+# Each pass compares all bytes and addresses; one that began before counts not.
+worker_goes_on() {
+  eventually passed $(($(passes) + 3)) || { cat /run/worker/log; return 1; }
+}
+ends_well() { kill "$worker" && wait "$worker" || { cat /run/worker/log; false; }; }
+check "a worker of alice's streams, and holds a lease" worker_goes_on
+
 status_line() { awk -v key="$1:" '$1 == key {print $2}' "/proc/$pid/status"; }
 check "no new privileges" same 1 "$(status_line NoNewPrivs)"
 check "no capabilities" same 0000000000000000 "$(status_line CapBnd)"
@@ -155,11 +174,13 @@ for _ in 1 2 3 4 5 6 7 8; do
   pid=$(main_pid)
   systemctl kill -s KILL hoistd
   check "it is started again after SIGKILL" eventually restarted
+  check "and the worker goes on" worker_goes_on
 done
 check "and serves again" exits_with 0 hoistctl status
 check "with the same memory" same "$memory" "$(host_memory)"
 check "after systemctl restart too" systemctl restart hoistd
 check "it has the same memory" same "$memory" "$(host_memory)"
+check "the worker goes on" worker_goes_on
 check "nothing was dropped" \
   bash -c '! journalctl -u hoistd | grep -q "is dropped"'
 
@@ -167,9 +188,16 @@ pid=$(main_pid)
 touch /opt/hoist/of-the-old-one
 check "it can be upgraded" follow Upgrade
 check "the new one runs" restarted
+check "the worker goes on" worker_goes_on
+check "it never connected again" same 1 \
+  "$(journalctl -u hoistd | grep -c 'session [0-9]* opened by')"
 check "and serves as configured before" \
   exits_with 0 hoistctl load /srv/models/tiny
-check "nothing is left of the old one" test ! -e /opt/hoist/of-the-old-one
+check "nothing is left of the old one" bash -c \
+  '! ls -d /opt/hoist/of-the-old-one /opt/hoist.* 2>/dev/null'
+check "nothing was dropped" \
+  bash -c '! journalctl -u hoistd | grep -q "is dropped"'
+check "the worker ends well" ends_well
 
 check "it stops cleanly" systemctl stop hoistd
 check "with success" same success "$(systemctl show -P Result hoistd)"

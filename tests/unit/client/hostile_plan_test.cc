@@ -75,7 +75,8 @@ TEST(HostilePlan, ALaneThatIsNoneIsInternal) {
         [&](pb::Plan&, FakeLane& lane, Fds&) { spoil(lane.header()); });
   };
   EXPECT_EQ(with([](auto& header) { header.magic ^= 1; }), Code::kInternal);
-  EXPECT_EQ(with([](auto& header) { ++header.version; }), Code::kInternal);
+  EXPECT_EQ(with([](auto& header) { ++header.version; }),
+            Code::kFailedPrecondition);
   EXPECT_EQ(with([](auto& header) { ++header.bytes; }), Code::kInternal);
   EXPECT_EQ(with([](auto& header) { ++header.groups; }), Code::kInternal);
   EXPECT_EQ(with([](auto& header) { --header.order_length; }), Code::kInternal);

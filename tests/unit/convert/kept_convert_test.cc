@@ -135,6 +135,7 @@ TEST(KeptConvert, SessionsAndPlans) {
   session.args->device_budget_bytes = 77;
   session.args->closes_slabs = true;
   session.args->peer = {User(5), 123, true, "socket"};
+  session.args->protocol = 7;
   ASSERT_OK_AND_ASSIGN(const KeptSession back,
                        SessionFromRecord(SessionId(3), ToRecord(session)));
   EXPECT_EQ(back.args->client_name, "worker");
@@ -144,6 +145,12 @@ TEST(KeptConvert, SessionsAndPlans) {
   EXPECT_EQ(back.args->peer.pid, 123);
   EXPECT_TRUE(back.args->peer.admin);
   EXPECT_EQ(back.args->peer.via, "socket");
+  EXPECT_EQ(back.args->protocol, 7u);
+  // Those who did not write it down spoke the first.
+  session.args->protocol = 0;
+  ASSERT_OK_AND_ASSIGN(const KeptSession old,
+                       SessionFromRecord(SessionId(3), ToRecord(session)));
+  EXPECT_EQ(old.args->protocol, 1u);
 
   PlanRecord plan;
   plan.session = SessionId(3);

@@ -190,6 +190,37 @@ TEST_F(PacketSocketTest, AnotherVersionIsNamedWithOurs) {
             std::string::npos);
 }
 
+TEST_F(PacketSocketTest, HoistdSaysWhichVersionsItServes) {
+  for (const uint32_t version : {0u, kProtocolVersion + 1, 77u}) {
+    EXPECT_EQ(ServiceFor(version), Service::kNone);
+    FrameHeader header = Good(0);
+    header.version = static_cast<uint16_t>(version);
+    SendRaw(Header(header));
+    bool would_block = false;
+    const auto packet =
+        ReceivePacket(b_.get(), &would_block, {.as_hoistd = true});
+    EXPECT_EQ(packet.status().code(), Code::kFailedPrecondition);
+    const std::string& why = packet.status().message();
+    EXPECT_NE(why.find("protocol " + std::to_string(version) + ","),
+              std::string::npos);
+    EXPECT_NE(why.find(WhatIsServed()), std::string::npos);
+  }
+  EXPECT_EQ(ServiceFor(kProtocolVersion), Service::kGoesOn);
+}
+
+TEST_F(PacketSocketTest, WhatIsSentInAnotherVersionIsOfThat) {
+  ASSERT_TRUE(SendPacket(a_.get(), "x", {}, nullptr, Sending::kNow,
+                         kProtocolVersion + 1)
+                  .ok());
+  EXPECT_EQ(ReceiveCode(), Code::kFailedPrecondition);
+  ASSERT_TRUE(
+      SendPacket(a_.get(), "x", {}, nullptr, Sending::kNow, kProtocolVersion)
+          .ok());
+  const auto packet = ReceivePacket(b_.get());
+  ASSERT_TRUE(packet.ok());
+  EXPECT_EQ((*packet.value()).version, kProtocolVersion);
+}
+
 TEST_F(PacketSocketTest, OverlongPacketsAreRefused) {
   SendRaw(Header(Good(kMaxInlineBody)) + std::string(kMaxInlineBody + 1, 'x'));
   EXPECT_EQ(ReceiveCode(), Code::kInvalidArgument);

@@ -1,12 +1,15 @@
 // A streamer that goes on with the lanes of one that is gone.
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
 namespace hoistd::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 class SucceedingStreamer : public ::testing::Test {
  protected:
@@ -166,6 +169,30 @@ TEST_F(SucceedingStreamer, RefusesWhatIsNoLaneOfItsPlan) {
   Begin();
   lane_.client->header().version = hoist::lane::kVersion + 1;
   EXPECT_TRUE(refused());
+}
+
+TEST_F(SucceedingStreamer, TellsWhoHasALaneOfAnotherVersion) {
+  const auto told = [&](uint32_t theirs, uint32_t ours) {
+    const absl::Status refused = rig_.TrySucceed(lane_);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    const absl::Status fault = lane_.client->Fault();
+    EXPECT_EQ(fault.message(), refused.message());
+    EXPECT_THAT(fault, StatusIs(absl::StatusCode::kAborted,
+                                HasSubstr(absl::StrCat(" ", theirs, ", and"))));
+    EXPECT_THAT(fault, StatusIs(absl::StatusCode::kAborted,
+                                HasSubstr(absl::StrCat("with ", ours, ";"))));
+  };
+  Begin();
+  lane_.client->header().version = hoist::lane::kVersion + 41;
+  told(hoist::lane::kVersion + 41, hoist::lane::kVersion);
+  Begin();
+  lane_.client->header().adoption = hoist::lane::kAdoption + 41;
+  told(hoist::lane::kAdoption + 41, hoist::lane::kAdoption);
+  // What is no lane is not written to.
+  Begin();
+  lane_.client->header().magic = 0;
+  EXPECT_FALSE(rig_.TrySucceed(lane_).ok());
+  EXPECT_OK(lane_.client->Fault());
 }
 
 TEST_F(SucceedingStreamer, EndsAPlanThatHadEnded) {

@@ -39,6 +39,19 @@
 //   - a position that is skipped though it was ready is marked as done;
 //   - `served` says from where to go on. Positions beyond it may be ready, too:
 //     their words say so. The tail passes a request when `served` is beyond it.
+//
+// Versions. hoistd makes lanes of kVersion; a client maps no other, and a
+// hoistd goes on with no other, nor with one of another kAdoption. kVersion
+// moves on when anything here changes that both sides look at, kAdoption when
+// only what hoistds leave to each other does.
+//   - A client to whom a lane of another version comes has no plan:
+//     FAILED_PRECONDITION, with both numbers. hoistd and libhoist are then of
+//     releases too far apart for plans.
+//   - A hoistd that finds one ends the plan by its fault words: ABORTED, with
+//     both numbers; its client makes the plan anew. All else goes on.
+// So in every version `magic`, `version` and `bytes` are the first 16 bytes,
+// and the fault words are where they are here, in at least as many bytes as a
+// Header has.
 #ifndef HOIST_SHARED_LANE_LAYOUT_H_
 #define HOIST_SHARED_LANE_LAYOUT_H_
 
@@ -49,8 +62,7 @@
 namespace hoist::lane {
 
 inline constexpr uint32_t kMagic = 0x454E414C;  // "LANE"
-inline constexpr uint32_t kVersion = 1;         // Of what both sides look at.
-// Of what hoistds leave to each other.
+inline constexpr uint32_t kVersion = 1;
 inline constexpr uint32_t kAdoption = 1;
 inline constexpr uint32_t kRequests = 256;  // A power of two.
 inline constexpr uint32_t kMaxGroups = 1u << 20;
@@ -133,11 +145,13 @@ struct Header {
   char fault_text[kMaxFaultText];
 };
 static_assert(sizeof(Header) == 64 * 5 + 384);
+static_assert(offsetof(Header, version) == 4 && offsetof(Header, bytes) == 8);
 static_assert(offsetof(Header, cursor) == 64);
 static_assert(offsetof(Header, want) == 128);
 static_assert(offsetof(Header, tail) == 192);
 static_assert(offsetof(Header, served) == 208);
 static_assert(offsetof(Header, fault_code) == 256);
+static_assert(offsetof(Header, fault_text) == 260);
 
 constexpr size_t GroupsOffset() { return sizeof(Header); }
 constexpr size_t RequestsOffset(uint32_t groups) {

@@ -26,11 +26,14 @@ struct Packet {
   std::string body;
   std::vector<UniqueFd> fds;  // Those attached, without the body's memfd.
   std::optional<SealedBody> sealed;  // Instead of `body`; if asked for.
+  uint32_t version = 0;              // Of the session protocol.
 };
 
 struct ReceiveOptions {
   uint64_t max_body = kMaxBody;  // A larger one is refused unread.
   bool leave_sealed = false;     // Leaves a body in a memfd there.
+  bool as_hoistd =
+      false;  // Takes all versions that hoistd serves, not its own.
 };
 
 // Whether a send waits for room in the peer's buffer.
@@ -38,17 +41,19 @@ enum class Sending { kAsTheSocketDoes, kNow };
 
 // Sends one message; `fds` are borrowed. A large body goes into a sealed memfd.
 // Unavailable: the peer is gone, or (non-blocking sockets, and kNow) its buffer
-// is full: then `would_block` is set and nothing was sent.
+// is full: then `would_block` is set and nothing was sent. `version`: which the
+// peer speaks; 0: this side's own.
 Status SendPacket(int socket, std::string_view body, std::span<const int> fds,
                   bool* would_block = nullptr,
-                  Sending sending = Sending::kAsTheSocketDoes);
+                  Sending sending = Sending::kAsTheSocketDoes,
+                  uint32_t version = 0);
 
 // Receives one message. nullopt: end of stream, or a non-blocking socket with
 // nothing to read (`would_block` is then set).
 // InvalidArgument: not our framing, truncated, too large or a memfd that is not
 // sealed against shrinking; every descriptor that came is closed.
-// FailedPrecondition: another protocol version. ResourceExhausted: this process
-// may not open the descriptors that came.
+// FailedPrecondition: a protocol version that is not taken; the message says
+// both. ResourceExhausted: this process may not open the descriptors that came.
 Result<std::optional<Packet>> ReceivePacket(int socket,
                                             bool* would_block = nullptr,
                                             const ReceiveOptions& options = {});
