@@ -48,11 +48,18 @@ void World::CheckBooks() {
     for (const Quota what : {Quota::kSessions, Quota::kPlans, Quota::kModels,
                              Quota::kPublishedBytes}) {
       if (holdings.Of(what) <= node.quota().LimitOf(user, what)) continue;
-      Violation(Check::kBooks, "a user holds more than one may");
+      Violation(Check::kBooks,
+                absl::StrCat("a user holds more than one may:",
+                             Shown(holdings), "; limit of ",
+                             static_cast<int>(what), " is ",
+                             node.quota().LimitOf(user, what)));
     }
     for (const auto& [device, bytes] : holdings.device_bytes) {
       if (bytes <= node.quota().DeviceLimitOf(user, device)) continue;
-      Violation(Check::kBooks, "a user holds more of a device than one may");
+      Violation(Check::kBooks,
+                absl::StrCat("a user holds more of device ", device.number(),
+                             " than ", node.quota().DeviceLimitOf(user, device),
+                             ":", Shown(holdings)));
     }
   }
 }
