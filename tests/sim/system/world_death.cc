@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/keeper/kept_book.h"
+#include "tests/sim/system/mutant.h"
 #include "tests/sim/system/world.h"
 
 namespace hoistd::sim {
@@ -59,7 +60,7 @@ void World::Begin(const Numbers& n) {
   if (TheReaper().Run([&] { life->Begin(); })) {
     life_ = std::move(life);
     engine_ = life_->engine.get();
-    ++lives_;
+    TheMutation().lives = static_cast<int>(++lives_);
     return Begun();
   }
   Saw(Seen::kKilledBeginning);
