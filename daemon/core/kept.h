@@ -74,7 +74,8 @@ struct KeptLease {
   std::optional<CopyRef> copy;  // nullopt: it is released.
 };
 
-// A plan whose ring is nobody's any more.
+// A plan whose ring is nobody's any more, or nobody's but this hoistd's: its
+// session is over, and is told of after it.
 struct KeptPlanGone {
   PlanId id;
 };

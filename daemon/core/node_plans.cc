@@ -363,6 +363,11 @@ void Node::EndPlansOf(SessionId session, Effects& effects) {
   }
   for (const RequestId request : waiting) plans_.Drop(request);
   for (const PlanId id : plans_.LiveOf(session)) StopPlan(id, effects);
+  // Those too that are ending: a successor knows no session of them, and copies
+  // into rings end with their hoistd.
+  for (const auto& [id, plan] : plans_.standing()) {
+    if (plan.session == session) Keep(KeptPlanGone{id});
+  }
 }
 
 void Node::FreePlan(PlanId id, absl::Time now, Effects& effects) {

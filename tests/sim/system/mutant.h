@@ -24,8 +24,16 @@ enum class Mutant {
   kNeverFreed,    // An extent of the host is not freed.
   kKeptQuota,     // What a user gives back still counts.
   kLostWake,      // The link is not woken by what is posted to it.
+  // Of what one hoistd leaves to the next:
+  kLostRecord,      // A record that is not in the book.
+  kKeptRecord,      // One that is in it still.
+  kLostDescriptor,  // A descriptor that nobody holds.
+  kStaleIds,        // The next one's numbers begin where the last one's did.
+  kNoCopyAgain,     // A slot that no word vouches for counts as loaded.
+  kDoneAgain,       // The done word of a position counts for the next one.
+  kLostDone,        // In the next one's life, as kIgnoredDone.
 };
-inline constexpr int kMutants = static_cast<int>(Mutant::kLostWake) + 1;
+inline constexpr int kMutants = static_cast<int>(Mutant::kLostDone) + 1;
 const char* NameOf(Mutant mutant);
 
 // Of this process, which runs one case. Wrapped functions of the daemon, which
@@ -33,6 +41,7 @@ const char* NameOf(Mutant mutant);
 struct Mutation {
   Mutant mutant = Mutant::kNone;
   int after = 0;  // It shows at the so many-th chance.
+  int lives = 1;  // Which hoistd in a row lives.
 
   // A chance: whether it shows now.
   bool Shows(Mutant which) { return mutant == which && after-- == 0; }

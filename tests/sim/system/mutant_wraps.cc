@@ -1,4 +1,4 @@
-// Faults of the daemon's own code. The linker puts these in the place of the
+// Faults of the daemon's own code, and points where it can be killed. The linker puts these in the place of the
 // functions that they are named for (--wrap, in this program alone), so that
 // the daemon has no hooks for them. A name that is not there any more wraps
 // nothing; the test of that mutant then says that nobody noticed it.
@@ -8,12 +8,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string_view>
 
 #include "daemon/core/extent_map.h"
+#include "daemon/core/node_restore.h"
 #include "daemon/core/quota.h"
+#include "daemon/engine/kept_keys.h"
+#include "daemon/keeper/descriptor_bundle.h"
+#include "daemon/keeper/kept_book.h"
 #include "daemon/plan/lane_schedule.h"
+#include "daemon/stream/lane_memory.h"
 #include "hoist/shared/lane_layout.h"
 #include "tests/sim/system/mutant.h"
+#include "tests/sim/system/reaper.h"
 
 namespace hoistd::sim {
 namespace {
@@ -29,11 +36,18 @@ bool Broken(Mutant mutant) {
 }  // namespace
 }  // namespace hoistd::sim
 
+using absl::Status;
+using hoistd::KeptKey;
 using hoistd::sim::Broken;
 using hoistd::sim::Mutant;
 using hoistd::sim::TheMutation;
+using hoistd::sim::TheReaper;
 
 // NOLINTBEGIN: names are the linker's.
+#ifdef __clang__
+// Nobody calls them from C.
+#pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
+#endif
 extern "C" {
 
 // LaneSchedule::SawDone(LaneGroup, uint32_t)
@@ -42,6 +56,7 @@ void __real__ZN6hoistd12LaneSchedule7SawDoneEjj(hoistd::LaneSchedule*, uint32_t,
 void __wrap__ZN6hoistd12LaneSchedule7SawDoneEjj(hoistd::LaneSchedule* schedule,
                                                 uint32_t group, uint32_t word) {
   if (Broken(Mutant::kIgnoredDone)) return;
+  if (TheMutation().lives > 1 && Broken(Mutant::kLostDone)) return;
   if (Broken(Mutant::kInventedDone)) {
     word = hoist::lane::WordOf(schedule->last_position(group));
   }
@@ -78,6 +93,84 @@ ssize_t __real_write(int, const void*, size_t);
 ssize_t __wrap_write(int fd, const void* from, size_t bytes) {
   if (bytes == 8 && Broken(Mutant::kLostWake)) return 8;
   return __real_write(fd, from, bytes);
+}
+
+// LaneSchedule::ResumeWords(LaneGroup, uint32_t, uint32_t)
+void __real__ZN6hoistd12LaneSchedule11ResumeWordsEjjj(hoistd::LaneSchedule*,
+                                                      uint32_t, uint32_t,
+                                                      uint32_t);
+void __wrap__ZN6hoistd12LaneSchedule11ResumeWordsEjjj(
+    hoistd::LaneSchedule* schedule, uint32_t group, uint32_t ready,
+    uint32_t done) {
+  if (ready == done && ready > 0 && Broken(Mutant::kNoCopyAgain)) --done;
+  if (ready != done && Broken(Mutant::kDoneAgain)) done = ready;
+  __real__ZN6hoistd12LaneSchedule11ResumeWordsEjjj(schedule, group, ready,
+                                                   done);
+}
+
+// NodeRestore::SkipIds(uint64_t)
+void __real__ZN6hoistd11NodeRestore7SkipIdsEm(hoistd::NodeRestore*, uint64_t);
+void __wrap__ZN6hoistd11NodeRestore7SkipIdsEm(hoistd::NodeRestore* restore,
+                                              uint64_t last) {
+  if (TheMutation().mutant == Mutant::kStaleIds) return;
+  __real__ZN6hoistd11NodeRestore7SkipIdsEm(restore, last);
+}
+
+// KeptBook::Put(KeptKey, std::string_view)
+Status
+__real__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
+    hoistd::KeptBook*, KeptKey, std::string_view);
+Status
+__wrap__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
+    hoistd::KeptBook* book, KeptKey key, std::string_view value) {
+  TheReaper().Point();
+  if (IsOfNode(key) && TheMutation().Shows(Mutant::kLostRecord)) return {};
+  Status status =
+      __real__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
+          book, key, value);
+  TheReaper().Point();
+  return status;
+}
+
+// KeptBook::Erase(KeptKey)
+Status __real__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(hoistd::KeptBook*,
+                                                     KeptKey);
+Status __wrap__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(hoistd::KeptBook* book,
+                                                     KeptKey key) {
+  TheReaper().Point();
+  if (IsOfNode(key) && TheMutation().Shows(Mutant::kKeptRecord)) return {};
+  Status status = __real__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(book, key);
+  TheReaper().Point();
+  return status;
+}
+
+// DescriptorBundle::Add(KeptKey, int)
+Status __real__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(
+    hoistd::DescriptorBundle*, KeptKey, int);
+Status __wrap__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(
+    hoistd::DescriptorBundle* bundle, KeptKey key, int fd) {
+  TheReaper().Point();
+  if (TheMutation().Shows(Mutant::kLostDescriptor)) return {};
+  return __real__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(bundle, key, fd);
+}
+
+// DescriptorBundle::Remove(KeptKey)
+Status __real__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(
+    hoistd::DescriptorBundle*, KeptKey);
+Status __wrap__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(
+    hoistd::DescriptorBundle* bundle, KeptKey key) {
+  TheReaper().Point();
+  return __real__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(bundle, key);
+}
+
+// LaneMemory::Store(Word&, uint32_t) const
+void __real__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(
+    const hoistd::LaneMemory*, hoist::lane::Word*, uint32_t);
+void __wrap__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(
+    const hoistd::LaneMemory* memory, hoist::lane::Word* word,
+    uint32_t value) {
+  TheReaper().Point();
+  __real__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(memory, word, value);
 }
 
 }  // extern "C"

@@ -39,6 +39,8 @@ constexpr std::array kWeights = {
     Weight{Op::kReadFails, 1}, Weight{Op::kTask, 80},
     Weight{Op::kStream, 200},  Weight{Op::kWait, 60},
     Weight{Op::kLongWait, 1},  Weight{Op::kOpen, 8},
+    Weight{Op::kKill, 2},      Weight{Op::kBegin, 40},
+    Weight{Op::kResume, 60},
     Weight{Op::kDie, 2},       Weight{Op::kRegister, 8},
     Weight{Op::kDescribe, 4},  Weight{Op::kPublish, 8},
     Weight{Op::kStage, 30},    Weight{Op::kCompute, 20},

@@ -13,6 +13,7 @@ namespace {
 constexpr std::array<const char*, kOps> kNames = {
     "world",      "engine",   "link",         "device",     "read",
     "read-fails", "task",     "stream",       "wait",       "long-wait",
+    "kill",       "begin",    "resume",
     "open",       "die",      "register",     "describe",   "publish",
     "stage",      "compute",  "release",      "prefetch",   "forget",
     "answer-ask", "set-plan", "replace-plan", "clear-plan", "use",

@@ -24,6 +24,10 @@ enum class Op : uint32_t {
   kStream,
   kWait,
   kLongWait,
+  // Hoistd's end, what its successor does, and what workers answer it.
+  kKill,
+  kBegin,
+  kResume,
   // Workers.
   kOpen,
   kDie,

@@ -1,10 +1,16 @@
 #include "tests/sim/system/sim_device.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+#include "tests/sim/system/reaper.h"
 #include "tests/sim/system/sim_models.h"
 #include "tests/sim/system/violation.h"
 
@@ -17,6 +23,19 @@ constexpr int kNobody = 0xEE;  // Where no slab is.
 bool SameMemory(const std::byte* a, uint64_t a_bytes, const std::byte* b,
                 uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
+}
+
+// The memory lies elsewhere; it says which slab's it is.
+hoist::UniqueFd TokenOf(const SlabSpec& spec) {
+  hoist::UniqueFd fd(memfd_create("slab", MFD_CLOEXEC));
+  HOIST_CHECK(write(fd.get(), &spec, sizeof(spec)) == sizeof(spec));
+  return fd;
+}
+
+std::optional<SlabSpec> SlabOf(int token) {
+  SlabSpec spec;
+  if (pread(token, &spec, sizeof(spec), 0) != sizeof(spec)) return std::nullopt;
+  return spec;
 }
 
 }  // namespace
@@ -36,6 +55,7 @@ class SimStream final : public CopyStream {
     if (!device_.Covered(to_offset, from.size())) {
       Violation(Check::kOverwrite, "a copy to where no slab is");
     }
+    TheReaper().Point();
     Push({.to = to_offset, .from = from.data(), .bytes = from.size()});
     return absl::OkStatus();
   }
@@ -43,6 +63,7 @@ class SimStream final : public CopyStream {
     return absl::UnimplementedError("nothing is copied out of the simulation");
   }
   absl::Status WriteWords(std::span<const WordWrite> words) override {
+    TheReaper().Point();
     Push({.words = {words.begin(), words.end()}});
     return absl::OkStatus();
   }
@@ -56,6 +77,7 @@ class SimStream final : public CopyStream {
     });
   }
   void Step();
+  void Reap(std::mt19937_64& random);
 
  private:
   struct Job {
@@ -113,11 +135,27 @@ void SimStream::End(Job& job) {
   for (Job& late : std::exchange(late_, {})) End(late);
 }
 
+void SimStream::Reap(std::mt19937_64& random) {
+  for (uint64_t left = random() % (jobs_.size() + 1); left > 0; --left) {
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    // Whom it would have told is gone.
+    if (job.done == nullptr) End(job);
+  }
+  if (jobs_.empty()) return;
+  Job& next = jobs_.front();
+  if (next.bytes > 0 && !next.begun && random() % 2 == 0) Begin(next);
+  if (next.words.empty()) return;
+  next.words.resize(random() % next.words.size());
+  End(next);
+}
+
 SimDevice::SimDevice(const SimDeviceOptions& options, SimClock& clock,
                      SimDeviceEvents events)
     : clock_(clock),
       events_(std::move(events)),
-      memory_(options.span_bytes, std::byte{kNobody}) {
+      memory_(options.span_bytes, std::byte{kNobody}),
+      keeps_(options.keeps) {
   info_.index = options.index;
   info_.name = "simulated";
   info_.kind = options.kind;
@@ -131,6 +169,7 @@ SimDevice::SimDevice(const SimDeviceOptions& options, SimClock& clock,
 SimDevice::~SimDevice() = default;
 
 absl::Status SimDevice::CreateSlab(const SlabSpec& spec) {
+  TheReaper().Point();
   uint64_t sum = spec.bytes;
   for (const auto& [id, slab] : slabs_) {
     sum += slab.bytes;
@@ -147,25 +186,68 @@ absl::Status SimDevice::CreateSlab(const SlabSpec& spec) {
   if (sum > info_.total_bytes) {
     return absl::ResourceExhaustedError("the device's memory is all used");
   }
+  if (!numbers_.insert(spec.id).second) {
+    Violation(Check::kProtocol, "a slab has the number of an earlier one");
+  }
   slabs_[spec.id] = spec;
+  adopted_.insert(spec.id);
+  if (keeps_) kept_[spec.id] = TokenOf(spec);
   std::memset(&memory_[spec.offset], 0, spec.bytes);
+  TheReaper().Point();
+  return absl::OkStatus();
+}
+
+absl::Status SimDevice::AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) {
+  const auto found = slabs_.find(spec.id);
+  const std::optional<SlabSpec> meant = SlabOf(fd.get());
+  if (found == slabs_.end() || !meant.has_value() || meant->id != spec.id ||
+      meant->offset != spec.offset || meant->bytes != spec.bytes ||
+      !adopted_.insert(spec.id).second) {
+    return absl::InvalidArgumentError("it is no slab of this device");
+  }
   return absl::OkStatus();
 }
 
 absl::Status SimDevice::DestroySlab(SlabId id) {
+  TheReaper().Point();
   const auto found = slabs_.find(id);
-  if (found == slabs_.end())
+  if (found == slabs_.end() || !adopted_.contains(id)) {
     Violation(Check::kSlabs, "no such slab to destroy");
-  events_.on_destroy(info_.index, found->second);
-  events_.on_write(info_.index, found->second.offset, found->second.bytes);
-  std::memset(&memory_[found->second.offset], kNobody, found->second.bytes);
-  slabs_.erase(found);
+  }
+  Erase(found);
+  TheReaper().Point();
   return absl::OkStatus();
 }
 
+void SimDevice::Erase(std::map<SlabId, SlabSpec>::iterator slab) {
+  const SlabSpec spec = slab->second;
+  events_.on_destroy(info_.index, spec);
+  events_.on_write(info_.index, spec.offset, spec.bytes);
+  std::memset(&memory_[spec.offset], kNobody, spec.bytes);
+  slabs_.erase(slab);
+  kept_.erase(spec.id);
+  adopted_.erase(spec.id);
+}
+
+void SimDevice::DropOthers() {
+  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
+    const auto next = std::next(slab);
+    if (!adopted_.contains(slab->first)) Erase(slab);
+    slab = next;
+  }
+}
+
+void SimDevice::Reap(std::mt19937_64& random) {
+  for (SimStream* const stream : std::exchange(streams_, {})) {
+    stream->Reap(random);
+  }
+}
+
 absl::StatusOr<SlabShare> SimDevice::Share(SlabId id) const {
-  if (!slabs_.contains(id)) Violation(Check::kSlabs, "no such slab to share");
-  return SlabShare{.backing = info_.backing};
+  if (!adopted_.contains(id)) Violation(Check::kSlabs, "no such slab to share");
+  const auto kept = kept_.find(id);
+  return SlabShare{.backing = info_.backing,
+                   .keep_fd = kept == kept_.end() ? -1 : kept->second.get()};
 }
 
 absl::StatusOr<std::unique_ptr<CopyStream>> SimDevice::CreateStream() {

@@ -9,6 +9,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct SimDeviceOptions {
   uint64_t total_bytes = 0;
   uint64_t granularity = 0;
   uint64_t span_bytes = 0;
+  bool keeps = false;  // Its slabs outlive who made them.
 };
 
 // What the world is told, before it happens.
@@ -36,7 +39,7 @@ struct SimDeviceEvents {
 
 class SimStream;
 
-// Copies take time and end in the order of their stream. While one is under
+// It outlives the hoistds that use it, one after another. Copies take time and end in the order of their stream. While one is under
 // way, half of its bytes are there and the others are of nobody; its source is
 // read when it begins and when it ends.
 //
@@ -49,9 +52,7 @@ class SimDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec& spec) override;
-  absl::Status AdoptSlab(const SlabSpec&, hoist::UniqueFd) override {
-    return absl::UnimplementedError("the world keeps no slabs");
-  }
+  absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override;
   absl::Status DestroySlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override;
   absl::Status RegisterHost(std::span<std::byte>) override {
@@ -73,9 +74,20 @@ class SimDevice final : public Device {
   bool Reads(std::span<const std::byte> host) const;
   const std::map<SlabId, SlabSpec>& slabs() const { return slabs_; }
 
+  // The process that uses it dies: of what was queued a part is done, and of
+  // one copy perhaps a half.
+  void Reap(std::mt19937_64& random);
+  // Another one begins: it has no slabs until it adopts or makes some.
+  void Begin() { adopted_.clear(); }
+  // It has begun: slabs of the last one that it did not adopt go.
+  void DropOthers();
+  // Slabs may have the numbers of earlier ones from now on.
+  void ForgetNumbers() { numbers_.clear(); }
+
  private:
   friend class SimStream;
 
+  void Erase(std::map<SlabId, SlabSpec>::iterator slab);
   // All of it lies in slabs.
   bool Covered(uint64_t offset, uint64_t bytes) const;
 
@@ -84,6 +96,10 @@ class SimDevice final : public Device {
   const SimDeviceEvents events_;
   std::vector<std::byte> memory_;
   std::map<SlabId, SlabSpec> slabs_;
+  std::map<SlabId, hoist::UniqueFd> kept_;  // What says which slab it is.
+  std::set<SlabId> adopted_;                // By who uses it now; or made.
+  std::set<SlabId> numbers_;                // That any slab ever had.
+  const bool keeps_;
   std::vector<SimStream*> streams_;
 };
 

@@ -3,7 +3,9 @@
 #define HOIST_TESTS_SIM_SYSTEM_SIM_IO_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -36,12 +38,17 @@ class SimIo final : public IoEngine {
   size_t under_way() const { return reads_.size(); }
   // The n-th of them ends; not ok: after half of its bytes.
   void End(size_t n, const absl::Status& status);
+  // Its process dies: each was done by then, or half of it, or none.
+  void Reap(std::mt19937_64& random);
 
  private:
   struct Pending {
     ReadRequest request;
     Done done;
   };
+
+  // Of each part all, or half.
+  void Fill(const ReadRequest& request, uint64_t skew, bool half, bool cut);
 
   const OnWrite on_write_;
   std::vector<Pending> reads_;

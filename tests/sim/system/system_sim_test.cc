@@ -148,7 +148,14 @@ INSTANTIATE_TEST_SUITE_P(
                             {"books", "bytes", "overwrite"}},
                       Meant{Mutant::kNeverFreed, {"given back", "books"}},
                       Meant{Mutant::kKeptQuota, {"books"}},
-                      Meant{Mutant::kLostWake, {"answer", "progress"}}),
+                      Meant{Mutant::kLostWake, {"answer", "progress"}},
+                      Meant{Mutant::kLostRecord, {"books", "slabs"}},
+                      Meant{Mutant::kKeptRecord, {"books", "given back"}},
+                      Meant{Mutant::kLostDescriptor, {"books"}},
+                      Meant{Mutant::kStaleIds, {"protocol"}},
+                      Meant{Mutant::kNoCopyAgain, {"bytes"}},
+                      Meant{Mutant::kDoneAgain, {"overwrite", "bytes"}},
+                      Meant{Mutant::kLostDone, {"progress"}}),
     [](const auto& of) {
       std::string name;
       for (const char c : std::string(NameOf(of.param.mutant))) {

@@ -14,12 +14,13 @@ enum class Check {
   kBytes,      // What a worker computes with is what the file, or the
                // publication, holds; when it begins and when it is done.
   kOverwrite,  // Nobody writes to what a worker uses, or a copy reads.
-  kBooks,      // The ledger agrees with itself, and with what was counted.
+  kBooks,      // The ledger agrees with itself, and with what was counted; the
+               // next hoistd's with the last one's.
   kAnswer,     // Each request is answered, once.
   kSlabs,      // What is leased lies in slabs that the worker was given.
   kProgress,   // What can go on goes on.
   kGivenBack,  // Who gave all back holds nothing.
-  kProtocol,   // Answers say what can be.
+  kProtocol,   // Answers say what can be, and no number is given twice.
 };
 const char* NameOf(Check check);
 
@@ -35,8 +36,15 @@ enum class Seen {
   kPublished,  // Groups.
   kDeaths,     // With requests under way.
   kAsked,      // For slabs.
+  kKilled,     // Hoistds, between two steps.
+  kKilledMidway,
+  kKilledBeginning,  // Before they had taken over what the last one left.
+  kGivenUp,          // What was left, after too many of these.
+  kResumed,          // Sessions with leases or plans.
+  kLanesResumed,
+  kAskedAgain,  // Requests.
 };
-inline constexpr size_t kSeen = static_cast<size_t>(Seen::kAsked) + 1;
+inline constexpr size_t kSeen = static_cast<size_t>(Seen::kAskedAgain) + 1;
 using Sights = std::array<uint64_t, kSeen>;
 
 // Cases run in processes of their own: says what is wrong, and ends this one.

@@ -30,19 +30,35 @@ WorldOptions::WorldOptions(const Step& first) {
   readers = a % 2 == 0 ? Readers::kOwner : Readers::kEveryone;
   users_share = b % 5 != 0;
   quotas = c % 3 == 0;
+  keeps = a / 2 % 2 == 0;
 }
 
 World::World(const Step& first, const SimModels& models)
     : options_(first),
       models_(models),
-      threads_(clock_, [this] { return Pump(); }),
-      host_memory_((options_.host_pages + 1) * kPage),
-      io_([this](std::span<const std::byte> host) { HostWritten(host); }) {
+      host_memory_((options_.host_pages + 1) * kPage) {
   const auto address = reinterpret_cast<uintptr_t>(host_memory_.data());
   host_ = std::span(host_memory_)
               .subspan((kPage - address % kPage) % kPage,
                        options_.host_pages * kPage);
-  EngineParts parts;
+  MakeDevices();
+  life_ = std::make_unique<Life>(PartsOfLife());
+  life_->Begin();
+  engine_ = life_->engine.get();
+}
+
+World::~World() = default;
+
+LifeParts World::PartsOfLife() {
+  LifeParts parts;
+  parts.clock = &clock_;
+  parts.pump = [this] { return Pump(); };
+  parts.on_host_write = [this](std::span<const std::byte> host) {
+    HostWritten(host);
+  };
+  parts.host = host_;
+  for (const auto& device : devices_) parts.devices.push_back(device.get());
+  if (options_.keeps) parts.store = &store_;
   NodeOptions& node = parts.node;
   node.host_capacity_bytes = host_.size();
   node.slab_bytes = options_.slab_pages * kPage;
@@ -57,29 +73,7 @@ World::World(const Step& first, const SimModels& models)
     each.held_bytes = host_.size() / 3;
     each.device_bytes = {options_.device_pages[0] * kPage / 2};
   }
-  MakeDevices();
-  for (const auto& device : devices_) {
-    node.device_capacity_bytes.push_back(device->info().total_bytes);
-    parts.device_views.push_back(
-        {device->info(), device->info().total_bytes, node.slab_bytes});
-    auto link = Link::Create(*device, clock_, {.threads = &threads_});
-    links_.push_back(std::move(link).value());
-    parts.mover.links.push_back(links_.back().get());
-  }
-  parts.mover.host = host_;
-  parts.mover.io = &io_;
-  parts.mover.copy_threads = 2;
-  parts.clock = &clock_;
-  parts.files.mode = ReadMode::kBuffered;
-  parts.version = "simulation";
-  parts.threads = &threads_;
-  engine_ = Engine::Create(std::move(parts)).value();
-  engine_->GrowHost(host_.size());
-}
-
-World::~World() {
-  engine_.reset();
-  links_.clear();
+  return parts;
 }
 
 void World::MakeDevices() {
@@ -91,6 +85,7 @@ void World::MakeDevices() {
     device.total_bytes = options_.device_pages[i] * kPage;
     device.span_bytes =
         DeviceSpace::SpanFor(device.total_bytes, device.granularity);
+    device.keeps = options_.keeps;
     SimDeviceEvents events;
     events.on_write = [this](DeviceIndex at, uint64_t offset, uint64_t bytes) {
       Written(at, offset, bytes);
@@ -105,30 +100,36 @@ void World::MakeDevices() {
 
 void World::Do(const Step& step) {
   clock_.Advance(absl::Microseconds(1));
-  if (step.op < Op::kOpen) {
+  if (step.op >= Op::kKill && step.op <= Op::kResume) {
+    if (!Useful(step.op)) return;
+    if (step.op == Op::kKill) Kill(step.with);
+    if (step.op == Op::kBegin) Begin(step.with);
+    if (step.op == Op::kResume) Resume(step.with);
+  } else if (step.op < Op::kOpen) {
     Progress(step.op, step.with);
   } else if (step.op < Op::kLoad) {
     Work(step.op, step.with);
-  } else {
+  } else if (engine_ != nullptr) {
     Admin(step.op, step.with);
   }
-  CheckBooks();
+  if (engine_ != nullptr) CheckBooks();
 }
 
 bool World::Round() {
   bool any = false;
   turned_ = false;
-  for (size_t i = 0; i < threads_.loops(); ++i) {
-    if (!threads_.Due(i)) continue;
-    threads_.Turn(i);
+  SimThreads& threads = life_->threads;
+  for (size_t i = 0; i < threads.loops(); ++i) {
+    if (!threads.Due(i)) continue;
+    threads.Turn(i);
     turned_ = true;
-    if (i < links_.size()) continue;
+    if (i < life_->links.size()) continue;
     any = true;
     ++turns_[0];
   }
-  for (size_t i = 0; i < threads_.executors(); ++i) {
-    if (!threads_.HasTask(i)) continue;
-    threads_.RunTask(i);
+  for (size_t i = 0; i < threads.executors(); ++i) {
+    if (!threads.HasTask(i)) continue;
+    threads.RunTask(i);
     any = true;
     ++turns_[1];
   }
@@ -138,8 +139,8 @@ bool World::Round() {
     any = true;
     ++turns_[2];
   }
-  if (io_.under_way() > 0) {
-    io_.End(0, absl::OkStatus());
+  if (life_->io.under_way() > 0) {
+    life_->io.End(0, absl::OkStatus());
     any = true;
     ++turns_[3];
   }
@@ -183,7 +184,7 @@ bool World::Pump() {
   }
   if (++naps_ > kMostNaps) return false;
   if (turned_) return true;
-  const absl::Time next = threads_.NextDue();
+  const absl::Time next = life_->threads.NextDue();
   if (next == absl::InfiniteFuture()) return false;
   clock_.AdvanceTo(next);
   return true;
@@ -215,7 +216,7 @@ void World::Rest() {
     if (open_.empty() && clock_.Now() - began > absl::Hours(1)) return;
     if (clock_.Now() - last > absl::Seconds(600)) break;
     // At first all that is due has its turn when it is; then much later.
-    const absl::Time next = threads_.NextDue();
+    const absl::Time next = life_->threads.NextDue();
     const absl::Duration most =
         idle < 40 ? absl::Milliseconds(5) : absl::Seconds(1);
     clock_.AdvanceTo(std::min(next, clock_.Now() + most));
@@ -227,12 +228,15 @@ void World::Rest() {
 }
 
 void World::Finish() {
+  ResumeAll();
   Rest();
   CheckBooks();
   PlansGoOn();
   GiveAllBack();
-  engine_.reset();
-  links_.clear();
+  engine_ = nullptr;
+  life_->engine.reset();
+  life_->links.clear();
+  life_.reset();
   if (!open_.empty()) {
     Violation(Check::kAnswer,
               "a request outlived the engine: " + absl::StrJoin(open_, ", "));

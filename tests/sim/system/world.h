@@ -1,8 +1,9 @@
-// A hoistd with its workers, in one thread under one clock.
+// Hoistds, one after another, with their workers, in one thread under one clock.
 #ifndef HOIST_TESTS_SIM_SYSTEM_WORLD_H_
 #define HOIST_TESTS_SIM_SYSTEM_WORLD_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,11 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "daemon/engine/engine.h"
-#include "daemon/link/link.h"
+#include "tests/sim/system/reaper.h"
 #include "tests/sim/system/script.h"
 #include "tests/sim/system/sim_device.h"
-#include "tests/sim/system/sim_io.h"
+#include "tests/sim/system/sim_life.h"
 #include "tests/sim/system/sim_models.h"
 #include "tests/sim/system/sim_plan.h"
 #include "tests/sim/system/sim_threads.h"
@@ -33,6 +35,7 @@ struct WorldOptions {
   Readers readers = Readers::kOwner;
   bool users_share = true;
   bool quotas = false;
+  bool keeps = false;  // Somebody holds what hoistd keeps; it may die.
 };
 
 // A plan as its worker has it.
@@ -48,6 +51,10 @@ struct Worker {
   uint64_t number = 0;
   User uid;
   std::optional<SessionId> session;  // Once it is open.
+  uint64_t opened_in = 0;            // The turn of hoistd in which it was.
+  bool closes_slabs = false;
+  bool served = true;    // This hoistd knows what it has.
+  bool resumed = false;  // Some hoistd went on with it.
   std::map<LeaseId, LeaseGrant> leases;
   std::set<LeaseId> computing;
   std::map<std::pair<DeviceIndex, SlabId>, SlabSpec> slabs;  // Open.
@@ -55,7 +62,8 @@ struct Worker {
   std::vector<std::pair<SlabAsk, std::vector<SlabId>>> asks;
   std::map<ModelId, ModelPtr> models;
   std::map<PlanId, WorkersPlan> plans;
-  int setting = 0;  // SetPlans that are not answered.
+  // What it has asked for and not been told, by number; to ask again.
+  std::map<uint64_t, std::function<void()>> asked;
 };
 
 // Any step may be done at any time; what has nothing to do does nothing. After
@@ -87,6 +95,7 @@ class World {
   void Saw(Seen what) { ++sights_[static_cast<size_t>(what)]; }
 
   void MakeDevices();
+  LifeParts PartsOfLife();
   // Whatever can be done next, in fairness; false: nothing ever can.
   bool Pump();
   // One of each that is due; whether any was, but for links, which nap.
@@ -102,9 +111,27 @@ class World {
   std::vector<size_t> DueLoops(bool engine);
   std::vector<size_t> Tasks() const;
 
+  // world_death.cc
+  void Kill(const Numbers& n);
+  void Died(bool midway);
+  // Runs something of hoistd's, which may be killed in it.
+  void Run(absl::FunctionRef<void()> turn);
+  void Begin(const Numbers& n);
+  void Begun();
+  void Resume(const Numbers& n);
+  void Resumed(Worker& worker, const hoistd::Resumed& lost);
+  void ForgetInstance();
+  void ResumeAll();
+  // No session, lease, plan or model ever has the number of another.
+  void Given(uint64_t number);
+  // What the next hoistd must know of models and of devices.
+  std::set<std::string> KeptOf(const Node& node) const;
+
   // world_worker.cc
   void Work(Op op, const Numbers& n);
   void Open(const Numbers& n);
+  OnSlabAsk AsksOf(const Worker& worker);
+  void Prefetch(Worker& worker, const Model& model, const Numbers& n);
   void Die(uint64_t number);
   void Register(Worker& worker, const Numbers& n);
   void Publish(Worker& worker, const Numbers& n);
@@ -152,6 +179,12 @@ class World {
   absl::AnyInvocable<void(T)> Reply(const char* what, const Worker* worker,
                                     std::function<void(Worker&, T)> then);
 
+  // What a worker asks of hoistd; again of the next one, if it was not answered.
+  template <typename T>
+  void Ask(const char* what, Worker& worker,
+           std::function<void(SessionId, absl::AnyInvocable<void(T)>)> send,
+           std::function<void(Worker&, T)> then);
+
   Worker* Pick(uint32_t n, bool open = true);
   std::pair<Worker*, WorkersPlan*> PickPlan(uint32_t n);
   ModelPtr PickModel(const Worker& worker, uint32_t n) const;
@@ -163,12 +196,12 @@ class World {
   const WorldOptions options_;
   const SimModels& models_;
   SimClock clock_;
-  SimThreads threads_;
   std::vector<std::byte> host_memory_;
   std::span<std::byte> host_;  // In it, aligned.
-  SimIo io_;
+  SimStore store_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   uint64_t last_worker_ = 0;
+  uint64_t last_request_ = 0;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
   std::map<GroupKey, std::string> images_;  // What each group's bytes are.
   std::map<ModelId, FileModel> file_models_;
@@ -181,8 +214,16 @@ class World {
   bool turned_ = false;  // A loop, in the last round.
   uint64_t trace_ = 0;
   Sights sights_ = {};
-  std::vector<std::unique_ptr<Link>> links_;
-  std::unique_ptr<Engine> engine_;
+  uint64_t ran_ = 0;       // Turns of hoistds that they lived through.
+  uint64_t doom_ = 0;      // By which what is under way at a death is chosen.
+  uint64_t lives_ = 1;     // Hoistds that have begun.
+  uint32_t failed_begins_ = 0;  // In a row.
+  std::vector<ResumedSession> resuming_;  // Are to say what they have.
+  std::set<uint64_t> given_;              // Numbers.
+  // Of the last hoistd, if it died between two steps.
+  std::optional<std::set<std::string>> left_;
+  std::unique_ptr<Life> life_;  // nullptr: it is dead.
+  Engine* engine_ = nullptr;    // Its own.
 };
 
 inline const absl::Status& ErrorOf(const absl::Status& status) {
@@ -194,6 +235,26 @@ const absl::Status& ErrorOf(const absl::StatusOr<T>& value) {
 }
 
 // Inline, since each caller has its own T.
+template <typename T>
+void World::Ask(
+    const char* what, Worker& worker,
+    std::function<void(SessionId, absl::AnyInvocable<void(T)>)> send,
+    std::function<void(Worker&, T)> then) {
+  const uint64_t request = ++last_request_;
+  auto ask = [this, what, number = worker.number, request,
+              send = std::move(send), then = std::move(then)] {
+    Worker& asker = *workers_.at(number);
+    send(*asker.session,
+         Reply<T>(what, &asker, [request, then](Worker& to, T value) {
+           to.asked.erase(request);
+           if (then != nullptr) then(to, std::move(value));
+         }));
+  };
+  const auto& asked = worker.asked[request] = std::move(ask);
+  // Else it is asked as soon as some hoistd serves it.
+  if (engine_ != nullptr && worker.served) asked();
+}
+
 template <typename T>
 absl::AnyInvocable<void(T)> World::Reply(const char* what, const Worker* worker,
                                          std::function<void(Worker&, T)> then) {
@@ -214,6 +275,7 @@ absl::AnyInvocable<void(T)> World::Reply(const char* what, const Worker* worker,
   const uint64_t number = worker == nullptr ? 0 : worker->number;
   return [this, ticket = std::move(ticket), number,
           then = std::move(then)](T value) mutable {
+    TheReaper().Point();  // It was done, and nobody is told.
     if (std::exchange(ticket->answered, true)) {
       Violation(Check::kAnswer, ticket->what + ": answered twice");
     }

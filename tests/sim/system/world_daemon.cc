@@ -16,16 +16,20 @@ const T& Of(const std::vector<T>& from, uint32_t n) {
 
 std::vector<size_t> World::DueLoops(bool engine) {
   std::vector<size_t> due;
-  for (size_t i = 0; i < threads_.loops(); ++i) {
-    if ((i >= links_.size()) == engine && threads_.Due(i)) due.push_back(i);
+  if (life_ == nullptr) return due;
+  for (size_t i = 0; i < life_->threads.loops(); ++i) {
+    if ((i >= life_->links.size()) == engine && life_->threads.Due(i)) {
+      due.push_back(i);
+    }
   }
   return due;
 }
 
 std::vector<size_t> World::Tasks() const {
   std::vector<size_t> tasks;
-  for (size_t i = 0; i < threads_.executors(); ++i) {
-    if (threads_.HasTask(i)) tasks.push_back(i);
+  if (life_ == nullptr) return tasks;
+  for (size_t i = 0; i < life_->threads.executors(); ++i) {
+    if (life_->threads.HasTask(i)) tasks.push_back(i);
   }
   return tasks;
 }
@@ -53,7 +57,7 @@ bool World::Useful(Op op) {
                                  [](const auto& d) { return d->busy(); });
     case Op::kRead:
     case Op::kReadFails:
-      return io_.under_way() > 0;
+      return life_ != nullptr && life_->io.under_way() > 0;
     case Op::kTask:
       return !Tasks().empty();
     case Op::kStream:
@@ -61,8 +65,14 @@ bool World::Useful(Op op) {
         return entry.plan->CanStep(0) || entry.plan->CanStep(1) ||
                entry.plan->CanStep(2);
       });
+    case Op::kKill:
+      return options_.keeps && life_ != nullptr;
+    case Op::kBegin:
+      return life_ == nullptr;
+    case Op::kResume:
+      return life_ != nullptr && !resuming_.empty();
     case Op::kOpen:
-      return workers_.size() < 4;
+      return life_ != nullptr && workers_.size() < 4;
     case Op::kCompute:
     case Op::kRelease:
       return any_worker([](const Worker& w) { return !w.leases.empty(); });
@@ -89,7 +99,8 @@ bool World::Useful(Op op) {
 
 bool World::Progress(Op op, const Numbers& n) {
   if (op == Op::kWait) {
-    const absl::Time next = threads_.NextDue();
+    const absl::Time next = life_ == nullptr ? absl::InfiniteFuture()
+                                             : life_->threads.NextDue();
     if (n[0] % 4 == 0) {
       clock_.Advance(absl::Microseconds(n[1] % 3000));
     } else if (next < absl::InfiniteFuture()) {
@@ -104,28 +115,33 @@ bool World::Progress(Op op, const Numbers& n) {
   if (!Useful(op)) return false;
   switch (op) {
     case Op::kEngine:
-    case Op::kLink:
-      threads_.Turn(Of(DueLoops(op == Op::kEngine), n[0]));
+    case Op::kLink: {
+      const size_t loop = Of(DueLoops(op == Op::kEngine), n[0]);
+      Run([&] { life_->threads.Turn(loop); });
       return true;
+    }
     case Op::kDevice: {
       std::vector<SimDevice*> busy;
       for (const auto& device : devices_) {
         if (device->busy()) busy.push_back(device.get());
       }
-      Of(busy, n[0])->Step();
+      Run([&] { Of(busy, n[0])->Step(); });
       return true;
     }
     case Op::kRead:
-      io_.End(n[0] % io_.under_way(), absl::OkStatus());
+    case Op::kReadFails: {
+      const absl::Status status =
+          op == Op::kRead   ? absl::OkStatus()
+          : n[1] % 3 == 0 ? absl::DataLossError("the disk failed")
+                          : absl::UnavailableError("not now");
+      Run([&] { life_->io.End(n[0] % life_->io.under_way(), status); });
       return true;
-    case Op::kReadFails:
-      io_.End(n[0] % io_.under_way(),
-              n[1] % 3 == 0 ? absl::DataLossError("the disk failed")
-                            : absl::UnavailableError("not now"));
+    }
+    case Op::kTask: {
+      const size_t task = Of(Tasks(), n[0]);
+      Run([&] { life_->threads.RunTask(task); });
       return true;
-    case Op::kTask:
-      threads_.RunTask(Of(Tasks(), n[0]));
-      return true;
+    }
     case Op::kStream: {
       std::vector<std::pair<SimPlan*, uint64_t>> ready;
       for (const auto& [number, worker] : workers_) {

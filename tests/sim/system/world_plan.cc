@@ -35,31 +35,32 @@ void World::SetPlan(Worker& worker, const Numbers& n,
   // Longer than any case: what does not come is seen to be missing.
   args.stage_deadline = absl::Hours(10);
   if (old.has_value()) worker.plans.at(*old).asking = true;
-  engine_->SetPlan(*worker.session, std::move(args),
-                   Reply<absl::StatusOr<OpenedPlan>>(
-                       "set a plan", &worker,
-                       [this, planned, order, old](
-                           Worker& to, absl::StatusOr<OpenedPlan> opened) {
-                         if (opened.ok()) {
-                           return PlanStands(to, *std::move(opened), planned,
-                                             order, old);
-                         }
-                         if (!old.has_value()) return;
-                         // As libhoist takes it: what is refused so leaves the
-                         // old one.
-                         if (absl::IsResourceExhausted(opened.status()) ||
-                             absl::IsInvalidArgument(opened.status())) {
-                           to.plans.at(*old).asking = false;
-                           return;
-                         }
-                         EndPlan(to, *old);
-                       }));
+  using Opened = absl::StatusOr<OpenedPlan>;
+  Ask<Opened>(
+      "set a plan", worker,
+      [this, args](SessionId session, Done<OpenedPlan> done) {
+        engine_->SetPlan(session, args, std::move(done));
+      },
+      [this, planned, order, old](Worker& to, Opened opened) {
+        if (opened.ok()) {
+          return PlanStands(to, *std::move(opened), planned, order, old);
+        }
+        if (!old.has_value()) return;
+        // As libhoist takes it: what is refused so leaves the old one.
+        if (absl::IsResourceExhausted(opened.status()) ||
+            absl::IsInvalidArgument(opened.status())) {
+          to.plans.at(*old).asking = false;
+          return;
+        }
+        EndPlan(to, *old);
+      });
 }
 
 void World::PlanStands(Worker& worker, OpenedPlan opened, const ModelPtr& model,
                        std::vector<uint32_t> order, std::optional<PlanId> old) {
   const PlanGrant& grant = opened.grant;
   const PlanId id = grant.id;
+  Given(id.number());
   Opened(worker, grant.device, grant.new_slabs);
   CheckOpen(worker, grant.device, grant.ring_offset, grant.ring_bytes);
   const uint64_t number = worker.number;
@@ -115,8 +116,12 @@ void World::EndPlan(Worker& worker, PlanId plan, std::set<LeaseId> keep) {
     }
   }
   if (replaced) return;
-  engine_->ClearPlan(*worker.session, plan,
-                     Reply<absl::Status>("clear a plan", &worker, nullptr));
+  Ask<absl::Status>(
+      "clear a plan", worker,
+      [this, plan](SessionId session, DoneStatus done) {
+        engine_->ClearPlan(session, plan, std::move(done));
+      },
+      nullptr);
 }
 
 void World::Use(Worker& worker, WorkersPlan& entry, const Numbers& n, Op op) {

@@ -1,4 +1,6 @@
 // What workers do by message.
+#include <sys/eventfd.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -69,13 +71,14 @@ void World::Work(Op op, const Numbers& n) {
       const std::string name = n[1] % 2 == 0
                                    ? SimModels::NameOf(n[2] % SimModels::kNames)
                                    : PublishedName(n[2]);
-      return engine_->DescribeModel(
-          *worker->session, name,
-          Reply<absl::StatusOr<ModelPtr>>(
-              "describe", worker,
-              [this](Worker& to, absl::StatusOr<ModelPtr> found) {
-                if (found.ok()) Known(&to, *found, std::nullopt);
-              }));
+      return Ask<absl::StatusOr<ModelPtr>>(
+          "describe", *worker,
+          [this, name](SessionId session, Done<ModelPtr> done) {
+            engine_->DescribeModel(session, name, std::move(done));
+          },
+          [this](Worker& to, absl::StatusOr<ModelPtr> found) {
+            if (found.ok()) Known(&to, *found, std::nullopt);
+          });
     }
     case Op::kPublish:
       return Publish(*worker, n);
@@ -97,19 +100,15 @@ void World::Work(Op op, const Numbers& n) {
     }
     case Op::kPrefetch:
       if (model == nullptr || model->spec->groups.empty()) return;
-      return engine_->Prefetch(
-          *worker->session,
-          {model->id,
-           {GroupIndex(
-                static_cast<uint32_t>(n[2] % model->spec->groups.size())),
-            GroupIndex(0)},
-           n[2] % 3 == 0 ? OnHost() : OnDevice(DeviceAt(n[1]))},
-          Reply<absl::Status>("prefetch", worker, nullptr));
+      return Prefetch(*worker, *model, n);
     case Op::kForget:
       if (model == nullptr) return;
-      return engine_->ForgetModel(
-          *worker->session, model->id,
-          Reply<absl::Status>("forget", worker, nullptr));
+      return Ask<absl::Status>(
+          "forget", *worker,
+          [this, id = model->id](SessionId session, DoneStatus done) {
+            engine_->ForgetModel(session, id, std::move(done));
+          },
+          nullptr);
     case Op::kAnswerAsk:
       return AnswerAsk(*worker);
     case Op::kSetPlan:
@@ -119,8 +118,30 @@ void World::Work(Op op, const Numbers& n) {
   }
 }
 
+void World::Prefetch(Worker& worker, const Model& model, const Numbers& n) {
+  const auto groups = static_cast<uint32_t>(model.spec->groups.size());
+  const PrefetchArgs args = {
+      model.id,
+      {GroupIndex(n[2] % groups), GroupIndex(0)},
+      n[2] % 3 == 0 ? OnHost() : OnDevice(DeviceAt(n[1]))};
+  Ask<absl::Status>(
+      "prefetch", worker,
+      [this, args](SessionId session, DoneStatus done) {
+        engine_->Prefetch(session, args, std::move(done));
+      },
+      nullptr);
+}
+
+OnSlabAsk World::AsksOf(const Worker& worker) {
+  if (!worker.closes_slabs) return nullptr;
+  return [this, number = worker.number](const SlabAsk& ask) {
+    const auto found = workers_.find(number);
+    if (found != workers_.end()) Asked(*found->second, ask);
+  };
+}
+
 void World::Open(const Numbers& n) {
-  if (workers_.size() >= 4) return;
+  if (workers_.size() >= 4 || engine_ == nullptr) return;
   auto made = std::make_unique<Worker>();
   Worker& worker = *made;
   worker.number = ++last_worker_;
@@ -130,24 +151,23 @@ void World::Open(const Numbers& n) {
   args.client_name = absl::StrCat("worker ", worker.number);
   args.peer.uid = worker.uid;
   args.device_budget_bytes = n[1] % 4 == 0 ? (4 + n[1] % 7) * kPage : 0;
-  OnSlabAsk on_ask = nullptr;
-  if (n[2] % 5 != 0) {
-    on_ask = [this, number = worker.number](const SlabAsk& ask) {
-      const auto found = workers_.find(number);
-      if (found != workers_.end()) Asked(*found->second, ask);
-    };
+  if (options_.keeps) {
+    args.socket = std::make_shared<hoist::UniqueFd>(eventfd(0, EFD_CLOEXEC));
   }
+  worker.closes_slabs = n[2] % 5 != 0;
   auto opened = Reply<absl::StatusOr<SessionId>>(
       "open", &worker, [this](Worker& to, absl::StatusOr<SessionId> session) {
         if (!session.ok()) {
           workers_.erase(to.number);
           return;
         }
+        Given(session->number());
         to.session = *session;
+        to.opened_in = ran_;
       });
   // Who is gone by then is closed by the session server.
   engine_->OpenSession(
-      std::move(args), std::move(on_ask),
+      std::move(args), AsksOf(worker),
       [this, number = worker.number,
        opened = std::move(opened)](absl::StatusOr<SessionId> session) mutable {
         if (session.ok() && !workers_.contains(number)) {
@@ -163,71 +183,78 @@ void World::Die(uint64_t number) {
   const std::unique_ptr<Worker> worker = std::move(found->second);
   workers_.erase(found);
   if (!open_.empty()) Saw(Seen::kDeaths);
-  if (worker->session.has_value()) engine_->CloseSession(*worker->session);
+  // A hoistd that does not know it yet sees that when it does.
+  if (!worker->session.has_value() || !worker->served) return;
+  if (engine_ != nullptr) engine_->CloseSession(*worker->session);
 }
 
 void World::Register(Worker& worker, const Numbers& n) {
   const FileModel which = {n[1] % SimModels::kNames, n[2] % 5 == 0 ? 1u : 0u};
-  RegisterModelArgs args = models_.Files(which);
-  if (n[2] % 7 == 0) args.readers = Readers::kEveryone;
-  engine_->RegisterModel(
-      *worker.session, std::move(args),
-      Reply<absl::StatusOr<ModelPtr>>(
-          "register", &worker,
-          [this, which](Worker& to, absl::StatusOr<ModelPtr> model) {
-            if (model.ok()) Known(&to, *model, which);
-          }));
+  const bool everyone = n[2] % 7 == 0;
+  Ask<absl::StatusOr<ModelPtr>>(
+      "register", worker,
+      [this, which, everyone](SessionId session, Done<ModelPtr> done) {
+        RegisterModelArgs args = models_.Files(which);
+        if (everyone) args.readers = Readers::kEveryone;
+        engine_->RegisterModel(session, std::move(args), std::move(done));
+      },
+      [this, which](Worker& to, absl::StatusOr<ModelPtr> model) {
+        if (model.ok()) Known(&to, *model, which);
+      });
 }
 
 void World::Publish(Worker& worker, const Numbers& n) {
   const uint32_t content = n[2] % SimModels::kContents;
   const std::string group =
       absl::StrCat("g", (n[1] / kPublishedNames) % kPublishedGroups);
-  PublishArgs args = models_.Publication(PublishedName(n[1]), group, content);
-  args.deadline = absl::Seconds(n[2] % 4) * 5;
-  engine_->Publish(
-      *worker.session, std::move(args),
-      Reply<absl::StatusOr<ModelPtr>>(
-          "publish", &worker,
-          [this, group, content](Worker& to, absl::StatusOr<ModelPtr> model) {
-            if (!model.ok()) return;
-            const auto index = FindGroup(*(*model)->spec, group);
-            if (!index.has_value()) {
-              Violation(Check::kProtocol, "a published group is not there");
-            }
-            const auto [image, added] = images_.emplace(
-                GroupKey{(*model)->id, *index}, models_.Published(content));
-            if (added) Saw(Seen::kPublished);
-            if (image->second != models_.Published(content)) {
-              Violation(Check::kProtocol,
-                        "what was published is taken for something else");
-            }
-            Known(&to, *model, std::nullopt);
-          }));
+  Ask<absl::StatusOr<ModelPtr>>(
+      "publish", worker,
+      [this, n, group, content](SessionId session, Done<ModelPtr> done) {
+        PublishArgs args =
+            models_.Publication(PublishedName(n[1]), group, content);
+        args.deadline = absl::Seconds(n[2] % 4) * 5;
+        engine_->Publish(session, std::move(args), std::move(done));
+      },
+      [this, group, content](Worker& to, absl::StatusOr<ModelPtr> model) {
+        if (!model.ok()) return;
+        const auto index = FindGroup(*(*model)->spec, group);
+        if (!index.has_value()) {
+          Violation(Check::kProtocol, "a published group is not there");
+        }
+        const auto [image, added] = images_.emplace(
+            GroupKey{(*model)->id, *index}, models_.Published(content));
+        if (added) Saw(Seen::kPublished);
+        if (image->second != models_.Published(content)) {
+          Violation(Check::kProtocol,
+                    "what was published is taken for something else");
+        }
+        Known(&to, *model, std::nullopt);
+      });
 }
 
 void World::Stage(Worker& worker, GroupKey key, DeviceIndex device,
                   absl::Duration deadline, std::optional<PlanId> resident_of) {
-  engine_->Stage(*worker.session, {key, device, deadline},
-                 Reply<absl::StatusOr<LeaseGrant>>(
-                     "stage", &worker,
-                     [this, key, device, resident_of](
-                         Worker& to, absl::StatusOr<LeaseGrant> lease) {
-                       if (!lease.ok()) return;
-                       if (lease->key != key || lease->device != device) {
-                         Violation(Check::kProtocol,
-                                   "another group was staged");
-                       }
-                       Opened(to, device, lease->new_slabs);
-                       CheckOpen(to, device, lease->offset, lease->bytes);
-                       to.leases[lease->id] = *lease;
-                       if (!resident_of.has_value()) return;
-                       const auto plan = to.plans.find(*resident_of);
-                       // It was cleared meanwhile.
-                       if (plan == to.plans.end())
-                         return Release(to, lease->id);
-                       plan->second.residents[key.group.number()] = lease->id;
-                     }));
+  using Leased = absl::StatusOr<LeaseGrant>;
+  Ask<Leased>(
+      "stage", worker,
+      [this, key, device, deadline](SessionId session, Done<LeaseGrant> done) {
+        engine_->Stage(session, {key, device, deadline}, std::move(done));
+      },
+      [this, key, device, resident_of](Worker& to, Leased lease) {
+        if (!lease.ok()) return;
+        if (lease->key != key || lease->device != device) {
+          Violation(Check::kProtocol, "another group was staged");
+        }
+        Given(lease->id.number());
+        Opened(to, device, lease->new_slabs);
+        CheckOpen(to, device, lease->offset, lease->bytes);
+        to.leases[lease->id] = *lease;
+        if (!resident_of.has_value()) return;
+        const auto plan = to.plans.find(*resident_of);
+        // It was cleared meanwhile.
+        if (plan == to.plans.end()) return Release(to, lease->id);
+        plan->second.residents[key.group.number()] = lease->id;
+      });
 }
 
 void World::Compute(Worker& worker, uint32_t which) {
@@ -254,14 +281,17 @@ void World::Release(Worker& worker, LeaseId id) {
                   [id](const auto& of) { return of.second == id; });
   }
   if (TheMutation().Shows(Mutant::kKeptLease)) return;  // It gets lost.
-  engine_->Release(
-      *worker.session, {id},
-      Reply<absl::Status>("release", &worker, [](Worker&, absl::Status status) {
-        if (!status.ok()) {
-          Violation(Check::kProtocol,
-                    absl::StrCat("release: ", std::string(status.message())));
-        }
-      }));
+  Ask<absl::Status>(
+      "release", worker,
+      [this, id](SessionId session, DoneStatus done) {
+        engine_->Release(session, {id}, std::move(done));
+      },
+      [](Worker& to, absl::Status status) {
+        // As libhoist takes it: the hoistd before has done it.
+        if (status.ok() || (to.resumed && absl::IsNotFound(status))) return;
+        Violation(Check::kProtocol,
+                  absl::StrCat("release: ", std::string(status.message())));
+      });
 }
 
 bool World::Uses(const Worker& worker, DeviceIndex device,
@@ -304,6 +334,8 @@ void World::AnswerAsk(Worker& worker) {
   if (worker.asks.empty()) return;
   const auto [ask, closed] = std::move(worker.asks.front());
   worker.asks.erase(worker.asks.begin());
+  // Who asked is dead; the next one is told what is open.
+  if (engine_ == nullptr || !worker.served) return;
   engine_->SlabsClosed(*worker.session, {ask.device, ask.number, closed},
                        Reply<absl::Status>("slabs closed", &worker, nullptr));
 }

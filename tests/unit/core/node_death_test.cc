@@ -71,6 +71,20 @@ TEST_F(NodeDeath, APlanThatWasBeingEndedEnds) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
 }
 
+// Its ring may still be copied into by who dies.
+TEST_F(NodeDeath, ThePlanOfASessionThatEndedIsGone) {
+  const SessionId session = rig_.Open(1);
+  const SessionId other = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2, 2});
+  rig_.PlanOf(rig_.SetPlan(session, model, {0, 1, 2, 3}, 5));
+  rig_.StageNow(other, {model, GroupIndex(1)});
+  rig_.Close(session);
+  ASSERT_TRUE(rig_.Die());
+  EXPECT_NE(rig_.node().PeerOf(other), nullptr);
+  EXPECT_THAT(rig_.plans(), IsEmpty());
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 2 * kPage);
+}
+
 TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
   const SessionId session = rig_.Open(1);
   const GroupKey key = rig_.Published(session, "p", "a", 1);

@@ -1,0 +1,53 @@
+// Who holds what hoistd keeps, while no hoistd is there.
+#ifndef HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_
+#define HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_
+
+#include <fcntl.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/base/check.h"
+#include "daemon/keeper/fd_store.h"
+
+namespace hoistd::sim {
+
+// As systemd does it, and never dies.
+//
+// Threads:  one.
+class SimStore final : public FdStore {
+ public:
+  absl::Status Store(const std::string& name,
+                     const std::vector<int>& fds) override {
+    for (const int fd : fds) held_.emplace(name, Again(fd));
+    return absl::OkStatus();
+  }
+  absl::Status Remove(const std::string& name) override {
+    held_.erase(name);
+    return absl::OkStatus();
+  }
+
+  // As the next hoistd gets them; they are held all the same.
+  std::vector<HandedFd> Hand() const {
+    std::vector<HandedFd> handed;
+    for (const auto& [name, fd] : held_) {
+      handed.push_back({name, Again(fd.get())});
+    }
+    return handed;
+  }
+
+ private:
+  static hoist::UniqueFd Again(int fd) {
+    hoist::UniqueFd again(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    HOIST_CHECK(again.valid());
+    return again;
+  }
+
+  std::multimap<std::string, hoist::UniqueFd> held_;
+};
+
+}  // namespace hoistd::sim
+
+#endif  // HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_

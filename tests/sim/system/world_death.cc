@@ -1,0 +1,216 @@
+// How hoistd ends, and how the next one goes on.
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/keeper/kept_book.h"
+#include "tests/sim/system/mutant.h"
+#include "tests/sim/system/world.h"
+
+namespace hoistd::sim {
+namespace {
+
+// A turn has fewer points, and what Begin does has a few more.
+constexpr uint32_t kPointsOfATurn = 40;
+constexpr uint32_t kPointsOfABegin = 60;
+
+}  // namespace
+
+void World::Run(absl::FunctionRef<void()> turn) {
+  if (!TheReaper().Run(turn)) return Died(/*midway=*/true);
+  ++ran_;
+}
+
+// At once, or in the midst of one of its next turns.
+void World::Kill(const Numbers& n) {
+  doom_ = (uint64_t{n[0]} << 40) + (uint64_t{n[1]} << 20) + n[2];
+  if (n[0] % 3 == 0) return Died(/*midway=*/false);
+  TheReaper().Arm(n[1] % kPointsOfATurn);
+}
+
+// What is under way on a device or a disk may be done or not; what it had put
+// off is not, and nobody is answered. Who had no session yet ends.
+void World::Died(bool midway) {
+  TheReaper().Disarm();
+  Saw(midway ? Seen::kKilledMidway : Seen::kKilled);
+  left_.reset();
+  if (!midway) left_ = KeptOf(engine_->node());
+  std::mt19937_64 random(doom_);
+  for (const auto& device : devices_) device->Reap(random);
+  life_->io.Reap(random);
+  engine_ = nullptr;
+  (void)life_.release();
+  open_.clear();
+  resuming_.clear();
+  std::vector<uint64_t> unheard;
+  for (const auto& [number, worker] : workers_) {
+    worker->served = false;
+    if (!worker->session.has_value()) unheard.push_back(number);
+    // It has heard of it before the book has; so nothing else is its own.
+    if (midway && worker->opened_in == ran_) unheard.push_back(number);
+  }
+  for (const uint64_t number : unheard) workers_.erase(number);
+}
+
+void World::Begin(const Numbers& n) {
+  doom_ = (uint64_t{n[0]} << 40) + (uint64_t{n[1]} << 20) + n[2];
+  if (n[0] % 6 == 0) TheReaper().Arm(n[1] % kPointsOfABegin);
+  auto life = std::make_unique<Life>(PartsOfLife());
+  if (TheReaper().Run([&] { life->Begin(); })) {
+    life_ = std::move(life);
+    engine_ = life_->engine.get();
+    TheMutation().lives = static_cast<int>(++lives_);
+    return Begun();
+  }
+  Saw(Seen::kKilledBeginning);
+  ++failed_begins_;
+  std::mt19937_64 random(doom_);
+  for (const auto& device : devices_) device->Reap(random);
+  life->io.Reap(random);
+  (void)life.release();
+}
+
+// It has taken over all that was left, or after too many who died of that none
+// of it.
+void World::Begun() {
+  const bool gives_up =
+      std::exchange(failed_begins_, 0) >= KeptBook::kMaxAttempts;
+  if (life_->refused.empty() == gives_up) {
+    Violation(Check::kBooks,
+              absl::StrCat("what was left is refused, or should have been: ",
+                           absl::StrJoin(life_->refused, ", ")));
+  }
+  resuming_ = engine_->TakeResumed();
+  if (gives_up) ForgetInstance();
+  for (const auto& [number, worker] : workers_) {
+    const bool goes_on =
+        std::ranges::any_of(resuming_, [&](const ResumedSession& session) {
+          return session.id == *worker->session;
+        });
+    if (goes_on) continue;
+    Violation(Check::kBooks,
+              absl::StrCat("worker ", number, " does not go on: ",
+                           absl::StrJoin(engine_->notes().notes, "; ")));
+  }
+  for (const auto& device : devices_) device->DropOthers();
+  if (left_.has_value() && !gives_up && KeptOf(engine_->node()) != *left_) {
+    Violation(Check::kBooks,
+              absl::StrCat("left was: ", absl::StrJoin(*left_, ", "),
+                           "\nthere is: ",
+                           absl::StrJoin(KeptOf(engine_->node()), ", ")));
+  }
+  left_.reset();
+}
+
+// Numbers of the last one mean nothing any more, and its workers have ended.
+void World::ForgetInstance() {
+  Saw(Seen::kGivenUp);
+  workers_.clear();
+  images_.clear();
+  file_models_.clear();
+  all_models_.clear();
+  given_.clear();
+  for (const auto& device : devices_) device->ForgetNumbers();
+}
+
+std::set<std::string> World::KeptOf(const Node& node) const {
+  std::set<std::string> kept;
+  const NodeSnapshot snapshot = node.Snapshot(clock_.Now());
+  for (const ModelSnapshot& model : snapshot.models) {
+    const std::string name =
+        absl::StrCat(model.id.number(), " ", ToString(model.owner), " ",
+                     model.name, " of ", model.groups.size());
+    kept.insert(name);
+    for (const GroupSnapshot& group : model.groups) {
+      for (const CopySnapshot& copy : group.copies) {
+        if (copy.at == OnHost() || copy.residency != Residency::kPresent) {
+          continue;
+        }
+        kept.insert(absl::StrCat(name, ", ", group.name, " ",
+                                 hoistd::ToString(copy.at), " leased ",
+                                 copy.leases));
+      }
+    }
+  }
+  for (const SessionSnapshot& session : snapshot.sessions) {
+    kept.insert(absl::StrCat("session ", session.id.number(), " ",
+                             session.client_name, " leases ",
+                             session.leases));
+  }
+  return kept;
+}
+
+// A session whose worker is there says what it has, and asks again; one whose
+// worker is gone is closed.
+void World::Resume(const Numbers& n) {
+  const auto next =
+      resuming_.begin() + static_cast<std::ptrdiff_t>(n[0] % resuming_.size());
+  const SessionId session = next->id;
+  resuming_.erase(next);
+  const auto found = std::ranges::find_if(workers_, [&](const auto& worker) {
+    return worker.second->session == session;
+  });
+  if (found == workers_.end()) return engine_->CloseSession(session);
+  Worker& worker = *found->second;
+  ResumeArgs has;
+  for (const auto& [id, lease] : worker.leases) has.leases.push_back(id);
+  for (const auto& [id, entry] : worker.plans) {
+    has.plans.push_back(id);
+    if (entry.plan->streams_any()) Saw(Seen::kLanesResumed);
+  }
+  for (const auto& [place, slab] : worker.slabs) {
+    has.slabs.push_back({place.first, place.second});
+  }
+  if (!has.leases.empty() || !has.plans.empty()) Saw(Seen::kResumed);
+  worker.asks.clear();
+  worker.served = true;
+  worker.resumed = true;
+  engine_->Resume(session, has, AsksOf(worker),
+                  Reply<absl::StatusOr<hoistd::Resumed>>(
+                      "resume", &worker,
+                      [this](Worker& to,
+                                  absl::StatusOr<hoistd::Resumed> lost) {
+                        if (!lost.ok()) {
+                          Violation(Check::kProtocol,
+                                    "who goes on has no session");
+                        }
+                        Resumed(to, *lost);
+                      }));
+  // Each may be answered and forgotten only later.
+  for (const auto& [request, again] : worker.asked) {
+    Saw(Seen::kAskedAgain);
+    again();
+  }
+}
+
+// Only a plan that is being replaced may have ended.
+void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
+  if (!lost.lost_leases.empty()) {
+    Violation(Check::kBooks, absl::StrCat("worker ", worker.number,
+                                          "'s lease is lost: ",
+                                          lost.lost_leases[0].number()));
+  }
+  for (const PlanId plan : lost.lost_plans) {
+    const auto entry = worker.plans.find(plan);
+    if (entry == worker.plans.end() || entry->second.asking) continue;
+    Violation(Check::kBooks,
+              absl::StrCat("worker ", worker.number, "'s plan ",
+                           plan.number(), " is lost"));
+  }
+}
+
+void World::ResumeAll() {
+  TheReaper().Disarm();
+  // 1: it lives.
+  if (life_ == nullptr) Begin({1, 0, 0});
+  while (!resuming_.empty()) Resume({0, 0, 0});
+}
+
+void World::Given(uint64_t number) {
+  if (given_.insert(number).second) return;
+  Violation(Check::kProtocol,
+            absl::StrCat("number ", number, " is given a second time"));
+}
+
+}  // namespace hoistd::sim
