@@ -118,6 +118,7 @@ class World {
   void Run(absl::FunctionRef<void()> turn);
   void Begin(const Numbers& n);
   void Begun();
+  void LookAtRefused(const Life& life);
   void Resume(const Numbers& n);
   void Resumed(Worker& worker, const hoistd::Resumed& lost);
   void ForgetInstance();
@@ -217,6 +218,7 @@ class World {
   uint64_t ran_ = 0;       // Turns of hoistds that they lived through.
   uint64_t doom_ = 0;      // By which what is under way at a death is chosen.
   uint64_t lives_ = 1;     // Hoistds that have begun.
+  bool gave_up_ = false;   // One that began, or died of that, took nothing.
   uint32_t failed_begins_ = 0;  // In a row.
   std::vector<ResumedSession> resuming_;  // Are to say what they have.
   std::set<uint64_t> given_;              // Numbers.

@@ -146,7 +146,8 @@ void World::Destroyed(DeviceIndex device, const SlabSpec& slab) {
   for (const auto& [number, worker] : workers_) {
     if (!worker->slabs.contains({device, slab.id})) continue;
     Violation(Check::kSlabs,
-              absl::StrCat("a slab goes that worker ", number, " has open"));
+              absl::StrCat("a slab goes that worker ", number, " has open",
+                           engine_ == nullptr ? ", as hoistd begins" : ""));
   }
 }
 
