@@ -49,9 +49,8 @@ void World::CheckBooks() {
                              Quota::kPublishedBytes}) {
       if (holdings.Of(what) <= node.quota().LimitOf(user, what)) continue;
       Violation(Check::kBooks,
-                absl::StrCat("a user holds more than one may:",
-                             Shown(holdings), "; limit of ",
-                             static_cast<int>(what), " is ",
+                absl::StrCat("a user holds more than one may:", Shown(holdings),
+                             "; limit of ", static_cast<int>(what), " is ",
                              node.quota().LimitOf(user, what)));
     }
     for (const auto& [device, bytes] : holdings.device_bytes) {

@@ -103,10 +103,10 @@ void World::Begun() {
   }
   for (const auto& device : devices_) device->DropOthers();
   if (left_.has_value() && !gives_up && KeptOf(engine_->node()) != *left_) {
-    Violation(Check::kBooks,
-              absl::StrCat("left was: ", absl::StrJoin(*left_, ", "),
-                           "\nthere is: ",
-                           absl::StrJoin(KeptOf(engine_->node()), ", ")));
+    Violation(
+        Check::kBooks,
+        absl::StrCat("left was: ", absl::StrJoin(*left_, ", "), "\nthere is: ",
+                     absl::StrJoin(KeptOf(engine_->node()), ", ")));
   }
   left_.reset();
 }
@@ -143,8 +143,7 @@ std::set<std::string> World::KeptOf(const Node& node) const {
   }
   for (const SessionSnapshot& session : snapshot.sessions) {
     kept.insert(absl::StrCat("session ", session.id.number(), " ",
-                             session.client_name, " leases ",
-                             session.leases));
+                             session.client_name, " leases ", session.leases));
   }
   return kept;
 }
@@ -177,8 +176,7 @@ void World::Resume(const Numbers& n) {
   engine_->Resume(session, has, AsksOf(worker),
                   Reply<absl::StatusOr<hoistd::Resumed>>(
                       "resume", &worker,
-                      [this](Worker& to,
-                                  absl::StatusOr<hoistd::Resumed> lost) {
+                      [this](Worker& to, absl::StatusOr<hoistd::Resumed> lost) {
                         if (!lost.ok()) {
                           Violation(Check::kProtocol,
                                     "who goes on has no session");
@@ -195,16 +193,15 @@ void World::Resume(const Numbers& n) {
 // Only a plan that is being replaced may have ended.
 void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
   if (!lost.lost_leases.empty()) {
-    Violation(Check::kBooks, absl::StrCat("worker ", worker.number,
-                                          "'s lease is lost: ",
-                                          lost.lost_leases[0].number()));
+    Violation(Check::kBooks,
+              absl::StrCat("worker ", worker.number,
+                           "'s lease is lost: ", lost.lost_leases[0].number()));
   }
   for (const PlanId plan : lost.lost_plans) {
     const auto entry = worker.plans.find(plan);
     if (entry == worker.plans.end() || entry->second.asking) continue;
-    Violation(Check::kBooks,
-              absl::StrCat("worker ", worker.number, "'s plan ",
-                           plan.number(), " is lost"));
+    Violation(Check::kBooks, absl::StrCat("worker ", worker.number, "'s plan ",
+                                          plan.number(), " is lost"));
   }
 }
 
