@@ -351,6 +351,7 @@ class Node {
                    Effects& effects);
 
   // node_publish.cc
+  uint64_t UncheckedBytesOf(User uid) const;
   absl::Status MakeRoomToPublish(const Incoming& incoming, absl::Time now,
                                  Effects& effects);
   void AdvanceIncoming(RequestId request, absl::Time now, Effects& effects);
@@ -576,6 +577,8 @@ class Node {
     TransferId filler;  // Which nobody carries out.
   };
   std::map<uint64_t, RestoredExtent> restored_;
+  // Of images that were restored and are on no disk, those not looked at yet.
+  std::set<GroupKey> unchecked_;
   std::vector<Kept> kept_;  // Not told yet.
 
   std::map<GroupKey, GroupCheck> checking_;

@@ -83,6 +83,7 @@ absl::Status Node::Restore(const RestoredGroup& restored) {
   copy.owner = copies_.NewOwner({key, kHost});
   copy.offset = *restored.host_offset;
   restored_[copy.offset] = {.bytes = bytes, .image = key};
+  if (!restored.spill.has_value()) unchecked_.insert(key);
   return absl::OkStatus();
 }
 

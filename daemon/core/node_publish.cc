@@ -199,6 +199,17 @@ void Node::PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
   Note(effects, EventKind::kCopyPresent, ref, "published");
 }
 
+// They count once they are found right.
+uint64_t Node::UncheckedBytesOf(User uid) const {
+  uint64_t bytes = 0;
+  for (const GroupKey key : unchecked_) {
+    const ModelEntry* model = copies_.FindModel(key.model);
+    if (model == nullptr || model->model->owner != uid) continue;
+    bytes += SpaceOf(*model->groups[key.group.number()].group);
+  }
+  return bytes;
+}
+
 // Whether the publisher's quota has room for the image; where it has not, and
 // what the user published before can be spilled, that has begun. Where nothing
 // can ever make room it is refused now.
@@ -223,7 +234,18 @@ absl::Status Node::MakeRoomToPublish(const Incoming& incoming, absl::Time now,
     limit = host_limit -
             std::min(host_limit, HostBytesOf(incoming.owner) - published);
   }
-  if (status.ok()) return status;
+  if (status.ok()) {
+    const uint64_t unchecked = UncheckedBytesOf(incoming.owner);
+    if (unchecked == 0) return status;
+    if (bytes + unchecked <= HostRoom(incoming.owner)) {
+      status = quota_.Check(incoming.owner, Quota::kPublishedBytes,
+                            bytes + unchecked);
+      if (status.ok()) return status;
+    }
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "waiting until ", HumanBytes(unchecked), " are read again that ",
+        ToString(incoming.owner), " published before hoistd began"));
+  }
   if (!CanSpill() || bytes > limit) incoming_.GiveUp(incoming.request, now);
   if (!MaySpill(now) || bytes > limit) return status;
   // Those that are worth least, until there is room.

@@ -1,7 +1,8 @@
-// Faults of the daemon's own code, and points where it can be killed. The linker puts these in the place of the
-// functions that they are named for (--wrap, in this program alone), so that
-// the daemon has no hooks for them. A name that is not there any more wraps
-// nothing; the test of that mutant then says that nobody noticed it.
+// Faults of the daemon's own code, and points where it can be killed. The
+// linker puts these in the place of the functions that they are named for
+// (--wrap, in this program alone), so that the daemon has no hooks for them. A
+// name that is not there any more wraps nothing; the test of that mutant then
+// says that nobody noticed it.
 #include <sys/types.h>
 
 #include <array>
@@ -167,8 +168,7 @@ Status __wrap__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(
 void __real__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(
     const hoistd::LaneMemory*, hoist::lane::Word*, uint32_t);
 void __wrap__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(
-    const hoistd::LaneMemory* memory, hoist::lane::Word* word,
-    uint32_t value) {
+    const hoistd::LaneMemory* memory, hoist::lane::Word* word, uint32_t value) {
   TheReaper().Point();
   __real__ZNK6hoistd10LaneMemory5StoreERSt6atomicIjEj(memory, word, value);
 }

@@ -39,9 +39,10 @@ struct SimDeviceEvents {
 
 class SimStream;
 
-// It outlives the hoistds that use it, one after another. Copies take time and end in the order of their stream. While one is under
-// way, half of its bytes are there and the others are of nobody; its source is
-// read when it begins and when it ends.
+// It outlives the hoistds that use it, one after another. Copies take time and
+// end in the order of their stream. While one is under way, half of its bytes
+// are there and the others are of nobody; its source is read when it begins and
+// when it ends.
 //
 // Threads:  one.
 class SimDevice final : public Device {

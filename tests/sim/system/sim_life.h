@@ -23,9 +23,9 @@ namespace hoistd::sim {
 // What there is before it begins, and when it is gone.
 struct LifeParts {
   const SimClock* clock = nullptr;
-  std::function<bool()> pump;     // As SimThreads.
-  SimIo::OnWrite on_host_write;   // As SimIo.
-  std::span<std::byte> host;      // The host pool, which outlives it.
+  std::function<bool()> pump;    // As SimThreads.
+  SimIo::OnWrite on_host_write;  // As SimIo.
+  std::span<std::byte> host;     // The host pool, which outlives it.
   std::vector<SimDevice*> devices;
   SimStore* store = nullptr;  // nullptr: nothing is kept.
   NodeOptions node;           // Its devices are filled in.

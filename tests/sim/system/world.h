@@ -1,4 +1,5 @@
-// Hoistds, one after another, with their workers, in one thread under one clock.
+// Hoistds, one after another, with their workers, in one thread under one
+// clock.
 #ifndef HOIST_TESTS_SIM_SYSTEM_WORLD_H_
 #define HOIST_TESTS_SIM_SYSTEM_WORLD_H_
 
@@ -118,6 +119,7 @@ class World {
   void Run(absl::FunctionRef<void()> turn);
   void Begin(const Numbers& n);
   void Begun();
+  void LookAtRefused(const Life& life);
   void Resume(const Numbers& n);
   void Resumed(Worker& worker, const hoistd::Resumed& lost);
   void ForgetInstance();
@@ -179,7 +181,8 @@ class World {
   absl::AnyInvocable<void(T)> Reply(const char* what, const Worker* worker,
                                     std::function<void(Worker&, T)> then);
 
-  // What a worker asks of hoistd; again of the next one, if it was not answered.
+  // What a worker asks of hoistd; again of the next one, if it was not
+  // answered.
   template <typename T>
   void Ask(const char* what, Worker& worker,
            std::function<void(SessionId, absl::AnyInvocable<void(T)>)> send,
@@ -214,10 +217,11 @@ class World {
   bool turned_ = false;  // A loop, in the last round.
   uint64_t trace_ = 0;
   Sights sights_ = {};
-  uint64_t ran_ = 0;       // Turns of hoistds that they lived through.
-  uint64_t doom_ = 0;      // By which what is under way at a death is chosen.
-  uint64_t lives_ = 1;     // Hoistds that have begun.
-  uint32_t failed_begins_ = 0;  // In a row.
+  uint64_t ran_ = 0;      // Turns of hoistds that they lived through.
+  uint64_t doom_ = 0;     // By which what is under way at a death is chosen.
+  uint64_t lives_ = 1;    // Hoistds that have begun.
+  bool gave_up_ = false;  // One that began, or died of that, took nothing.
+  uint32_t failed_begins_ = 0;            // In a row.
   std::vector<ResumedSession> resuming_;  // Are to say what they have.
   std::set<uint64_t> given_;              // Numbers.
   // Of the last hoistd, if it died between two steps.

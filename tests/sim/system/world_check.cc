@@ -49,9 +49,8 @@ void World::CheckBooks() {
                              Quota::kPublishedBytes}) {
       if (holdings.Of(what) <= node.quota().LimitOf(user, what)) continue;
       Violation(Check::kBooks,
-                absl::StrCat("a user holds more than one may:",
-                             Shown(holdings), "; limit of ",
-                             static_cast<int>(what), " is ",
+                absl::StrCat("a user holds more than one may:", Shown(holdings),
+                             "; limit of ", static_cast<int>(what), " is ",
                              node.quota().LimitOf(user, what)));
     }
     for (const auto& [device, bytes] : holdings.device_bytes) {
@@ -146,7 +145,8 @@ void World::Destroyed(DeviceIndex device, const SlabSpec& slab) {
   for (const auto& [number, worker] : workers_) {
     if (!worker->slabs.contains({device, slab.id})) continue;
     Violation(Check::kSlabs,
-              absl::StrCat("a slab goes that worker ", number, " has open"));
+              absl::StrCat("a slab goes that worker ", number, " has open",
+                           engine_ == nullptr ? ", as hoistd begins" : ""));
   }
 }
 

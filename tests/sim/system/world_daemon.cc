@@ -99,8 +99,8 @@ bool World::Useful(Op op) {
 
 bool World::Progress(Op op, const Numbers& n) {
   if (op == Op::kWait) {
-    const absl::Time next = life_ == nullptr ? absl::InfiniteFuture()
-                                             : life_->threads.NextDue();
+    const absl::Time next =
+        life_ == nullptr ? absl::InfiniteFuture() : life_->threads.NextDue();
     if (n[0] % 4 == 0) {
       clock_.Advance(absl::Microseconds(n[1] % 3000));
     } else if (next < absl::InfiniteFuture()) {
@@ -130,10 +130,10 @@ bool World::Progress(Op op, const Numbers& n) {
     }
     case Op::kRead:
     case Op::kReadFails: {
-      const absl::Status status =
-          op == Op::kRead   ? absl::OkStatus()
-          : n[1] % 3 == 0 ? absl::DataLossError("the disk failed")
-                          : absl::UnavailableError("not now");
+      const absl::Status status = op == Op::kRead ? absl::OkStatus()
+                                  : n[1] % 3 == 0
+                                      ? absl::DataLossError("the disk failed")
+                                      : absl::UnavailableError("not now");
       Run([&] { life_->io.End(n[0] % life_->io.under_way(), status); });
       return true;
     }

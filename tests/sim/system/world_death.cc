@@ -11,9 +11,9 @@
 namespace hoistd::sim {
 namespace {
 
-// A turn has fewer points, and what Begin does has a few more.
+// A turn that does much has about as many; Begin alone has few.
 constexpr uint32_t kPointsOfATurn = 40;
-constexpr uint32_t kPointsOfABegin = 60;
+constexpr uint32_t kPointsOfABegin = 8;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void World::Died(bool midway) {
 
 void World::Begin(const Numbers& n) {
   doom_ = (uint64_t{n[0]} << 40) + (uint64_t{n[1]} << 20) + n[2];
-  if (n[0] % 6 == 0) TheReaper().Arm(n[1] % kPointsOfABegin);
+  if (n[0] % 3 == 0) TheReaper().Arm(n[1] % kPointsOfABegin);
   auto life = std::make_unique<Life>(PartsOfLife());
   if (TheReaper().Run([&] { life->Begin(); })) {
     life_ = std::move(life);
@@ -64,6 +64,7 @@ void World::Begin(const Numbers& n) {
     return Begun();
   }
   Saw(Seen::kKilledBeginning);
+  LookAtRefused(*life);
   ++failed_begins_;
   std::mt19937_64 random(doom_);
   for (const auto& device : devices_) device->Reap(random);
@@ -71,16 +72,23 @@ void World::Begin(const Numbers& n) {
   (void)life.release();
 }
 
+// Who comes after too many who died of it makes a book of its own.
+void World::LookAtRefused(const Life& life) {
+  if (life.refused.empty()) return;
+  if (failed_begins_ < KeptBook::kMaxAttempts) {
+    Violation(Check::kBooks, absl::StrCat("what was left is refused: ",
+                                          absl::StrJoin(life.refused, ", ")));
+  }
+  failed_begins_ = 0;
+  gave_up_ = true;
+}
+
 // It has taken over all that was left, or after too many who died of that none
 // of it.
 void World::Begun() {
-  const bool gives_up =
-      std::exchange(failed_begins_, 0) >= KeptBook::kMaxAttempts;
-  if (life_->refused.empty() == gives_up) {
-    Violation(Check::kBooks,
-              absl::StrCat("what was left is refused, or should have been: ",
-                           absl::StrJoin(life_->refused, ", ")));
-  }
+  LookAtRefused(*life_);
+  failed_begins_ = 0;
+  const bool gives_up = std::exchange(gave_up_, false);
   resuming_ = engine_->TakeResumed();
   if (gives_up) ForgetInstance();
   for (const auto& [number, worker] : workers_) {
@@ -95,10 +103,10 @@ void World::Begun() {
   }
   for (const auto& device : devices_) device->DropOthers();
   if (left_.has_value() && !gives_up && KeptOf(engine_->node()) != *left_) {
-    Violation(Check::kBooks,
-              absl::StrCat("left was: ", absl::StrJoin(*left_, ", "),
-                           "\nthere is: ",
-                           absl::StrJoin(KeptOf(engine_->node()), ", ")));
+    Violation(
+        Check::kBooks,
+        absl::StrCat("left was: ", absl::StrJoin(*left_, ", "), "\nthere is: ",
+                     absl::StrJoin(KeptOf(engine_->node()), ", ")));
   }
   left_.reset();
 }
@@ -135,8 +143,7 @@ std::set<std::string> World::KeptOf(const Node& node) const {
   }
   for (const SessionSnapshot& session : snapshot.sessions) {
     kept.insert(absl::StrCat("session ", session.id.number(), " ",
-                             session.client_name, " leases ",
-                             session.leases));
+                             session.client_name, " leases ", session.leases));
   }
   return kept;
 }
@@ -169,8 +176,7 @@ void World::Resume(const Numbers& n) {
   engine_->Resume(session, has, AsksOf(worker),
                   Reply<absl::StatusOr<hoistd::Resumed>>(
                       "resume", &worker,
-                      [this](Worker& to,
-                                  absl::StatusOr<hoistd::Resumed> lost) {
+                      [this](Worker& to, absl::StatusOr<hoistd::Resumed> lost) {
                         if (!lost.ok()) {
                           Violation(Check::kProtocol,
                                     "who goes on has no session");
@@ -187,16 +193,15 @@ void World::Resume(const Numbers& n) {
 // Only a plan that is being replaced may have ended.
 void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
   if (!lost.lost_leases.empty()) {
-    Violation(Check::kBooks, absl::StrCat("worker ", worker.number,
-                                          "'s lease is lost: ",
-                                          lost.lost_leases[0].number()));
+    Violation(Check::kBooks,
+              absl::StrCat("worker ", worker.number,
+                           "'s lease is lost: ", lost.lost_leases[0].number()));
   }
   for (const PlanId plan : lost.lost_plans) {
     const auto entry = worker.plans.find(plan);
     if (entry == worker.plans.end() || entry->second.asking) continue;
-    Violation(Check::kBooks,
-              absl::StrCat("worker ", worker.number, "'s plan ",
-                           plan.number(), " is lost"));
+    Violation(Check::kBooks, absl::StrCat("worker ", worker.number, "'s plan ",
+                                          plan.number(), " is lost"));
   }
 }
 
