@@ -577,8 +577,7 @@ class Node {
     TransferId filler;  // Which nobody carries out.
   };
   std::map<uint64_t, RestoredExtent> restored_;
-  // Of images that were restored and are on no disk, those not looked at yet.
-  std::set<GroupKey> unchecked_;
+  std::set<GroupKey> unchecked_;  // Restored, on no disk, not looked at yet.
   std::vector<Kept> kept_;  // Not told yet.
 
   std::map<GroupKey, GroupCheck> checking_;

@@ -83,7 +83,7 @@ void Node::HostChecked(const Transfer& transfer, const absl::Status& read,
   GroupEntry& group = *copies_.FindGroup(transfer.key);
   const Model& model = *copies_.FindModel(transfer.key.model)->model;
   copy.filling.reset();
-  unchecked_.erase(transfer.key);
+  if (unchecked_.erase(transfer.key) > 0) ++space_epoch_;
   absl::Status status = read;
   if (status.ok() &&
       content != model.spec->group_contents[transfer.key.group.number()]) {

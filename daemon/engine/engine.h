@@ -168,6 +168,7 @@ class Engine final : public EngineApi, private Loop {
   absl::Status CheckDevices(const KeptInstance& instance) const;
   absl::StatusOr<OpenedModel> OpenKept(const ModelRecord& record);
   absl::Status AdoptSlabs();
+  void ForgetPublishedWithout(Node& restored);
   absl::Status PutBack(const std::map<ModelId, OpenedModel>& opened,
                        Node& node) const;
   void DropFound(const absl::Status& why);

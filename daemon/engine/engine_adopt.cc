@@ -183,7 +183,25 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
   for (const RestoredGroup& group : published) {
     trial.Restore(group).IgnoreError();
   }
+  ForgetPublishedWithout(trial);
   return PutBack(opened, trial);
+}
+
+// A published model is told before its first image, and its images are told to
+// have gone before it: who dies in between leaves a model without any. Nobody
+// has anything of it; who says so all the same disagrees.
+void Engine::ForgetPublishedWithout(Node& restored) {
+  std::erase_if(parts_.found.models, [&](const auto& entry) {
+    const auto& [id, record] = entry;
+    if (record.spec != 0 ||
+        NodeRestore(restored).CheckModel(id, record.owner, record.name).ok()) {
+      return false;
+    }
+    if (!parts_.keep->Erase(KeyOf(KeptKind::kModel, id.number())).ok()) {
+      Abandon();
+    }
+    return true;
+  });
 }
 
 // Nobody of it goes on: who was connected is told why. What workers have mapped
