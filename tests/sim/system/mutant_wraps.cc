@@ -118,17 +118,17 @@ void __wrap__ZN6hoistd11NodeRestore7SkipIdsEm(hoistd::NodeRestore* restore,
 }
 
 // KeptBook::Put(KeptKey, std::string_view)
-Status
-__real__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
-    hoistd::KeptBook*, KeptKey, std::string_view);
-Status
-__wrap__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
-    hoistd::KeptBook* book, KeptKey key, std::string_view value) {
+#define KEPT_BOOK_PUT                    \
+  "_ZN6hoistd8KeptBook3PutENS_7KeptKeyE" \
+  "St17basic_string_viewIcSt11char_traitsIcEE"
+Status RealPut(hoistd::KeptBook*, KeptKey,
+               std::string_view) __asm__("__real_" KEPT_BOOK_PUT);
+Status WrapPut(hoistd::KeptBook* book, KeptKey key,
+               std::string_view value) __asm__("__wrap_" KEPT_BOOK_PUT);
+Status WrapPut(hoistd::KeptBook* book, KeptKey key, std::string_view value) {
   TheReaper().Point();
   if (IsOfNode(key) && TheMutation().Shows(Mutant::kLostRecord)) return {};
-  Status status =
-      __real__ZN6hoistd8KeptBook3PutENS_7KeptKeyESt17basic_string_viewIcSt11char_traitsIcEE(
-          book, key, value);
+  Status status = RealPut(book, key, value);
   TheReaper().Point();
   return status;
 }

@@ -12,6 +12,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kPage;
 using testing::NodeRig;
+using testing::NodeRigOptions;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
@@ -120,6 +121,32 @@ TEST_F(NodeRestored, IsNotForgottenBeforeItIsThere) {
   ASSERT_OK(rig_.Forget(model));
   EXPECT_THAT(rig_.kept(), IsEmpty());
   EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 0u);
+}
+
+// It will count for its owner once it is found right.
+TEST_F(NodeRestored, WhatIsNotLookedAtYetLeavesLessToPublish) {
+  NodeRigOptions options = {.host_ready_pages = 0};
+  options.quota.each.published_bytes = 4 * kPage;
+  NodeRig rig(options);
+  RestoredGroup restored;
+  restored.group = rig.Lay(3, "a", 3, kContent);
+  restored.model = "p";
+  restored.owner = User(1);
+  restored.content = {kContent};
+  restored.host_offset = 3 * kPage;
+  ASSERT_OK(rig.node().Restore(restored));
+  rig.GrowHost(32);
+  const SessionId session = rig.Open(1);
+  const RequestId more = rig.Publish(session, "q", "b", 2);
+  EXPECT_EQ(rig.AnswerTo(more), nullptr);
+  EXPECT_THAT(rig.Moving<ClientToHost>(), IsEmpty());
+  rig.Published(rig.Open(2), "q", "b", 2);  // Another's quota.
+  rig.FinishAll();
+  ASSERT_NE(rig.AnswerTo(more), nullptr);
+  EXPECT_THAT(rig.AnswerTo(more)->status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("quota.published_bytes")));
+  rig.Published(session, "q", "b", 1);
 }
 
 TEST_F(NodeRestored, WhatCannotLieThereIsRefused) {
