@@ -578,7 +578,7 @@ class Node {
   };
   std::map<uint64_t, RestoredExtent> restored_;
   std::set<GroupKey> unchecked_;  // Restored, on no disk, not looked at yet.
-  std::vector<Kept> kept_;  // Not told yet.
+  std::vector<Kept> kept_;        // Not told yet.
 
   std::map<GroupKey, GroupCheck> checking_;
   std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.

@@ -97,10 +97,10 @@ class SlabBook {
   struct Given {
     uint64_t bytes = 0;
     uint32_t uses = 0;
-    uint64_t asked = 0;  // The ask that it has not answered; 0: none.
-    bool kept = false;   // It was asked, and did not close it in time.
+    uint64_t asked = 0;   // The ask that it has not answered; 0: none.
+    bool kept = false;    // It was asked, and did not close it in time.
     bool unsent = false;  // It is used, and not open: a use it never heard of.
-    absl::Time look_at;  // When that changes, if nothing happens.
+    absl::Time look_at;   // When that changes, if nothing happens.
   };
   struct Session {
     User uid;

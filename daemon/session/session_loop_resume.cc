@@ -62,8 +62,7 @@ void SessionLoop::Resume(const ResumedSession& session) {
   connections_.emplace(id, std::move(connection));
 }
 
-absl::Status SessionLoop::SendOpened(Connection& connection,
-                                     uint64_t request) {
+absl::Status SessionLoop::SendOpened(Connection& connection, uint64_t request) {
   return Send(connection, EncodeOpened(request, connection.session(),
                                        engine_.facts(), options_.instance_id));
 }
