@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
   engine->MakeStreamers();
   engine->Restore();
   engine->ResumePlans();
+  engine->DropUnclaimed();
   if (engine->parts_.keep != nullptr) engine->parts_.keep->Adopted();
   engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
   return engine;

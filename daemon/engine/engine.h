@@ -174,6 +174,7 @@ class Engine final : public EngineApi, private Loop {
   void DropFound(const absl::Status& why);
   void BeginInstance(bool adopted);
   void ResumePlans();
+  void DropUnclaimed();
   void LaneResumed(const PlanRecord& record, const absl::Status& opened,
                    Effects& effects);
 

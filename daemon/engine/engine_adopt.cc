@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstddef>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -288,6 +289,20 @@ void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
     if (on_ask != nullptr) askers_[session] = std::move(on_ask);
     done(node_.Resume(session, has, Now(), effects));
   });
+}
+
+// Kept for what was never written down, or is no more: who kept it died in
+// between, and nobody else would ever let it go.
+void Engine::DropUnclaimed() {
+  std::set<KeptKey> unclaimed;
+  for (const auto& [key, fd] : parts_.found.descriptors) {
+    if (fd.valid()) unclaimed.insert(key);
+  }
+  parts_.found.descriptors.clear();
+  if (unclaimed.empty() || parts_.keep == nullptr || abandoned_) return;
+  const absl::Status dropped = parts_.keep->DropDescriptors(
+      [&](KeptKey key) { return unclaimed.contains(key); });
+  if (!dropped.ok()) Abandon();
 }
 
 std::vector<ResumedSession> Engine::TakeResumed() {
