@@ -6,8 +6,18 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 
 MIB = 1 << 20
+
+
+def until(condition, seconds=60):
+    """What `condition` returns, once it is something."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError("it never came to be")
+    return result
 
 
 class RealDaemon:

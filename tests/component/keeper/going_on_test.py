@@ -10,14 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import unittest
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
 
 try:
     import numpy as np
@@ -39,15 +38,6 @@ with hoist.connect(sys.argv[1]) as session:
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-def until(condition, seconds=60):
-    """What `condition` returns, once it is something."""
-    end = time.monotonic() + seconds
-    while not (result := condition()):
-        if time.monotonic() > end:
-            raise AssertionError("it never came to be")
-    return result
 
 
 def bytes_of(group):

@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
 
 try:
     import numpy as np
@@ -28,15 +28,6 @@ KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
 BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 10
-
-
-def until(condition, seconds=30):
-    """What `condition` returns, once it is something."""
-    end = time.monotonic() + seconds
-    while not (result := condition()):
-        if time.monotonic() > end:
-            raise AssertionError("it never came to be")
-    return result
 
 
 def array_of(tensor):

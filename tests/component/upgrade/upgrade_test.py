@@ -15,14 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(HERE / "../../support"))
 
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
 
 try:
     import numpy as np
@@ -69,15 +68,6 @@ def arguments():
 
 
 BUILDS, OTHER_SOURCE, OTHER = arguments()
-
-
-def until(condition, seconds=60):
-    """What `condition` returns, once it is something."""
-    end = time.monotonic() + seconds
-    while not (result := condition()):
-        if time.monotonic() > end:
-            raise AssertionError("it never came to be")
-    return result
 
 
 def bytes_of(group):
