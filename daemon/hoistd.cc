@@ -64,7 +64,8 @@ class PoolRelay {
   }
   void Note(std::string note) {
     const absl::MutexLock lock(&mu_);
-    if (engine_ != nullptr) engine_->AddNote(std::move(note));
+    if (engine_ != nullptr) return engine_->AddNote(std::move(note));
+    spdlog::warn("{}", note);
   }
 
  private:

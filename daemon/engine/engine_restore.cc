@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/overloaded.h"
@@ -80,7 +81,8 @@ std::vector<RestoredGroup> Engine::Published() {
 }
 
 void Engine::AddNote(std::string note) {
-  spdlog::warn("{}", note);
+  // Users' names stand in it.
+  spdlog::warn("{}", absl::CHexEscape(note));
   notes_.Add(std::move(note));
 }
 
