@@ -34,7 +34,7 @@ TEST_F(CapturedLane, PassesAreRightAndCopiedOnce) {
   }
   EXPECT_TRUE(testing::Until(
       [&] { return rig_.Stats(lane_.plan).loads == 8 * (kPasses + 1) + 3; }));
-  EXPECT_TRUE(rig_.Stats(lane_.plan).captured);
+  EXPECT_TRUE(testing::Until([&] { return rig_.Stats(lane_.plan).captured; }));
   EXPECT_EQ(rig_.Stats(lane_.plan).skipped, 0u);
 }
 
