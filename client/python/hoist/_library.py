@@ -8,7 +8,7 @@ import functools
 import glob
 import os
 import pathlib
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, NoReturn
 
 from ._errors import BY_CODE, InvalidArgument, UnknownError
 
@@ -268,11 +268,15 @@ def load() -> c.CDLL:
 
 def call(name: str, *arguments: Any) -> None:
     """Calls hoist_<name>; raises the typed error if it fails."""
-    lib = load()
     error = _P()
-    code = getattr(lib, "hoist_" + name)(*arguments, c.byref(error))
-    if code == 0:
-        return
+    code = getattr(load(), "hoist_" + name)(*arguments, c.byref(error))
+    if code:
+        fail(code, error)
+
+
+def fail(code: int, error: c.c_void_p) -> NoReturn:
+    """Raises what a call has returned, and frees it."""
+    lib = load()
     message = lib.hoist_error_message(error).decode(errors="replace")
     lib.hoist_error_free(error)
     raise BY_CODE.get(code, UnknownError)(message)

@@ -11,7 +11,7 @@ from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
 
 from . import _library as lib
 from ._errors import FailedPrecondition, InvalidArgument, NotFound
-from ._library import call, milliseconds, sized
+from ._library import call, fail, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
@@ -159,6 +159,9 @@ class Plan:
         self._session = session  # Keeps it.
         self._handle = handle
         self._free: Any = lib.load().hoist_plan_free
+        # Called for each group of each pass.
+        self._stage: Any = lib.load().hoist_plan_stage
+        self._done: Any = lib.load().hoist_plan_done
         self.model = model
         facts = next(device for device in session.devices
                      if device.index == self.info.device)
@@ -186,14 +189,20 @@ class Plan:
     def stage(self, group: Group, *, stream: Stream = None) -> int:
         """Makes the group usable by what is put on the stream from now on, and
         returns its address. On an emulated device it waits for the bytes."""
-        data = c.c_void_p()
-        call("plan_stage", self._handle, self._index(group), _handle(stream),
-             c.byref(data))
+        data, error = c.c_void_p(), c.c_void_p()
+        code = self._stage(self._handle, self._index(group), _handle(stream),
+                           c.byref(data), c.byref(error))
+        if code:
+            fail(code, error)
         return data.value or 0
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
         """What is on the stream by now is the last that reads the group."""
-        call("plan_done", self._handle, self._index(group), _handle(stream))
+        error = c.c_void_p()
+        code = self._done(self._handle, self._index(group), _handle(stream),
+                          c.byref(error))
+        if code:
+            fail(code, error)
 
     @contextlib.contextmanager
     def use(self, group: Group, *,

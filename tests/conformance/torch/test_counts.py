@@ -124,12 +124,11 @@ def test_what_is_resident_is_copied_once(hoistd, device):
     assert after == before
     assert now.host_waits == stats.host_waits
     assert now.wake_ups == stats.wake_ups
-    assert now.stages - stats.stages == 18
-    assert now.resident_stages - stats.resident_stages == 18
+    assert now.stages == stats.stages  # Nor does it ask for anything.
+    assert now.bound_groups == now.groups == 6
 
 
-@pytest.mark.parametrize("budget", [None, 0.5], ids=str)
-def test_the_first_group_of_a_pass_is_there_before_it(hoistd, device, budget):
+def test_the_first_group_of_a_pass_is_there_before_it(hoistd, device):
     """Item 5: wrap-around. Between passes the ring is filled for the next; its
     first stage finds its bytes, and waits for nothing.
 
@@ -143,7 +142,7 @@ def test_the_first_group_of_a_pass_is_there_before_it(hoistd, device, budget):
     def look(*_):
         seen.append(hoist.stats(model))
 
-    with attached(model, budget):
+    with attached(model, least_budget(model)):
         assert_passes(case, model, device, expected)
         for _ in range(3):
             settled(hoistd)

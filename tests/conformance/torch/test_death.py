@@ -22,6 +22,7 @@ import hoist  # noqa: E402
 from deaths import kill_kept, start_again, until  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
+from hoist.nn._resident import ResidentParameter  # noqa: E402
 from models import Stack, WIDTH, numbers  # noqa: E402
 from passes import assert_passes, least_budget, make, references  # noqa: E402
 from torch import nn  # noqa: E402
@@ -118,7 +119,8 @@ def test_a_loaded_module_goes_on(world, name, idle):
     for what in ("model", "groups", "budget_bytes", "pinned_bytes",
                  "resident_bytes", "ring_bytes", "streamed_bytes"):
         assert getattr(after, what) == getattr(before, what), what
-    assert after.stages == 3 * before.stages
+    assert after.bound_groups == before.bound_groups
+    assert before.stages < after.stages <= 3 * before.stages
     assert after.passes == 3 * before.passes
     if idle != "meta":
         one.assert_values()
@@ -171,7 +173,9 @@ def test_weights_that_somebody_kept_have_their_values(world):
         assert same_bytes(value, one.values[key]), key
     one.passes()
     for key, value in model.named_parameters():
-        assert value is kept[key], key
+        assert value is kept[key] or isinstance(value, ResidentParameter), key
+    for key, value in kept.items():
+        assert same_bytes(value, one.values[key]), key
 
 
 def test_blocks_and_parts_that_are_called_alone_go_on(world, device):
@@ -417,7 +421,8 @@ def test_weights_that_are_nowhere_are_said_to_be(world):
 def test_detach_ends_what_is_lost(world, again):
     """It says what, and leaves nothing that could be taken for a weight."""
     one = world("stack")
-    hoist.attach(one.model, 0.6, stage_deadline=0.2)
+    # Nothing stays on the device, whose bytes would be this process's.
+    hoist.attach(one.model, least_budget(one.model), stage_deadline=0.2)
     one.passes()
     one.daemon.kill()
     if again:

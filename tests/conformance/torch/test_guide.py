@@ -29,6 +29,7 @@ from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist.nn._attachment import attachment_of  # noqa: E402
+from passes import least_budget  # noqa: E402
 from pipelines import save_a_flux  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from subclasses import Opaque  # noqa: E402
@@ -443,7 +444,8 @@ def load_other_weights(model: nn.Module, device: torch.device) -> None:
 
 
 def train(model: nn.Module, device: torch.device) -> None:
-    hoist.attach(model)(torch.randn(2, 8, device=device, requires_grad=True))
+    hoist.attach(model, least_budget(model))(
+        torch.randn(2, 8, device=device, requires_grad=True))
 
 
 def convert(model: nn.Module, device: torch.device) -> None:

@@ -174,10 +174,10 @@ def test_what_is_always_on_the_device_is_idle_outside_forward_too(device,
 
 
 def test_a_meta_weight_is_on_meta_and_staged_all_the_same(device):
-    """Item 14: idle="meta" is what it says."""
+    """Item 14: idle="meta" is what it says, of what comes and goes."""
     case, model = make("transformer")
     expected = references(case, model, device)
-    with attached(model, 0.5, idle="meta"):
+    with attached(model, least_budget(model), idle="meta"):
         assert all(value.is_meta for value in model.parameters())
         assert model.head.weight is model.embed.weight
         assert_passes(case, model, device, expected)

@@ -279,7 +279,7 @@ def test_an_attach_that_fails_at_its_end_undoes_all(monkeypatch, hoistd,
     expected = references(case, model, device)
     own = {key: value.clone() for key, value in model.state_dict().items()}
     hooks = [len(one._forward_hooks) for one in model.modules()]
-    monkeypatch.setattr(_attachment, "watch_registrations",
+    monkeypatch.setattr(_attachment._registry, "watch_weights",
                         lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         hoist.attach(model, 0.6)

@@ -59,9 +59,11 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     skip: modules that storage_dtype leaves alone: patterns of names, classes or
         modules; one, or several.
     exclude: modules that hoist leaves alone, said in the same ways.
-    idle: what a weight is outside its forward: "cpu" (the true value, read
-        when it is looked at), "slot" (the same between passes; within a pass
-        nothing is put back, so that compiled code sees one object), "meta".
+    idle: what a weight that comes and goes is outside its forward: "cpu" (the
+        true value, read when it is looked at), "slot" (the same between passes;
+        within a pass nothing is put back, so that compiled code sees one
+        object), "meta". One that the budget keeps on the device is a read-only
+        parameter there, from the first pass on (at once, if all of them are).
     name: the model's in hoistd; None: by its class and content.
     device: torch's name or hoistd's index; None: the current GPU if hoistd has
         it, else hoistd's first.
@@ -78,7 +80,8 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     If hoistd ends, the pass that is hit raises Unavailable. The next call of the
     module attaches it again, as it was, to the hoistd that listens there then:
     it finds the weights by content, or in the files they were loaded from. It
-    waits for that hoistd for `stage_deadline`, once; later calls try. NotFound:
+    waits for that hoistd for `stage_deadline`, once; later calls try. A module
+    that is on the device as a whole is not hit, and goes on. NotFound:
     it came back without the weights (see detach); DataLoss: files have changed.
 
     If it fails, the module is as it was. Raises FailedPrecondition (attached

@@ -34,7 +34,6 @@ from ._live import LiveGroup
 from ._options import Wanted
 from ._passes import Passes
 from ._planning import Planning
-from ._registry import watch_registrations
 from ._sources import Source
 from ._stats import PLAN_COUNTS, AttachStats
 from ._tree import Tree
@@ -65,7 +64,7 @@ class Attachment(NotCopied):
         self.devices = devices
         self.planning = Planning(parts, self.groups)
         self._tree = Tree(root, excluded, parts, self.groups)
-        self._hooks = Hooks(root, self.groups, self._tree)
+        self._hooks = Hooks(root, self.groups, self._tree, self._watch)
         self.passes = Passes(root, parts, self.groups, self.planning,
                              self.shelf, wanted.idle, wanted.exclude_kwargs,
                              self._hooks, self.renew)
@@ -93,17 +92,25 @@ class Attachment(NotCopied):
         self.link.attached(self, self.original)
         self._place = self.link.place
         self._tree.look()
-        self._hooks.install(self.passes)
         for module in self._known_modules():
             _registry.know(module, self)
-        watch_registrations()
+        _registry.watch_weights()
+        self._hooks.install(self.passes)
+        self.passes.bind()
         # A module that is let go of without detach is collected in any order.
         self._at_collection = weakref.finalize(
             self.root, _give_back, [part.held for part in self.parts])
         self._at_collection.atexit = False
 
+    def _watch(self, watches: bool) -> None:
+        if watches:
+            _registry.watch_modules(self, self._tree.known)
+        else:
+            _registry.ignore_modules(self)
+
     def uninstall(self) -> None:
         self._hooks.remove()
+        _registry.ignore_modules(self)
         for module in self._known_modules():
             _registry.forget(module)
         if self._at_collection is not None:
@@ -143,7 +150,7 @@ class Attachment(NotCopied):
 
     def _own_weights(self) -> tuple[list[Swap], dict[str, HoistError]]:
         """What goes where, and why which groups are lost: hoistd's bytes; what
-        this process has read of them; or the source's."""
+        this process has of them; or the source's."""
         assert self._source is not None
         gone: HoistError | None = None
         try:
@@ -171,8 +178,9 @@ class Attachment(NotCopied):
             else:
                 why = gone
             try:
-                own += binding.own_weights(self.devices,
-                                           self._source.read(group.spec))
+                own += binding.own_weights(
+                    self.devices, binding.read_there() if group.bound else
+                    self._source.read(group.spec))
             except (HoistError, OSError):
                 if isinstance(why, DeadlineExceeded):
                     raise why  # hoistd has them yet, and is silent.
@@ -236,10 +244,12 @@ class Attachment(NotCopied):
             group.move(self.model[group.spec.name])
         self.pin()
         self.planning.plan_anew(self.model)
+        self.passes.bind()
 
     def _end(self) -> None:
         """Of a session that has ended: nothing is staged."""
         self._place = None
+        self.passes.unbind(all_groups=True)
         self.passes.forget()
         self.planning.end()
         _give_back([part.held for part in self.parts])
@@ -268,6 +278,8 @@ class Attachment(NotCopied):
         void, self._void = self._void, None
         if void is not None:
             raise void
+        if self.passes.stands and not self.link.lives():
+            return  # Nothing is computed with what has gone.
         self.link.check()
         self.planning.check()
         self._checked = self.planning.count("stages")
@@ -276,7 +288,11 @@ class Attachment(NotCopied):
         """Between passes. On ResourceExhausted it stays as it was."""
         with self.passes.between("set its budget"):
             self.renew()
-            self.planning.set_budget(budget)
+            self.passes.unbind()
+            try:
+                self.planning.set_budget(budget)
+            finally:
+                self.passes.bind()
 
     def move(self, session: _session.Session) -> Model:
         """See _link.Reader."""
@@ -299,6 +315,7 @@ class Attachment(NotCopied):
 
     def note_change(self) -> None:
         self._tree.note_change()
+        self._hooks.hook_root()
 
     def shares(self, module: nn.Module, name: str) -> bool:
         return self._tree.shares(module, name)
@@ -332,6 +349,7 @@ class Attachment(NotCopied):
             ring_bytes=sum(info.ring_bytes for info in infos),
             streamed_bytes=sum(info.streamed_bytes for info in infos),
             scratch_bytes=sum(part.scratch_bytes for part in self.parts),
+            bound_groups=sum(group.bound for group in self.groups),
             passes=self.passes.count, idle_reads=self.shelf.reads,
             **{name: self.planning.count(name) for name in PLAN_COUNTS})
 

@@ -1,8 +1,9 @@
 """A group's weights as its modules see them.
 
 Binding puts tensors into the modules' dictionaries: over the bytes at an address
-on the device, made once an address; over what can be read while the group is
-not there; or of the worker's own memory. It neither stages nor waits.
+on the device, made once an address, for a forward or for as long as they stay
+there; over what can be read while the group is not there; or of the worker's own
+memory. It neither stages nor waits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ._device_part import DevicePart
 from ._idle import IdleGroup, IdleTensor, Shelf
 from ._inventory import Stored, Weight, as_stored, span_bytes
 from ._layout import GroupSpec
+from ._resident import KeptLease, guarded
 
 # A buffer this small is the worker's own, on the device: a forward may write
 # to it. Larger ones are, too, if they are not persistent, or once their first
@@ -61,6 +63,7 @@ class Binding:
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
+        self._stays_at: _Views | None = None
         self._buffers_seen = False
         self._infos = {info.name: info for info in staged.tensors}
         self.idle = IdleGroup(part.session.host_image(original), shelf,
@@ -117,6 +120,14 @@ class Binding:
 
     def fill_and_show(self, address: int) -> None:
         """Of bytes that were staged just now."""
+        shown = self._shown.get(address)
+        if shown is None or shown.casts or not self._buffers_seen:
+            with torch.inference_mode(False):
+                shown = self._fill(address)
+        for holder, key, value in shown.swaps:
+            holder[key] = value
+
+    def _fill(self, address: int) -> _Shown:
         shown = self._shown_at(address)
         if shown.casts:
             if self._scratch is None:
@@ -126,8 +137,7 @@ class Binding:
                     to.copy_(source)
         if not self._buffers_seen:
             shown = self._adopt_buffers(address, shown)
-        for holder, key, value in shown.swaps:
-            holder[key] = value
+        return shown
 
     def show(self, address: int) -> None:
         """Of bytes that have been filled."""
@@ -148,6 +158,45 @@ class Binding:
         for shown in self._shown.values():
             for value in shown.graded:
                 torch.autograd.graph.increment_version(value)
+
+    # For as long as the bytes stay where they are.
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether nothing is to be done at each forward: no cast, and no look
+        at whether it writes to a large buffer."""
+        return not (self.casts_bytes or self._trial or (
+            not self._buffers_seen and any(map(self._is_tried,
+                                               self.spec.weights))))
+
+    def stay(self, lease: KeptLease | None, address: int) -> None:
+        """Shows the weights over a lease of their own, which each of them
+        keeps; None: the group is empty."""
+        if not self._buffers_seen:
+            self._adopt_buffers(address, self._shown_at(address))
+        self._shown.clear()
+        self._stays_at = _Views(self, address, lease)
+        made: dict[int, Any] = {}  # Ties stay ties.
+        for holder, key, value in self._build(address, lease).swaps:
+            if id(value) not in made:
+                made[id(value)] = guarded(value)
+            holder[key] = made[id(value)]
+        self.idle.end_pointers()
+
+    def end_stay(self) -> None:
+        self._stays_at = None
+
+    def read_there(self) -> Mapping[str, torch.Tensor]:
+        """The stored tensors' bytes, of what stays on the device."""
+        assert self._stays_at is not None
+        found = {}
+        for stored in self.spec.stored:
+            if stored.nbytes:
+                there = self._stays_at[stored.name]
+                count = stored.nbytes // there.element_size()
+                found[stored.name] = there.as_strided(
+                    (count,), (1,)).view(torch.uint8)
+        return found
 
     def forget_addresses(self) -> None:
         """The plan was made anew."""
@@ -170,8 +219,8 @@ class Binding:
             shown = self._shown[address] = self._build(address)
         return shown
 
-    def _build(self, address: int) -> _Shown:
-        tensors = _Views(self, address)
+    def _build(self, address: int, keeps: KeptLease | None = None) -> _Shown:
+        tensors = _Views(self, address, keeps)
         bases: dict[str, torch.Tensor] = {}
         casts = []
         scratch, at = None, 0
@@ -213,8 +262,7 @@ class Binding:
             own = _copy(values[id(place.holder), place.key])
             weight.put(own)
             self._private[id(weight)] = weight
-            if (own.nbytes >= PRIVATE_BYTES and not self.spec.pinned
-                    and _is_persistent(weight)):
+            if self._is_tried(weight):
                 self._trial.append((weight, own, own._version))
         if not self._private:
             return shown
@@ -222,6 +270,13 @@ class Binding:
                      if not self._is_private(swap)]
         self._shown.clear()
         return self._shown_at(address)
+
+    def _is_tried(self, weight: Weight) -> bool:
+        """Whether its first forward shows if it is to be shared."""
+        return (weight.kind == "buffer" and weight.plain
+                and not self.spec.pinned and _is_persistent(weight)
+                and sum(part.stored.nbytes for part in weight.parts)
+                >= PRIVATE_BYTES)
 
     def _is_private(self, swap: Swap) -> bool:
         return any(place.holder is swap[0] and place.key == swap[1]
@@ -301,8 +356,11 @@ class Binding:
 class _Views(Mapping[str, torch.Tensor]):
     """A staged group's plain tensors, by name."""
 
-    def __init__(self, binding: Binding, address: int) -> None:
+    def __init__(self, binding: Binding, address: int,
+                 keeps: KeptLease | None) -> None:
+        """keeps: what each view is to keep."""
         device = binding.part.device
+        self._keeps = keeps
         self._infos = binding._infos
         self._address = address
         # What hoist.Tensor asks of a lease.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Iterable, NoReturn
+from typing import Any, Callable, Iterable, NoReturn
 
 import torch
 from torch import nn
@@ -55,7 +55,11 @@ class NotCopied:
 
 @dataclasses.dataclass
 class Hook(NotCopied):
+    """Torch looks up whether a hook takes keywords when it calls it: one that
+    another thread has removed meanwhile is called without."""
+
     passes: Passes
+    removed: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass
@@ -65,7 +69,9 @@ class Begin(Hook):
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
     @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        if self.removed:
+            return None
         for group in self.groups:
             self.passes.enter(group)
         if not self.passes.moves_inputs:
@@ -82,10 +88,15 @@ class End(Hook):
 
     @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
-                 output: Any) -> Any:
-        with contextlib.ExitStack() as stack:  # All, whichever of them fails.
-            for group in self.begin.groups:
-                stack.callback(self.passes.leave, group)
+                 output: Any = None) -> Any:
+        if self.removed:
+            return None
+        if len(self.begin.groups) == 1:
+            self.passes.leave(self.begin.groups[0])
+        else:
+            with contextlib.ExitStack() as stack:  # All, whichever fails.
+                for group in self.begin.groups:
+                    stack.callback(self.passes.leave, group)
         if self.begin.came_from:
             back = self.begin.came_from.pop()
             if output is not None:
@@ -94,16 +105,28 @@ class End(Hook):
 
 
 class BeginPass(Hook):
+    """Compiled code goes past it where nothing comes and goes."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        if self.passes.stands and torch.compiler.is_compiling():
+            return None
+        return self._begin(args, kwargs)
+
     @eager
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return self.passes.begin(args, kwargs)
+    def _begin(self, args: Any, kwargs: Any) -> Any:
+        return None if self.removed else self.passes.begin(args, kwargs)
 
 
 class EndPass(Hook):
-    @eager
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
-                 output: Any) -> Any:
-        return self.passes.end(output)
+                 output: Any = None) -> Any:
+        if self.passes.stands and torch.compiler.is_compiling():
+            return None
+        return self._end(output)
+
+    @eager
+    def _end(self, output: Any) -> Any:
+        return None if self.removed else self.passes.end(output)
 
 
 @dataclasses.dataclass
@@ -165,31 +188,29 @@ def _refuse_conversion(fn: Any, dtype: torch.dtype,
 
 
 class Hooks:
-    """All that stands in one attached tree.
+    """All that stands in one attached tree. What stays on the device has no
+    hooks.
 
-    Threads: one at a time; the attachment's lock.
+    Threads: one at a time; the attachment's lock. Others may be calling.
     """
 
-    def __init__(self, root: nn.Module, groups: list[LiveGroup],
-                 tree: Tree) -> None:
+    def __init__(self, root: nn.Module, groups: list[LiveGroup], tree: Tree,
+                 watch: Callable[[bool], None]) -> None:
+        """watch: what comes to the tree from now on is to be told, or not."""
         self._root = root
         self._groups = groups
         self._tree = tree
+        self._watch = watch
+        self._watches = True  # The tree is looked at just before.
         self._passes: Passes | None = None
         self._handles: list[Any] = []
-        self._begins: list[Begin] = []
+        self._pass = _Pair()
+        self._calls: dict[nn.Module, _Pair] = {}  # Of groups' modules.
 
     def install(self, passes: Passes) -> None:
         """From here on forwards go through the passes."""
         self._passes = passes
-        triggers: dict[nn.Module, list[LiveGroup]] = {}
-        for group in self._groups:
-            for trigger in group.spec.triggers:
-                triggers.setdefault(trigger, []).append(group)
-        for module, groups in triggers.items():
-            self._enter_at(module, groups)
-        # Last, so that it comes before a group's that has the same module.
-        self._hook(self._root, BeginPass(passes), EndPass(passes))
+        self.renew()
         for module in self._stood_in():
             vars(module)["_apply"] = Apply(self._tree, module)
             # Pickling would meet the hooks first, and blame those.
@@ -200,12 +221,53 @@ class Hooks:
             if isinstance(module, nn.RNNBase):
                 # It would copy its staged weights into memory of its own.
                 vars(module)["flatten_parameters"] = do_nothing
+
+    def renew(self) -> None:
+        """Other groups stay on the device than before: hooks stand where a call
+        still has something to wait for."""
+        assert self._passes is not None
+        triggers: dict[nn.Module, list[LiveGroup]] = {}
+        for group in self._groups:
+            # Between devices inputs are to be moved.
+            if not group.bound or len(self._passes.parts) > 1:
+                for trigger in group.spec.triggers:
+                    triggers.setdefault(trigger, []).append(group)
+        for module, pair in list(self._calls.items()):
+            if triggers.get(module) != pair.groups:
+                self._calls.pop(module).remove()
+        for module, groups in triggers.items():
+            if module not in self._calls:
+                begin = Begin(self._passes, groups)
+                self._calls[module] = _Pair(
+                    module, begin, End(self._passes, begin), groups)
+        # Where nothing comes and goes, weights that come later are where their
+        # maker put them, as in any module.
+        watches = not self._passes.stands
+        if watches and not self._watches:
+            self._tree.note_change()
+        self._watches = watches
+        self._watch(watches)
+        # Last, so that it comes before a group's that has the same module.
+        self._pass.remove()
+        if self._passes.needs_root:
+            self.hook_root()
         renew_lists(self._tree.modules)
+
+    def hook_root(self) -> None:
+        """The next pass goes through the passes. Threads: any."""
+        if self._passes is not None and not self._pass.stands:
+            self._pass = _Pair(self._root, BeginPass(self._passes),
+                               EndPass(self._passes))
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        for pair in self._calls.values():
+            pair.remove()
+        self._calls = {}
+        self._pass.remove()
+        self._passes = None
         for module in self._stood_in():
             for name in ("_apply", "__reduce_ex__", "flatten_parameters"):
                 vars(module).pop(name, None)
@@ -213,31 +275,49 @@ class Hooks:
     def _stood_in(self) -> set[nn.Module]:
         return {self._root, *self._tree.modules}
 
-    def _enter_at(self, module: nn.Module, groups: list[LiveGroup]) -> None:
-        assert self._passes is not None
-        begin = Begin(self._passes, groups)
-        self._hook(module, begin, End(self._passes, begin))
-        self._begins.append(begin)
-
-    def _hook(self, module: nn.Module, begin: Any, end: Any) -> None:
-        self._handles += [
-            module.register_forward_pre_hook(begin, prepend=True,
-                                             with_kwargs=True),
-            module.register_forward_hook(end, with_kwargs=True,
-                                         always_call=True)]
-
     # What Passes asks of its surroundings.
 
+    @property
+    def changed(self) -> bool:
+        return self._tree.changed
+
     def before_pass(self) -> None:
-        self._tree.admit()
+        if self._tree.changed:
+            self._tree.admit()
+            self._watch(self._watches)
 
     def bring(self, group: LiveGroup) -> None:
         for weight in group.spec.weights:
             for place in weight.places:
                 if place.module not in group.spec.triggers:
                     group.spec.triggers.append(place.module)
-                    self._enter_at(place.module, [group])
+        self.renew()
 
     def forget_calls(self) -> None:
-        for begin in self._begins:
-            begin.came_from.clear()
+        for pair in self._calls.values():
+            pair.begin.came_from.clear()
+
+
+class _Pair:
+    """A hook before a module's calls, and one after them; or none."""
+
+    def __init__(self, module: nn.Module | None = None, begin: Any = None,
+                 end: Any = None, groups: list[LiveGroup] | None = None
+                 ) -> None:
+        self.begin, self.end, self.groups = begin, end, groups
+        self._handles = [] if module is None else [
+            module.register_forward_pre_hook(begin, prepend=True,
+                                             with_kwargs=True),
+            module.register_forward_hook(end, with_kwargs=True,
+                                         always_call=True)]
+
+    @property
+    def stands(self) -> bool:
+        return bool(self._handles)
+
+    def remove(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
+        if handles:
+            self.begin.removed = self.end.removed = True

@@ -13,6 +13,7 @@ from ._binding import Binding
 from ._device_part import DevicePart
 from ._idle import Shelf
 from ._layout import GroupSpec
+from ._resident import KeptLease
 
 log = logging.getLogger("hoist.nn")
 
@@ -34,6 +35,7 @@ class LiveGroup:
                                idle)
         self.depth = 0  # Modules that are running and need it.
         self.is_staged = False
+        self.bound = False  # See bind.
         self.pinned = spec.pinned
         self._deadline = deadline
         self._lease: Any = None
@@ -54,15 +56,46 @@ class LiveGroup:
         if self.part.is_capturing():
             self.part.captured = True
         try:
-            with torch.inference_mode(False):
-                address = self._bring(beside_plan or self.pinned)
-                self.binding.fill_and_show(address)
+            self.binding.fill_and_show(
+                self._bring(beside_plan or self.pinned))
         except BaseException as error:
             raised = (self.part.explained(error)
                       if isinstance(error, HoistError) else error)
             self.end()  # What was staged must be ended.
             raise raised
         self.binding.idle.end_pointers()
+
+    @property
+    def is_resident(self) -> bool:
+        """The plan keeps it on the device, or a lease for the module's life."""
+        if self.pinned or not self.staged.image_bytes:
+            return True
+        return (self.part.plan is not None
+                and self.part.plan.kind(self.staged) == "resident")
+
+    def bind(self) -> bool:
+        """Of a resident: its weights are shown on the device from now on, until
+        `unbind`, and nothing is to be done at its modules' calls. Waits for the
+        bytes. False: not yet, as its next forward is to be looked at."""
+        if self.bound or self.depth or not self.binding.may_stay:
+            return self.bound
+        lease: KeptLease | None = None
+        with torch.inference_mode(False):
+            if self.staged.image_bytes:
+                lease = KeptLease(self.part.session.stage(
+                    self.staged, device=self.part.device.index,
+                    deadline=self._deadline), self.part.torch_device)
+            self.binding.stay(lease, lease.address if lease else 0)
+        self.bound = True
+        return True
+
+    def unbind(self, show_idle: bool = True) -> None:
+        """Weights that somebody holds keep their bytes."""
+        if self.bound:
+            self.bound = False
+            self.binding.end_stay()
+            if show_idle:
+                self.binding.show_idle()
 
     def show(self) -> None:
         """Of a pinned group: its weights, which are there."""
@@ -76,6 +109,7 @@ class LiveGroup:
 
     def forget(self) -> None:
         """What was staged is hoistd's no more, nor hoistd there."""
+        self.unbind()
         self.is_staged = False
         self.depth = 0
         self._lease = None
@@ -107,7 +141,8 @@ class LiveGroup:
             deadline=self._deadline)
         self.part.held.leases[id(self._lease)] = self._lease
         self.is_staged = True
-        self.binding.lie_alone()
+        with torch.inference_mode(False):
+            self.binding.lie_alone()
         return int(self._lease.address)
 
     def end(self, show_idle: bool = True) -> None:

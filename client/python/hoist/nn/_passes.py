@@ -28,6 +28,10 @@ from ._turns import Turns, calls_on_stack
 class Surroundings(Protocol):
     """What stands around the modules, and calls Passes."""
 
+    @property
+    def changed(self) -> bool:
+        """Modules or weights came to the tree that are not seen to yet."""
+
     def before_pass(self) -> None:
         """A pass begins; what came to the tree since is seen to."""
 
@@ -36,6 +40,9 @@ class Surroundings(Protocol):
 
     def forget_calls(self) -> None:
         """Calls that were under way will not end."""
+
+    def renew(self) -> None:
+        """Other groups are bound than before."""
 
 
 class Passes:
@@ -61,7 +68,12 @@ class Passes:
         self._around = around
         self._renew = renew
         self.count = 0  # That gave something.
-        self._turns = Turns()
+        # Every group is bound: a pass has nothing to bring.
+        self.stands = False
+        self._seen_there = False  # A pass's inputs, on the device.
+        self._to_bind: set[LiveGroup] = set()  # Once they have been staged.
+        self._made = 0  # The plans of which these are residents.
+        self._turns = Turns(self._called)
         self._depth = 0  # Of the root module's calls within one another.
         self._running = 0  # Modules that are running and have groups.
         self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
@@ -75,7 +87,10 @@ class Passes:
 
     def begin(self, args: Any, kwargs: Any) -> Any:
         """Returns what is to replace the arguments; None: nothing."""
-        self._turns.take()
+        self._take()
+        if not self.needs_root:
+            self._turns.give()  # The hook went while this waited for its turn.
+            return None
         if self._turns.held > 1:
             # Only this thread can be here.
             if calls_on_stack(self._root) > 1:
@@ -99,6 +114,7 @@ class Passes:
         came_from = device_of((args, kwargs))
         if came_from is not None and came_from != part.torch_device:
             self._return_to = came_from
+        self._seen_there = self._return_to is None
         return self.move_inputs(args, kwargs, part.torch_device)
 
     def end(self, output: Any) -> Any:
@@ -123,12 +139,68 @@ class Passes:
             else:
                 # All that reads weights is hooked, as far as a pass can show.
                 self._keeps_shown = self._idle == "slot"
+            self._bind_what_came()
             if self._return_to is not None:
                 return to_device(output, self._return_to)
             return None
         finally:
             self._depth = 0
             self._turns.give()
+
+    # What stays on the device.
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether a pass has to begin and to end here. On a GPU it has until
+        inputs came that did not have to be moved there."""
+        return (not self.stands or self._around.changed
+                or len(self.parts) > 1 or not (
+                    self._seen_there
+                    or self.parts[0].torch_device.type == "cpu"))
+
+    def bind(self) -> None:
+        """The plans were made, or made anew: residents stay where they are, at
+        once where nothing else comes and goes, else once they have been
+        staged. Nothing may be running."""
+        self._made = self._planning.made
+        residents = [group for group in self._groups if group.is_resident]
+        self._to_bind = {group for group in residents if not group.bound}
+        if len(residents) == len(self._groups):
+            self._bind(residents)
+        else:
+            self._bind([group for group in residents if group.pinned])
+
+    def unbind(self, all_groups: bool = False) -> None:
+        """Plans are about to change; pinned groups are in none."""
+        for group in self._groups:
+            if all_groups or not group.pinned:
+                group.unbind()
+        self._to_bind.clear()
+        self._note_bound()
+
+    def _bind_what_came(self) -> None:
+        """At a pass's end."""
+        if self._turns.held > 1 or self._planning.learns or any(
+                part.is_capturing() for part in self.parts):
+            return
+        if self._made != self._planning.made:
+            self.bind()
+        elif self._to_bind:
+            came = [*self._sequence, *(group for group in self._to_bind
+                                       if group.pinned)]
+            self._bind([group for group in came if group in self._to_bind])
+        elif self.stands and not self.needs_root:
+            self._around.renew()
+
+    def _bind(self, groups: list[LiveGroup]) -> None:
+        for group in groups:
+            if group.bind():
+                self._to_bind.discard(group)
+        self._note_bound()
+
+    def _note_bound(self) -> None:
+        self.stands = all(group.bound for group in self._groups)
+        self._around.renew()
 
     def _bring_what_was_read(self) -> None:
         """A weight that was read idle within a pass belongs to a module that is
@@ -141,6 +213,25 @@ class Passes:
                 self._brought.add(group)
                 self._around.bring(group)
                 self._planning.expect_new()
+
+    def _called(self) -> set[nn.Module]:
+        """The modules whose calls come through here."""
+        return {self._root, *(trigger for group in self._groups
+                              for trigger in group.spec.triggers)}
+
+    def _take(self) -> None:
+        """A turn, after what another thread left behind has been ended."""
+        self._turns.take()
+        try:
+            self._end_what_was_left()
+        except BaseException:
+            self._turns.give()
+            raise
+
+    def _end_what_was_left(self) -> None:
+        if self._turns.taken_over:
+            self._turns.taken_over = False
+            self._abandon(but=self._turns.held)
 
     def _abandon(self, but: int = 0) -> None:
         """Ends what was cut short (KeyboardInterrupt), when torch calls no
@@ -155,8 +246,9 @@ class Passes:
             self._around.forget_calls()
             for group in self._groups:
                 group.depth = 0
-                stack.callback(group.binding.show_idle if group.pinned else
-                               group.end)
+                if not group.bound:
+                    stack.callback(group.binding.show_idle if group.pinned else
+                                   group.end)
 
     @contextlib.contextmanager
     def between(self, what: str) -> Iterator[None]:
@@ -167,11 +259,9 @@ class Passes:
         What was cut short does not run.
         """
         with self._turns.between():
-            if self._turns.held:
-                triggers = {trigger for group in self._groups
-                            for trigger in group.spec.triggers}
-                if not calls_on_stack(self._root, *triggers):
-                    self._abandon()
+            self._end_what_was_left()
+            if self._turns.held and not calls_on_stack(*self._called()):
+                self._abandon()
             if self._turns.held:
                 raise FailedPrecondition(
                     f"the module is running; {what} between passes")
@@ -199,7 +289,10 @@ class Passes:
 
     def enter(self, group: LiveGroup) -> None:
         """A module that needs the group is about to run."""
-        self._turns.take()
+        self._take()
+        if group.bound:
+            self._turns.give()
+            return
         try:
             if group.pinned:
                 if group.depth == 0:
@@ -280,12 +373,13 @@ class Passes:
         """Stages them by leases of their own, but for those that are staged
         anyway."""
         with self._turns.between():
+            self._end_what_was_left()
             self._end_open()
             if not self._turns.held:
                 self._renew()
             with contextlib.ExitStack() as stack:
                 for group in groups:
-                    if group.depth:
+                    if group.depth or group.bound:
                         continue
                     if group.pinned:
                         group.show()
@@ -303,11 +397,13 @@ class Passes:
             group.end()
 
     def end_all(self) -> None:
-        """Nothing is staged any more, and the GPU reads nothing; no weight is
-        shown in its place. Nothing may be running."""
+        """Nothing is staged or bound any more, and the GPU reads nothing; no
+        weight is shown in its place. Nothing may be running."""
         with self._turns.between(), contextlib.ExitStack() as stack:
+            self._end_what_was_left()
             for group in self._groups:
                 stack.callback(group.end, show_idle=False)
+                group.unbind(show_idle=False)
             for part in self.parts:
                 if part.torch_device.type == "cuda":
                     torch.cuda.synchronize(part.torch_device)

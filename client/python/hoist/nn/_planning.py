@@ -46,7 +46,8 @@ class Planning:
         self._parts = parts
         self._groups = groups
         self._planned: dict[DevicePart, _Planned] = {}
-        self._learns = False  # The order of the groups.
+        self.learns = False  # The order of the groups.
+        self.made = 0  # Times that a plan was made anew; addresses changed.
         self._deadline = 0.0
         self._terms: PlanTerms = {}
         # What plans counted that hoistd's end has ended.
@@ -77,7 +78,7 @@ class Planning:
                     "with smaller ones (groups=) more of it would be left for "
                     "what stays", model.name, info.ring_bytes,
                     info.budget_bytes)
-        self._learns = learn
+        self.learns = learn
 
     def _set_plan(self, part: DevicePart, planned: _Planned,
                   learn: bool) -> Plan:
@@ -108,12 +109,15 @@ class Planning:
             planned.model = model
             planned.missed = min(planned.missed, 0)
             planned.refused = None
-            self._set_plan(part, planned, self._learns)
+            self._set_plan(part, planned, self.learns)
 
     def end_pass(self, sequence: list[LiveGroup]) -> None:
-        """sequence: the groups that the pass has staged, as they came."""
+        """sequence: the groups that the pass has staged, as they came; those
+        that are bound to their place need no staging, and are not in it."""
+        if not sequence:
+            return
         try:
-            if self._learns:
+            if self.learns:
                 self._learn(sequence)
             else:
                 self._plan_what_came(sequence)
@@ -123,7 +127,7 @@ class Planning:
             raise error
 
     def _learn(self, sequence: list[LiveGroup]) -> None:
-        self._learns = False
+        self.learns = False
         for part in self._parts:
             if part.plan is None or part.is_capturing():
                 continue
@@ -131,7 +135,7 @@ class Planning:
                 self.forget_addresses(part)
                 self._planned[part].order = [group for group in sequence
                                              if group.part is part]
-            self._learns |= part.plan.info.learning
+            self.learns |= part.plan.info.learning
 
     def expect_new(self) -> None:
         """Groups will come at other times: whatever comes in the next pass is
@@ -141,8 +145,8 @@ class Planning:
 
     def _plan_what_came(self, sequence: list[LiveGroup]) -> None:
         """Plans anew with this pass's order if it staged what the plan does not
-        have; what else the plan has comes last. So each group is planned for
-        after the first pass that it comes in. Where hoistd refuses, the plan
+        have; what else the plan has comes where it came before. So each group is
+        planned for after the first pass that it comes in. Where hoistd refuses, the plan
         stands, and the others are staged beside it. A plan that a CUDA graph
         was captured with stays: the graph's addresses are its."""
         for part, planned in self._planned.items():
@@ -154,8 +158,7 @@ class Planning:
             planned.missed = missed
             came = [group for group in sequence if group.part is part
                     and group.staged.image_bytes]
-            order = came + [group for group in planned.order
-                            if group not in came]
+            order = _merged(came, planned.order)
             if not came or order in (planned.order, planned.refused):
                 continue
             if any(group.is_in_plans_place for group in order):
@@ -172,9 +175,11 @@ class Planning:
                             planned.model.name, error)
 
     def forget_addresses(self, part: DevicePart) -> None:
-        """The part's plan was made anew."""
+        """The part's plan is about to be made anew, or was."""
+        self.made += 1
         for group in self._groups:
             if group.part is part and not group.pinned:
+                group.unbind()
                 group.binding.forget_addresses()
 
     # Budgets.
@@ -196,9 +201,9 @@ class Planning:
 
     def _set_budget(self, part: DevicePart, budget: int) -> None:
         if part.plan is not None:
+            self.forget_addresses(part)
             part.plan.set_budget(budget)
             self._planned[part].budget = budget
-            self.forget_addresses(part)
 
     def budget_for(self, part: DevicePart, budget: Budget) -> int:
         """What is left of a part's budget for its plan; 0: what hoistd
@@ -255,3 +260,20 @@ class Planning:
             getattr(part.plan.stats, what) for part in self._parts
             if part.plan is not None)
         return counted
+
+
+def _merged(came: list[LiveGroup], before: list[LiveGroup]) -> list[LiveGroup]:
+    """What came, in its order; what else came before, after the same group as
+    it did then. (Residents that are bound come without being staged.)"""
+    new = set(came)
+    follow: dict[LiveGroup | None, list[LiveGroup]] = {}
+    last: LiveGroup | None = None
+    for group in before:
+        if group in new:
+            last = group
+        elif group not in follow.setdefault(last, []):
+            follow[last].append(group)
+    order = follow.pop(None, [])
+    for group in came:
+        order += [group, *follow.pop(group, [])]
+    return order

@@ -6,7 +6,7 @@ Registrations of parameters and modules are seen for the whole process.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterator, Protocol, cast
+from typing import Any, Iterable, Iterator, Protocol, cast
 
 from torch import nn
 
@@ -30,6 +30,13 @@ class Attached(Protocol):
 _attached: weakref.WeakKeyDictionary[
     nn.Module, weakref.ref[Attached]] = weakref.WeakKeyDictionary()
 _watching: list[Any] = []
+_watchers: weakref.WeakSet[Attached] = weakref.WeakSet()
+_handle: list[Any] = []  # Of the hook that they share.
+
+
+# Of each module of their trees, also without weights.
+_within: weakref.WeakKeyDictionary[
+    nn.Module, weakref.ref[Attached]] = weakref.WeakKeyDictionary()
 
 
 def know(module: nn.Module, by: Attached) -> None:
@@ -63,14 +70,34 @@ def _all() -> Iterator[Attached]:
             yield one
 
 
-def watch_registrations() -> None:
-    if _watching:
-        return
-    hooks = nn.modules.module
-    _watching.append(hooks.register_module_parameter_registration_hook(
-        _on_weight))
-    _watching.append(hooks.register_module_buffer_registration_hook(_on_weight))
-    _watching.append(hooks.register_module_module_registration_hook(_on_module))
+def watch_weights() -> None:
+    """Parameters and buffers that are registered from now on are seen."""
+    if not _watching:
+        hooks = nn.modules.module
+        _watching.append(hooks.register_module_parameter_registration_hook(
+            _on_weight))
+        _watching.append(hooks.register_module_buffer_registration_hook(
+            _on_weight))
+
+
+def watch_modules(by: Attached, tree: Iterable[nn.Module]) -> None:
+    """The same of modules that come to these, for `by`, until `ignore_modules`.
+    Forwards register modules, too (each slice of a ModuleList does), so this
+    costs something where it is not needed."""
+    ref = weakref.ref(by)
+    for module in tree:
+        _within[module] = ref
+    if not _watchers:
+        _handle.append(nn.modules.module.
+                       register_module_module_registration_hook(_on_module))
+    _watchers.add(by)
+
+
+def ignore_modules(by: Attached) -> None:
+    _watchers.discard(by)
+    if not _watchers:
+        while _handle:
+            _handle.pop().remove()
 
 
 def _on_weight(module: nn.Module, name: str, value: Any) -> None:
@@ -85,7 +112,7 @@ def _on_weight(module: nn.Module, name: str, value: Any) -> None:
 
 
 def _on_module(module: nn.Module, name: str, child: Any) -> None:
-    # A module without weights of its own is not known by itself.
-    if isinstance(child, nn.Module):
-        for one in _all():
-            one.note_change()
+    ref = _within.get(module)
+    by = None if ref is None else ref()
+    if by is not None and isinstance(child, nn.Module):
+        by.note_change()

@@ -23,7 +23,8 @@ class AttachStats:
     ring_bytes: int
     streamed_bytes: int  # Copied in each pass that keeps to the order.
     scratch_bytes: int  # The worker's own, where weights are cast to.
-    passes: int  # Of the root module.
+    bound_groups: int  # Resident or pinned, with no hook and nothing to do.
+    passes: int  # Of the root module; without those that had all of it bound.
     stages: int
     resident_stages: int
     ready_stages: int

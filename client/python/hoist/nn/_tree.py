@@ -25,7 +25,8 @@ class Tree:
         self._parts = parts
         self._groups = groups
         self._managed: dict[nn.Module, set[str]] = {}
-        self._changed = False  # It has modules or weights we do not know.
+        self.changed = False  # It has modules or weights we do not know.
+        self.known: set[nn.Module] = set()  # Of the whole tree, as last seen.
 
     def look(self) -> None:
         """Notes where the groups' weights are."""
@@ -33,6 +34,7 @@ class Tree:
             for weight in group.spec.weights:
                 for place in weight.places:
                     self._managed.setdefault(place.module, set()).add(place.key)
+        self._visit()
 
     @property
     def modules(self) -> Iterable[nn.Module]:
@@ -45,7 +47,7 @@ class Tree:
         return self._parts[0].torch_device
 
     def note_change(self) -> None:
-        self._changed = True
+        self.changed = True
 
     def manages(self, module: nn.Module, name: str) -> bool:
         return name in self._managed.get(module, ())
@@ -59,9 +61,25 @@ class Tree:
         """Weights that came after attach (adapters) are the worker's own, and
         are moved to the device that their inputs come on: that of the module
         with groups that they are below, else the root's."""
-        if not self._changed:
+        if not self.changed:
             return
-        self._changed = False
+        self.changed = False
+        for module, device in self._visit().items():
+            holders: list[Any] = [module._parameters, module._buffers]
+            for holder in holders:
+                for key, value in holder.items():
+                    if value is None or self.manages(module, key) or (
+                            value.device == device):
+                        continue
+                    with torch.no_grad():
+                        if isinstance(value, nn.Parameter):
+                            value.data = value.data.to(device)
+                        else:
+                            holder[key] = value.to(device)
+
+    def _visit(self) -> dict[nn.Module, torch.device]:
+        """Every module that is there now, with the device that its inputs come
+        on. `known` has them from then on."""
         own: dict[nn.Module, torch.device] = {}
         for group in self._groups:
             for trigger in group.spec.triggers:
@@ -76,15 +94,5 @@ class Tree:
                 visit(child, devices[module])
 
         visit(self._root, self.device)
-        for module, device in devices.items():
-            holders: list[Any] = [module._parameters, module._buffers]
-            for holder in holders:
-                for key, value in holder.items():
-                    if value is None or self.manages(module, key) or (
-                            value.device == device):
-                        continue
-                    with torch.no_grad():
-                        if isinstance(value, nn.Parameter):
-                            value.data = value.data.to(device)
-                        else:
-                            holder[key] = value.to(device)
+        self.known = set(devices)
+        return devices

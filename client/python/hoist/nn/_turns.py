@@ -7,23 +7,34 @@ import os
 import sys
 import threading
 import types
-from typing import Iterator
+from typing import Callable, Iterable, Iterator, Sequence
 
 from torch import nn
 
 from .._errors import FailedPrecondition
 
 
+_LOOK = 0.1  # Seconds between looks at whether the owner still runs.
+
+
 class Turns:
     """A lock that running modules hold, as often as they are nested.
+
+    A thread that leaves a module by SystemExit, asyncio's CancelledError or a
+    KeyboardInterrupt runs no hooks, and gives nothing back: whoever waits looks
+    at its stack, and takes the turn over if no module of these runs there.
 
     Threads: any. In the child of a fork every turn is refused.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.held = 0  # Times that running modules took it.
+    def __init__(self, modules: Callable[[], Iterable[nn.Module]]) -> None:
+        """modules: those that hold it while they run."""
+        self._modules = modules
+        self._changed = threading.Condition(threading.Lock())
+        self._depth = 0  # Times that the owner took it, by modules or blocks.
         self._owner = 0  # The thread that took it.
+        self.held = 0  # Times that running modules took it.
+        self.taken_over = False  # What ran was cut short; the owner resets it.
         self._process = os.getpid()
 
     def take(self) -> None:
@@ -32,13 +43,12 @@ class Turns:
             raise FailedPrecondition(
                 "the module was attached in the process that this one is a "
                 "fork of; attach or load it here, after the fork")
-        self._lock.acquire()
+        self._enter()
         self.held += 1
-        self._owner = threading.get_ident()
 
     def give(self) -> None:
         self.held -= 1
-        self._lock.release()
+        self._leave()
 
     @property
     def is_mine(self) -> bool:
@@ -49,19 +59,59 @@ class Turns:
     def between(self) -> Iterator[None]:
         """For the block no other thread runs; this one counts as not running
         by it."""
-        with self._lock:
+        self._enter()
+        try:
             yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        me = threading.get_ident()
+        if self._owner == me and self._depth:
+            self._depth += 1  # Nobody else changes it meanwhile.
+            return
+        with self._changed:
+            while self._depth and self._owner != me:
+                if not self._changed.wait(_LOOK):
+                    self._take_over()
+            self._owner = me
+            self._depth += 1
+
+    def _leave(self) -> None:
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                self._changed.notify()
+
+    def _take_over(self) -> None:
+        """If all that holds it are modules that do not run any more."""
+        if self._depth != self.held or self._owner_runs():
+            return
+        self.taken_over = True
+        self._depth = self.held = 0
+
+    def _owner_runs(self) -> bool:
+        frame = sys._current_frames().get(self._owner)
+        return _calls_above(frame, list(self._modules())) > 0
 
 
 def calls_on_stack(*modules: nn.Module) -> int:
     """Of these modules, by this thread; 1 at least within compiled code,
     which does not tell."""
+    return _calls_above(sys._getframe(), modules)
+
+
+def _calls_above(frame: types.FrameType | None,
+                 modules: Sequence[nn.Module]) -> int:
     found = 0
-    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
         if code is nn.Module._call_impl.__code__:
-            found += any(frame.f_locals["self"] is one for one in modules)
+            called = frame.f_locals.get("self")
+            found += any(called is one for one in modules)
         elif code.co_name.startswith("torch_dynamo_resume"):
             found = max(found, 1)
         frame = frame.f_back

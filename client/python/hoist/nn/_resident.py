@@ -1,0 +1,151 @@
+"""Weights that stay on the device: a lease under them, and no way to write.
+
+What a plan keeps resident has one address for the plan's life. Its weights are
+plain tensors over a lease of their own, so that one that somebody holds keeps
+its bytes over a new plan, another budget, detach and hoistd's eviction.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Any, Callable, NoReturn
+
+import torch
+import torch.utils._python_dispatch
+from torch import nn
+
+from .._errors import FailedPrecondition
+
+_is_in_dispatch_mode: Callable[[], bool] = getattr(
+    torch.utils._python_dispatch, "is_in_torch_dispatch_mode", lambda: False)
+
+
+class KeptLease:
+    """A lease for as long as a view of its bytes is referred to, and until the
+    GPU has done what it was given by then. Threads: any."""
+
+    def __init__(self, lease: Any, device: torch.device) -> None:
+        self._lease = lease
+        self._device = device
+        release_late()
+
+    @property
+    def address(self) -> int:
+        return int(self._lease.address)
+
+    def __del__(self) -> None:
+        if self._device.type == "cuda":
+            _late.append((self._lease, self._device))
+            release_late()
+
+
+# Leases that nobody refers to, whose bytes the GPU may be reading.
+_late: collections.deque[tuple[Any, torch.device]] = collections.deque()
+
+
+def release_late() -> None:
+    """Gives back what nobody refers to; while a CUDA graph is captured, which
+    must not be waited in, that is left to the next call."""
+    if not _late:
+        return
+    with contextlib.suppress(RuntimeError):
+        if torch.cuda.is_current_stream_capturing():
+            return
+        mine = [_late.popleft() for _ in range(len(_late))]
+        try:
+            for device in {device for _, device in mine}:
+                torch.cuda.synchronize(device)
+        except RuntimeError:  # Another thread captures a graph.
+            _late.extend(mine)
+            raise
+
+
+def _refuse(what: str) -> NoReturn:
+    raise FailedPrecondition(
+        f"{what} would write to a weight that lives in hoist, where it is "
+        "shared and read-only; hoist.detach(module) gives the module its own "
+        "weights, or exclude the module that changes them")
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(tensor: torch.Tensor, *_: Any, **__: Any) -> NoReturn:
+        _refuse(f"Tensor.{name}")
+
+    return refuse
+
+
+def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """A cast is no other value: bitsandbytes casts biases in forward."""
+    if value.dtype == tensor.dtype or value.shape != tensor.shape:
+        _refuse("assigning to .data")
+    torch.Tensor.data.__set__(tensor, value)  # type: ignore[attr-defined]
+
+
+def _detach(tensor: torch.Tensor) -> torch.Tensor:
+    plain = torch.Tensor.detach(tensor)
+    if _is_in_dispatch_mode():
+        return plain  # torch's own; its modes refuse types they do not know.
+    return torch.Tensor._make_subclass(ResidentTensor, plain, False)
+
+
+class _ReadOnly:
+    """Of a tensor: what would write to it in place is refused, where it is
+    asked of this object. A write through a view of it, or by an operator's
+    out=, meets read-only memory: it ends the process, or the GPU's context."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    data = property(_detach, _set_data)
+    detach = _detach
+
+    def __deepcopy__(self: Any, memo: dict[int, Any]) -> torch.Tensor:
+        return _own(self, torch.Tensor.detach(self).clone())
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        plain = torch.Tensor.detach(self)
+        return _own(self, plain).__reduce_ex__(protocol)
+
+
+def _own(tensor: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(plain, requires_grad=tensor.requires_grad)
+    return plain
+
+
+# In place, and yet no write to the elements.
+_HARMLESS = {"requires_grad_", "detach_", "rename_"}
+for _name in dir(torch.Tensor):
+    if (_name.endswith("_") and not _name.startswith("_")
+            and _name not in _HARMLESS):
+        setattr(_ReadOnly, _name, _refusing(_name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
+              "matmul", "and", "or", "xor", "lshift", "rshift"):
+    setattr(_ReadOnly, f"__i{_name}__", _refusing(f"__i{_name}__"))
+setattr(_ReadOnly, "__setitem__", _refusing("__setitem__"))
+
+
+class ResidentTensor(_ReadOnly, torch.Tensor):  # type: ignore[misc]
+    """A parameter's elements."""
+
+
+class ResidentParameter(_ReadOnly, nn.Parameter):  # type: ignore[misc]
+    """A parameter of a module."""
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = False) -> Any:
+        return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+    def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
+        plain: Any = torch.Tensor.detach(self)
+        return f"Parameter containing:\n{plain.__repr__(**kwargs)}"
+
+
+def guarded(value: Any) -> Any:
+    """A plain parameter, refusing writes; anything else, as it is."""
+    if type(value) is not nn.Parameter:
+        return value
+    made = torch.Tensor._make_subclass(ResidentParameter, value.detach(),
+                                       value.requires_grad)
+    made.__dict__.update(value.__dict__)
+    return made
