@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
+import sys
 import threading
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
                     Sequence)
@@ -62,7 +63,8 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
 
     socket: its socket; None: $HOIST_SOCKET, else this user's own hoistd
         (`hoistd --user`), if it answers, else /run/hoist/hoistd.sock.
-    name: what `hoistctl sessions` shows; None: this program's.
+    name: what `hoistctl sessions` shows; None: $HOIST_CLIENT_NAME, else the
+        name of the script or module that runs.
     device_budget: bytes that may be leased at once on a device; 0: no limit.
     connect_deadline: seconds to try again while no hoistd listens.
     call_deadline: seconds that a call without a deadline of its own may take.
@@ -72,7 +74,7 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
         socket = os.environ.get("HOIST_SOCKET") or None
     options = sized(lib.ConnectOptions)
     options.socket_path = None if socket is None else text(socket)
-    options.client_name = None if name is None else text(name)
+    options.client_name = text(_program_name() if name is None else name)
     options.device_budget_bytes = device_budget
     options.connect_deadline_ms = milliseconds(connect_deadline)
     options.call_deadline_ms = max(1, milliseconds(call_deadline))
@@ -280,6 +282,19 @@ class Session:
 
     def clear_order(self, model: Model) -> None:
         call("set_order", self._handle, model._handle, None, 0)
+
+
+def _program_name() -> str:
+    """As a person would call it: every worker's program is "python"."""
+    given = os.environ.get("HOIST_CLIENT_NAME")
+    if given:
+        return given
+    script = getattr(sys, "argv", [""])[0]
+    base = os.path.basename(script)
+    if base == "__main__.py":  # python -m package
+        base = os.path.basename(os.path.dirname(os.path.abspath(script)))
+    # Nothing was run by name: python -c, or an interpreter within a program.
+    return base[:64] if base not in ("", "-c", "-") else "python"
 
 
 def _model_name(path: str) -> str:

@@ -58,7 +58,8 @@ def moves(monkeypatch):
 
 
 def hooked(module: nn.Module, attachment: FakeAttachment, part: int):
-    group = types.SimpleNamespace(part=attachment.parts[part])
+    group = types.SimpleNamespace(part=attachment.parts[part],
+                                  is_lent=lambda tensor: False)
     begin = Begin(attachment, [group])
     module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
     module.register_forward_hook(End(attachment, begin), with_kwargs=True,

@@ -119,3 +119,24 @@ def test_a_missing_extra_is_an_import_error_and_hoists():
     assert isinstance(caught.value, hoist.FailedPrecondition)
     assert str(caught.value) == says("this test", "hoist_test_nowhere")
     assert caught.value.name == "hoist_test_nowhere"
+
+
+@pytest.mark.parametrize("arguments, environment, shown", [
+    (["worker.py"], {}, "worker.py"),
+    (["-m", "serving"], {}, "serving"),
+    (["-c", "PROGRAM"], {}, "python"),
+    (["worker.py"], {"HOIST_CLIENT_NAME": "llama-3"}, "llama-3"),
+], ids=["script", "package", "-c", "environment"])
+def test_a_session_is_shown_by_the_programs_name(tmp_path, arguments,
+                                                 environment, shown):
+    """Every worker's own program is "python"."""
+    program = "from hoist import _session; print(_session._program_name())"
+    (tmp_path / "worker.py").write_text(program)
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving" / "__main__.py").write_text(program)
+    arguments = [program if one == "PROGRAM" else one for one in arguments]
+    found = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, text=True, check=True,
+        capture_output=True, env={**os.environ, **environment,
+                                  "PYTHONPATH": str(PACKAGE.parent)})
+    assert found.stdout.strip() == shown

@@ -452,6 +452,14 @@ def convert(model: nn.Module, device: torch.device) -> None:
     hoist.attach(model).to(torch.float64)
 
 
+@torch.no_grad()
+def keep_a_view(model: nn.Module, device: torch.device) -> None:
+    kept = []
+    model[1].register_forward_hook(
+        lambda module, *_: kept.append(module.weight.t()))
+    hoist.attach(model, least_budget(model))(torch.randn(2, 8, device=device))
+
+
 def attach_what_accelerate_has(model: nn.Module, device: torch.device) -> None:
     accelerate = pytest.importorskip("accelerate")
     hoist.attach(accelerate.cpu_offload(model, execution_device=device))
@@ -502,6 +510,10 @@ REFUSED: dict[str, Refused] = {
         hoist.attach(model)),
     "`pickle`": lambda model, device: pickle.dumps(hoist.attach(model)),
     "a module under accelerate's": attach_what_accelerate_has,
+    "`torch.export`": lambda model, device: torch.jit.trace(
+        hoist.attach(model, least_budget(model)),
+        torch.randn(2, 8, device=device)),
+    "keeping a view": keep_a_view,
     "attaching twice": lambda model, device: hoist.attach(
         hoist.attach(model)),
     "a pipeline": lambda model, device: hoist.attach([model]),

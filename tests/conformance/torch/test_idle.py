@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import io
 import pathlib
+import threading
 
 import pytest
 
@@ -205,3 +208,133 @@ def test_groups_are_staged_by_hoistds_names(device):
         for wrong in ("nobody", "nobody/layers.1", f"{name}/layers.9"):
             with pytest.raises(hoist.NotFound), hoist.stage(wrong):
                 pass
+
+
+# What a forward leaves behind.
+
+
+@pytest.mark.parametrize("how", ["hook", "attribute"])
+def test_a_weight_that_is_kept_of_a_forward_stays_what_it_was(device, idle,
+                                                              how):
+    case, model = make("stack")
+    own = {key: value.to(device) for key, value in state_of(model).items()}
+    expected = references(case, model, device)
+    kept: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, *_: object) -> None:
+        if how == "attribute":
+            vars(module)["last"] = module.weight
+        kept.append(module.weight)
+
+    with attached(model, least_budget(model), idle=idle):
+        assert_passes(case, model, device, expected)
+        handles = [layer.up.register_forward_hook(keep)
+                   for layer in model.layers]
+        assert_passes(case, model, device, expected)
+        for handle in handles:
+            handle.remove()
+        assert len(kept) == 3 * 6
+        for _ in range(2):
+            for at, value in enumerate(kept):
+                assert same_bytes(value, own[f"layers.{at % 6}.up.weight"]), at
+            assert_passes(case, model, device, expected)
+
+
+def test_a_view_that_is_kept_of_a_forward_is_an_error(device, idle):
+    case, model = make("stack")
+    expected = references(case, model, device)
+    with attached(model, least_budget(model), idle=idle):
+        assert_passes(case, model, device, expected)
+        kept: list[torch.Tensor] = []
+        handle = model.layers[2].up.register_forward_hook(
+            lambda module, *_: kept.append(module.weight.t()))
+        with pytest.raises(hoist.FailedPrecondition,
+                           match='view of "layers.2.up.weight"'):
+            assert_passes(case, model, device, expected)
+        handle.remove()
+        kept.clear()
+        assert_passes(case, model, device, expected)
+
+
+@torch.no_grad()
+def test_an_output_that_shows_a_weight_stays_true(device, idle):
+    """Positions that their module hands out as they are."""
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, rows: int) -> dict[str, object]:
+            return {"rows": (self.weight[:rows],)}
+
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Gives() for _ in range(5))
+
+        def forward(self, rows: int) -> list[torch.Tensor]:
+            return [layer(rows)["rows"][0] for layer in self.layers]
+
+    model = Takes()
+    own = [layer.weight[:3].clone().to(device) for layer in model.layers]
+    with attached(model, least_budget(model), idle=idle):
+        for _ in range(3):
+            for found, wanted in zip(model(3), own):
+                assert torch.equal(found, wanted)
+
+
+# Reads while another thread is in the middle of a pass.
+
+
+@pytest.mark.parametrize("keep_vars", [False, True])
+def test_a_state_dict_is_true_while_another_thread_runs(device, idle,
+                                                        keep_vars):
+    case, model = make("stack")
+    own = state_of(model)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    with attached(model, least_budget(model), idle=idle):
+        handle = model.layers[3].up.register_forward_hook(wait)
+        thread = threading.Thread(
+            target=lambda: torch.no_grad()(model)(numbers(2, 64).to(device)))
+        thread.start()
+        assert inside.wait(60)
+        try:
+            state = model.state_dict(keep_vars=keep_vars)
+            saved = io.BytesIO()
+            if idle == "cpu":
+                torch.save(state, saved)
+        finally:
+            go_on.set()
+            thread.join()
+        handle.remove()
+        if idle == "cpu":
+            saved.seek(0)
+            for key, value in torch.load(saved).items():
+                assert same_bytes(value, own[key]), key
+        for key, value in state.items():
+            assert same_bytes(value, own[key]), key
+
+
+def test_addresses_hold_while_another_thread_stages_the_group(device):
+    """safetensors reads a state_dict by its tensors' addresses, at its ease."""
+    case, model = make("stack")
+    own = state_of(model)
+    expected = references(case, model, device)
+    with attached(model, least_budget(model)):
+        for found in (model.state_dict(), dict(model.named_parameters())):
+            where = {key: value.data_ptr() for key, value in found.items()}
+            thread = threading.Thread(target=lambda: [
+                assert_passes(case, model, device, expected)
+                for _ in range(2)])
+            thread.start()
+            thread.join()
+            for key, address in where.items():
+                nbytes = own[key].numel() * own[key].element_size()
+                assert ctypes.string_at(address, nbytes) == (
+                    own[key].numpy().tobytes()), key
+            del found

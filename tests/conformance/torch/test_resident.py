@@ -357,3 +357,45 @@ def test_what_is_all_there_compiles_to_one_graph(device):
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         for _ in range(3):
             assert torch.allclose(compiled(x), model(x), atol=1e-5)
+
+
+# Traced.
+
+
+def by_export(model: nn.Module, x: torch.Tensor) -> Any:
+    return torch.export.export(model, (x,)).module()
+
+
+def by_trace(model: nn.Module, x: torch.Tensor) -> Any:
+    return torch.jit.trace(model, (x,))
+
+
+def by_make_fx(model: nn.Module, x: torch.Tensor) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx
+    return make_fx(model)(x)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("trace", [by_export, by_trace, by_make_fx])
+def test_a_trace_is_right_or_refused(device, trace):
+    """It would keep addresses of a ring, and compute with what lies there."""
+    model = Stack(4).eval()
+    x = numbers(2, WIDTH).to(device)
+    expected = copy.deepcopy(model).to(device)(x)
+    with attached(model, least_budget(model)):
+        for _ in range(2):
+            assert_equal_outputs(model(x), expected)
+        with pytest.raises(hoist.FailedPrecondition, match="set_budget"):
+            trace(model, x)
+        with pytest.raises(hoist.FailedPrecondition, match="set_budget"):
+            trace(model.layers[0], x)
+        assert_equal_outputs(model(x), expected)  # It left nothing behind.
+        hoist.set_budget(model, 1.0)
+        model(x)
+        try:
+            assert_equal_outputs(trace(model, x)(x), expected)
+        except TypeError as error:  # FX may know no subclass of Parameter.
+            assert trace is not by_trace, error
+            assert "Multiple dispatch failed" in str(error)
+    assert_equal_outputs(trace(model.to(device), x)(x), expected)

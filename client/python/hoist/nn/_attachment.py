@@ -132,7 +132,8 @@ class Attachment(NotCopied):
         detached, and has these on the meta device. DeadlineExceeded: some are,
         and it gives no sign of life; the module is attached as before.
         """
-        with self.passes.between("detach it"), patience(DETACH_PATIENCE):
+        with (self.passes.between("detach it"), patience(DETACH_PATIENCE),
+              torch.inference_mode(False)):
             own, lost = self._own_weights()
             self.uninstall()
             for holder, key, value in own:

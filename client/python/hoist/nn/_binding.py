@@ -20,6 +20,7 @@ from ._device_part import DevicePart
 from ._idle import IdleGroup, IdleTensor, Shelf
 from ._inventory import Stored, Weight, as_stored, span_bytes
 from ._layout import GroupSpec
+from ._lent import Lent
 from ._resident import KeptLease, guarded
 
 # A buffer this small is the worker's own, on the device: a forward may write
@@ -44,10 +45,12 @@ class _Shown:
     # What autograd would keep for a backward: as the module's own were, since
     # torch chooses kernels by it (matmul folds for weights that need grad).
     graded: list[torch.Tensor]
+    lent: list[Lent] = dataclasses.field(default_factory=list)
+    is_lent: bool = False  # They have been shown.
 
 
 class Binding:
-    """One group's.
+    """One group's weights, as the modules see them.
 
     Threads: one at a time; the attachment's lock.
     """
@@ -104,6 +107,16 @@ class Binding:
             stored.nbytes)
         return torch.frombuffer(memory, dtype=torch.uint8)
 
+    def idle_value(self, module: Any, key: str) -> Any:
+        """What is shown there while the group is not staged."""
+        for weight in self.spec.weights:
+            for place in weight.places:
+                if place.module is module and place.key == key:
+                    for holder, name, value in self._off:
+                        if holder is place.holder and name == key:
+                            return value
+        raise KeyError(key)
+
     def show_idle(self) -> None:
         for holder, key, value in self._off:
             holder[key] = value
@@ -126,6 +139,10 @@ class Binding:
                 shown = self._fill(address)
         for holder, key, value in shown.swaps:
             holder[key] = value
+        if not shown.is_lent:
+            shown.is_lent = True
+            for lent in shown.lent:
+                lent.lend()
 
     def _fill(self, address: int) -> _Shown:
         shown = self._shown_at(address)
@@ -145,12 +162,30 @@ class Binding:
             holder[key] = value
         self.idle.end_pointers()
 
-    def end_forward(self) -> None:
-        """A forward with these weights is over."""
+    def end_forward(self, address: int) -> None:
+        """A forward with the weights at that address is over; what else is put
+        on the stream comes after it."""
         if torch.is_grad_enabled():
             self._spoil_graphs()
+        else:
+            self._keep_what_is_held(address)
         if self._trial:
             self._end_trial()
+
+    def _keep_what_is_held(self, address: int) -> None:
+        """What somebody kept of a forward has memory of its own from now on.
+
+        FailedPrecondition: it is a view, which cannot be given another.
+        """
+        shown = self._shown.get(address)
+        if shown is None:
+            return
+        for lent in shown.lent:
+            if not lent.is_held:
+                continue
+            self._shown.pop(address, None)  # Others are made the next time.
+            with torch.inference_mode(False), torch.no_grad():
+                lent.keep()
 
     def _spoil_graphs(self) -> None:
         """A backward through these weights would read what lies there by then;
@@ -158,6 +193,8 @@ class Binding:
         for shown in self._shown.values():
             for value in shown.graded:
                 torch.autograd.graph.increment_version(value)
+            for lent in shown.lent if shown.is_lent else ():
+                lent.lend()  # A graph has views.
 
     # For as long as the bytes stay where they are.
 
@@ -246,6 +283,8 @@ class Binding:
                 value.requires_grad_(True)
                 shown.graded.append(value)
             shown.swaps += weight.swaps(value)
+            if keeps is None and _is_lent(weight):
+                shown.lent.append(Lent(weight.name, value, scratch is None))
         return shown
 
     # Buffers that a forward may write.
@@ -380,6 +419,12 @@ class _Views(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._infos)
+
+
+def _is_lent(weight: Weight) -> bool:
+    """Recurrent modules keep lists of their weights, which they renew."""
+    return weight.kind == "parameter" and weight.plain and not any(
+        isinstance(place.module, torch.nn.RNNBase) for place in weight.places)
 
 
 def _is_persistent(weight: Weight) -> bool:

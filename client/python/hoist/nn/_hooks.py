@@ -15,6 +15,7 @@ from torch import nn
 
 from .._errors import FailedPrecondition
 from ._eager import eager
+from ._lent import own_output
 from ._live import LiveGroup
 from ._move import device_of, to_device
 from ._passes import Passes
@@ -91,17 +92,17 @@ class End(Hook):
                  output: Any = None) -> Any:
         if self.removed:
             return None
-        if len(self.begin.groups) == 1:
-            self.passes.leave(self.begin.groups[0])
-        else:
-            with contextlib.ExitStack() as stack:  # All, whichever fails.
-                for group in self.begin.groups:
-                    stack.callback(self.passes.leave, group)
+        with contextlib.ExitStack() as stack:  # All, whichever of them fails.
+            for group in self.begin.groups:
+                stack.callback(self.passes.leave, group)
+            found = output
+            for group in self.begin.groups:
+                found = own_output(found, group.is_lent)
         if self.begin.came_from:
             back = self.begin.came_from.pop()
             if output is not None:
-                return to_device(output, back)
-        return None
+                return to_device(found, back)
+        return None if found is output else found
 
 
 class BeginPass(Hook):
@@ -175,6 +176,22 @@ class LoadStateDict:
                         "load_state_dict, or leave it out of the state_dict")
 
 
+@dataclasses.dataclass
+class StateDict:
+    """After a module's part of a state_dict was made: another thread may be in
+    the middle of a pass, and the weight a view of memory that is refilled."""
+
+    tree: Tree
+
+    def __call__(self, module: nn.Module, state: Any, prefix: str,
+                 *_: Any) -> None:
+        for key, value in self.tree.idle_values(module).items():
+            found = state.get(prefix + key)
+            if isinstance(found, torch.Tensor):
+                state[prefix + key] = (value if isinstance(found, nn.Parameter)
+                                       else value.detach())
+
+
 def _refuse_conversion(fn: Any, dtype: torch.dtype,
                        device: torch.device) -> None:
     probe = torch.empty(0, dtype=dtype, device=device)
@@ -218,6 +235,8 @@ class Hooks:
             # As register_load_state_dict_pre_hook, which came with torch 2.5.
             self._handles.append(module._register_load_state_dict_pre_hook(
                 LoadStateDict(self._tree), with_module=True))
+            self._handles.append(module._register_state_dict_hook(
+                StateDict(self._tree)))
             if isinstance(module, nn.RNNBase):
                 # It would copy its staged weights into memory of its own.
                 vars(module)["flatten_parameters"] = do_nothing

@@ -36,7 +36,8 @@ class IdleGroup:
         self.deadline = deadline
         self.shelf = shelf
         self.readers = 0  # Operators, and memory that may be read at any time.
-        self._pointers = False  # So may addresses that were given away.
+        # So may addresses that were given to these threads.
+        self._pointers: set[int] = set()
 
     def load(self) -> None:
         """Within a use of the shelf."""
@@ -55,21 +56,23 @@ class IdleGroup:
         weakref.finalize(thing, self.shelf.let_go, self).atexit = False
 
     def hold_for_pointers(self) -> None:
-        """The bytes stay until the group is staged."""
+        """The bytes stay until this thread stages the group, or ends."""
         with self.shelf.used_by_this_thread():
             self.load()
-            self._pointers = True
+            self._pointers.add(threading.get_ident())
             self.shelf.used(self)
 
     def end_pointers(self) -> None:
+        """This thread stages the group: it reads no weight meanwhile."""
         if self._pointers:
             with self.shelf.used_by_this_thread():
-                self._pointers = False
+                self._pointers.discard(threading.get_ident())
+                self._pointers &= {one.ident for one in threading.enumerate()}
                 self.shelf.used(self)
 
     @property
     def held(self) -> bool:
-        return self.readers > 0 or self._pointers
+        return self.readers > 0 or bool(self._pointers)
 
     def memory(self, address: int, nbytes: int) -> Any:
         """Host memory for torch, that keeps the reservation."""
@@ -171,7 +174,9 @@ class IdleTensor(torch.Tensor):
 
     _plain: torch.Tensor  # The same memory, without this class.
     _group: IdleGroup
-    _detached: IdleTensor  # Of a parameter that was detached.
+    _held: bool = False  # Its image, for as long as it lives.
+    # Of a parameter that was detached.
+    _detached: weakref.ref[IdleTensor] | None = None
 
     @staticmethod
     def make(plain: torch.Tensor, group: IdleGroup,
@@ -313,8 +318,13 @@ def _numpy(tensor: IdleTensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _data_ptr(tensor: IdleTensor) -> int:
-    if tensor.numel():
+    """A module's own weight outlives whoever asks for its address; a tensor of
+    a state_dict is its reader's."""
+    if isinstance(tensor, nn.Parameter):
         tensor._group.hold_for_pointers()
+    elif tensor.numel() and not tensor._held:
+        tensor._group.hold_for(tensor)
+        tensor._held = True
     return tensor._plain.data_ptr()
 
 
@@ -326,12 +336,15 @@ def _reduce(tensor: IdleTensor, protocol: Any) -> Any:
 
 
 def _detach(tensor: IdleTensor) -> IdleTensor:
-    """No parameter, as torch's is none; one object, so that ties stay ties."""
+    """No parameter, as torch's is none; one object for as long as somebody has
+    it, so that ties stay ties."""
     if not isinstance(tensor, nn.Parameter):
         return tensor
-    if not hasattr(tensor, "_detached"):
-        tensor._detached = IdleTensor.make(tensor._plain, tensor._group)
-    return tensor._detached
+    made = tensor._detached() if tensor._detached is not None else None
+    if made is None:
+        made = IdleTensor.make(tensor._plain, tensor._group)
+        tensor._detached = weakref.ref(made)
+    return made
 
 
 def _format(tensor: IdleTensor, spec: str) -> str:

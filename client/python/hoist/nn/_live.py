@@ -40,6 +40,8 @@ class LiveGroup:
         self._deadline = deadline
         self._lease: Any = None
         self._stream: int | None = None
+        self._address = 0  # Where it was staged last.
+        self._nbytes = staged.image_bytes
         self._warned = False  # That it is staged beside the plan.
 
     @property
@@ -56,8 +58,8 @@ class LiveGroup:
         if self.part.is_capturing():
             self.part.captured = True
         try:
-            self.binding.fill_and_show(
-                self._bring(beside_plan or self.pinned))
+            self._address = self._bring(beside_plan or self.pinned)
+            self.binding.fill_and_show(self._address)
         except BaseException as error:
             raised = (self.part.explained(error)
                       if isinstance(error, HoistError) else error)
@@ -150,9 +152,19 @@ class LiveGroup:
         if not self.is_staged:
             return
         self.is_staged = False
-        self.binding.end_forward()
-        if show_idle:
-            self.binding.show_idle()
+        try:
+            self.binding.end_forward(self._address)
+        finally:
+            if show_idle:
+                self.binding.show_idle()
+            self._give_back()
+
+    def is_lent(self, tensor: torch.Tensor) -> bool:
+        """It shows bytes that are staged now, and not for good."""
+        return self.is_staged and not self.pinned and (
+            0 <= tensor.data_ptr() - self._address < self._nbytes)
+
+    def _give_back(self) -> None:
         try:
             if self._lease is not None:
                 self.part.synchronize()

@@ -15,6 +15,9 @@ from typing import Any, Callable, Iterator, Protocol
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .._errors import FailedPrecondition, Unavailable
 from ._device_part import DevicePart
@@ -91,23 +94,30 @@ class Passes:
         if not self.needs_root:
             self._turns.give()  # The hook went while this waited for its turn.
             return None
-        if self._turns.held > 1:
-            # Only this thread can be here.
-            if calls_on_stack(self._root) > 1:
-                self._depth += 1
-                return None  # The module calls itself.
-            try:
+        # Only this thread can be here.
+        if self._turns.held > 1 and calls_on_stack(self._root) > 1:
+            self._depth += 1
+            return None  # The module calls itself.
+        try:
+            if self._turns.held > 1:
                 self._abandon(but=1)
-            except BaseException:
-                self._turns.give()
-                raise
-        self._depth = 1
+            self._depth = 1
+            return self._begin(args, kwargs)
+        except BaseException:
+            # A module that is traced calls no hooks after it.
+            self._depth = 0
+            self._turns.give()
+            raise
+
+    def _begin(self, args: Any, kwargs: Any) -> Any:
         self._renew()
         self._around.before_pass()
         self._shelf.seen.clear()
         self._sequence.clear()
         part = self.parts[0]
         _refuse_training(args, kwargs)
+        if not self.stands:
+            _refuse_tracing()
         self._return_to = None
         if part.torch_device.type == "cpu":
             return None
@@ -298,6 +308,8 @@ class Passes:
                 if group.depth == 0:
                     group.show()
             elif group.depth == 0 and self._open is not group:
+                if not self._depth:
+                    _refuse_tracing()
                 self._end_open()
                 # A cast has one place to go to for all groups of the plan.
                 group.stage(beside_plan=self._running > 0
@@ -408,6 +420,21 @@ class Passes:
                 if part.torch_device.type == "cuda":
                     torch.cuda.synchronize(part.torch_device)
             self._end_open()
+
+
+def _refuse_tracing() -> None:
+    """A trace would hold addresses where other weights lie by then."""
+    modes = (_get_current_dispatch_mode_stack()
+             if torch._C._len_torch_dispatch_stack() else ())
+    if torch._C._get_tracing_state() is not None or (
+            torch.compiler.is_compiling()) or any(isinstance(
+            mode, (FakeTensorMode, ProxyTorchDispatchMode))
+            for mode in modes):
+        raise FailedPrecondition(
+            "the module cannot be traced (torch.jit.trace, make_fx, "
+            "torch.export, fake tensors) while its weights come and go; "
+            "hoist.detach(module) first (for torch.jit.trace alone, "
+            "hoist.set_budget(module, 1.0) would do)")
 
 
 def _refuse_training(args: Any, kwargs: Any) -> None:

@@ -24,7 +24,7 @@ class Tree:
         self._excluded = excluded
         self._parts = parts
         self._groups = groups
-        self._managed: dict[nn.Module, set[str]] = {}
+        self._managed: dict[nn.Module, dict[str, LiveGroup]] = {}
         self.changed = False  # It has modules or weights we do not know.
         self.known: set[nn.Module] = set()  # Of the whole tree, as last seen.
 
@@ -33,7 +33,8 @@ class Tree:
         for group in self._groups:
             for weight in group.spec.weights:
                 for place in weight.places:
-                    self._managed.setdefault(place.module, set()).add(place.key)
+                    self._managed.setdefault(
+                        place.module, {})[place.key] = group
         self._visit()
 
     @property
@@ -51,6 +52,13 @@ class Tree:
 
     def manages(self, module: nn.Module, name: str) -> bool:
         return name in self._managed.get(module, ())
+
+    def idle_values(self, module: nn.Module) -> dict[str, Any]:
+        """The true values of the module's weights that come and go."""
+        return {key: group.binding.idle_value(module, key)
+                for key, group in self._managed.get(module, {}).items()
+                if not group.bound and not group.binding.is_own_place(module,
+                                                                      key)}
 
     def shares(self, module: nn.Module, name: str) -> bool:
         """True where the bytes are hoist's, not the worker's own."""
