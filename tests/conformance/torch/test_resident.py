@@ -191,7 +191,7 @@ def test_it_is_a_parameter_like_any_other(device):
         with torch.no_grad():
             made += 1  # Its own memory.
         for key, value in model.state_dict().items():
-            assert same_bytes(value.cpu(), own[key]), key
+            assert same_bytes(value.cpu(), own[key].cpu()), key
         with pytest.raises(hoist.FailedPrecondition, match="cannot be repl"):
             model.layers[0].up.weight = nn.Parameter(torch.zeros(2))
 

@@ -190,17 +190,20 @@ class Passes:
 
     def _bind_what_came(self) -> None:
         """At a pass's end."""
-        if self._turns.held > 1 or self._planning.learns or any(
-                part.is_capturing() for part in self.parts):
+        if self._turns.held > 1 or any(part.is_capturing()
+                                       for part in self.parts):
             return
-        if self._made != self._planning.made:
+        if self.stands:
+            if not self.needs_root:
+                self._around.renew()
+        elif self._planning.learns:
+            return  # The plan is about to be made anew.
+        elif self._made != self._planning.made:
             self.bind()
         elif self._to_bind:
             came = [*self._sequence, *(group for group in self._to_bind
                                        if group.pinned)]
             self._bind([group for group in came if group in self._to_bind])
-        elif self.stands and not self.needs_root:
-            self._around.renew()
 
     def _bind(self, groups: list[LiveGroup]) -> None:
         for group in groups:

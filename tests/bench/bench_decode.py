@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""What hoist costs a decoder that is launch-bound.
+
+bench_decode.py --bin DIR [--layers N] [--width W] [--tokens T] [--runs R]
+                [--static | --accelerate] [--device cuda|emulated]
+
+A Llama of N layers, with random weights of a fixed seed, decodes T tokens
+greedily, R times in turns: plain; under hoist with a budget for all of it, by
+block and by leaf; with half of it, by block and by leaf; and under accelerate
+with half of it, if that is there. With --static it generates with a static
+cache instead, which transformers compiles, plain and under hoist with a budget
+for all. Prints medians: milliseconds a token and times plain; how much longer
+the host takes for a step's launches (the GPU is idle when they begin), for each
+streamed group; hoist's frames in a profile of a step; and whether all tokens and
+logits were plain's, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import statistics
+import sys
+import time
+from typing import Any, Callable
+
+import hoist
+import torch
+import transformers
+
+from common import MIB, hoistd, table
+
+TOML = """
+[device]
+backend = "{device}"
+pool = {pool}
+[host]
+pool = {pool}
+"""
+
+
+def make(arguments: argparse.Namespace, device: torch.device) -> Any:
+    torch.manual_seed(0)
+    width = arguments.width
+    config = transformers.LlamaConfig(
+        hidden_size=width, intermediate_size=width * 11 // 4,
+        num_hidden_layers=arguments.layers, num_attention_heads=width // 64,
+        num_key_value_heads=max(1, width // 256), vocab_size=32000,
+        dtype=torch.bfloat16)
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM(config)
+    return model.to(torch.bfloat16).eval()
+
+
+def bytes_of(model: torch.nn.Module) -> int:
+    return sum(value.nbytes for value in model.parameters())
+
+
+class Decoder:
+    """One model; what it takes a token, and what it gave."""
+
+    def __init__(self, name: str, model: Any, device: torch.device) -> None:
+        self.name = name
+        self.model = model
+        self.device = device
+        self.token_ms: list[float] = []
+        self.launch_us: list[float] = []
+        self.given: Any = None
+        self.same = True
+        self.frames = 0
+        self.streamed = 0.0
+
+    def sync(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def step(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        return self.model(input_ids=ids, past_key_values=cache,
+                          use_cache=True).logits[:, -1:]
+
+    def decode(self, tokens: int) -> torch.Tensor:
+        cache = transformers.DynamicCache()
+        prompt = torch.arange(1, 17, device=self.device)[None]
+        logits = self.step(prompt, cache)
+        self.sync()
+        begin = time.perf_counter()
+        for _ in range(tokens):
+            logits = self.step(logits.argmax(-1), cache)
+        self.sync()
+        self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
+        ids = logits.argmax(-1)
+        self.sync()
+        begin = time.perf_counter()
+        self.step(ids, cache)
+        self.launch_us.append((time.perf_counter() - begin) * 1e6)
+        self.sync()
+        return logits
+
+    def generate(self, tokens: int) -> torch.Tensor:
+        prompt = torch.arange(1, 17, device=self.device)[None]
+        self.sync()
+        begin = time.perf_counter()
+        found = self.model.generate(
+            prompt, max_new_tokens=tokens, min_new_tokens=tokens,
+            do_sample=False, cache_implementation="static", pad_token_id=0)
+        self.sync()
+        self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
+        return found
+
+    def run(self, work: Callable[[int], torch.Tensor], tokens: int) -> None:
+        before = self._stages()
+        given = work(tokens)
+        self.streamed = (self._stages() - before) / (tokens + 2)
+        if self.given is None:
+            self.given = given
+        self.same &= torch.equal(given, self.given)
+
+    def _stages(self) -> int:
+        try:
+            return hoist.stats(self.model).stages
+        except hoist.NotFound:
+            return 0
+
+    def count_frames(self) -> None:
+        cache = transformers.DynamicCache()
+        prompt = torch.arange(1, 17, device=self.device)[None]
+        here = os.path.dirname(hoist.__file__)
+
+        def look(frame: Any, event: str, _: Any) -> None:
+            self.frames += (event == "call"
+                            and frame.f_code.co_filename.startswith(here))
+
+        sys.setprofile(look)
+        try:
+            self.step(prompt, cache)
+        finally:
+            sys.setprofile(None)
+
+
+def under_accelerate(model: Any, half: int) -> Any:
+    import accelerate
+    placed = accelerate.infer_auto_device_map(
+        model, max_memory={0: half, "cpu": 1 << 40},
+        no_split_module_classes=["LlamaDecoderLayer"])
+    return accelerate.dispatch_model(model, placed)
+
+
+def decoders(arguments: argparse.Namespace,
+             device: torch.device) -> list[Decoder]:
+    plain = make(arguments, device)
+    half = bytes_of(plain) // 2
+    found = [Decoder("plain", plain, device)]
+    wanted: list[tuple[str, Any, str]] = [("all, by block", None, "block")]
+    if not arguments.static:
+        wanted += [("all, by leaf", None, "leaf"),
+                   ("half, by block", half, "block"),
+                   ("half, by leaf", half, "leaf")]
+    for name, budget, groups in wanted:
+        model = copy.deepcopy(plain)
+        hoist.attach(model, budget or bytes_of(model) * 2, groups=groups)
+        found.append(Decoder(f"hoist, {name}", model, device))
+    if arguments.accelerate:
+        found.append(Decoder("accelerate, half", under_accelerate(
+            copy.deepcopy(plain).cpu(), half), device))
+    return found
+
+
+def report(found: list[Decoder]) -> None:
+    plain = found[0]
+    rows: list[tuple[str, ...]] = [
+        ("decoder", "ms/token", "x plain", "streamed", "us/streamed group",
+         "frames of hoist", "equal")]
+    for one in found:
+        ratio = statistics.median(
+            mine / other for mine, other in zip(one.token_ms, plain.token_ms))
+        each = "-"
+        if one.streamed and one.launch_us:
+            each = f"""{(statistics.median(one.launch_us)
+                         - statistics.median(plain.launch_us))
+                        / one.streamed:.1f}"""
+        same = one.same and torch.equal(one.given, plain.given)
+        rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
+                     f"{ratio:.3f}", f"{one.streamed:.0f}", each,
+                     str(one.frames), "yes" if same else "NO"))
+    table(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--static", action="store_true")
+    parser.add_argument("--accelerate", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    arguments = parser.parse_args()
+    cuda = arguments.device == "cuda"
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    # Each grouping is a model of its own in hoistd.
+    layer = 12 * arguments.width ** 2 * 2
+    pool = (arguments.layers + 2) * layer * 5 + 256 * MIB + (
+        64000 * arguments.width * 2 * 5)
+    with torch.no_grad(), hoistd(arguments.bin, TOML.format(
+            device=arguments.device, pool=pool)) as node:
+        os.environ["HOIST_SOCKET"] = node.socket
+        found = decoders(arguments, device)
+        for at in range(arguments.runs + 2):
+            for one in found:
+                one.run(one.generate if arguments.static else one.decode,
+                        arguments.tokens)
+                if at < 2:  # Orders are learned, code is compiled.
+                    one.token_ms.clear()
+                    one.launch_us.clear()
+        # Registrations are watched for while any module has something that
+        # comes and goes: each is looked at without those after it.
+        for one in reversed(found):
+            if not arguments.static:
+                one.count_frames()
+            if one.name.startswith("hoist"):
+                hoist.detach(one.model)
+        report(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
