@@ -117,7 +117,7 @@ if step "setup" scripts/setup.sh --for-tests; then
   leg "$preset" "$label"
   if [[ $ci == 1 ]]; then
     # Thirty times slower there; the million steps are the first leg's.
-    HOIST_SIM_STEPS=30000 leg asan 'unit|conformance|fault|component|sim|fuzz' hoist_asan_tests
+    HOIST_SIM_STEPS=15000 leg asan 'unit|conformance|fault|component|sim|fuzz' hoist_asan_tests
     leg tsan unit hoist_tsan_tests
     step "clang thread safety" build clang hoistd hoist_client
     step "fuzz" fuzz

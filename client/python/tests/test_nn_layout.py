@@ -132,6 +132,14 @@ def test_of_groups_that_one_module_needs_at_once_the_largest_streams():
     assert pinned(specs) == {"a", "b"}
 
 
+def test_the_smallest_leaves_stay_up_to_a_sixteenth_of_the_largest():
+    model = Model(layers=nn.ModuleList(
+        nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64, bias=False))
+        for _ in range(3)))  # 128 bytes and 4 KiB each.
+    assert pinned(laid_out(model, "leaf")) == {"layers.0.0", "layers.1.0"}
+    assert not pinned(laid_out(model))  # Blocks have no small ones.
+
+
 def test_a_module_that_blocks_share_is_pinned_rather_than_the_blocks():
     shared = nn.Linear(4, 4)
     model = Model(layers=nn.ModuleList(

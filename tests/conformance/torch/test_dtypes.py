@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -157,3 +159,45 @@ def test_a_module_that_shares_nothing_but_emptiness(hoistd, device):
     assert_equal_outputs(module(), expected)
     hoist.detach(module)
     assert_equal_outputs(module(), expected)
+
+
+# What libraries keep in float32.
+
+
+def a_t5(folder) -> tuple[Any, Any]:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=2,
+        feed_forward_proj="gated-gelu")
+    kind = transformers.T5EncoderModel
+    kind(config).eval().save_pretrained(folder)
+    return kind, lambda: kind(config)
+
+
+def a_wan(folder) -> tuple[Any, Any]:
+    diffusers = pytest.importorskip("diffusers")
+    kind = diffusers.WanTransformer3DModel
+    options = dict(
+        patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12,
+        in_channels=4, out_channels=4, text_dim=16, freq_dim=16, ffn_dim=32,
+        num_layers=2, rope_max_seq_len=32)
+    kind(**options).eval().save_pretrained(folder)
+    return kind, lambda: kind(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("make_one", [a_t5, a_wan])
+def test_load_casts_as_from_pretrained_does(hoistd, device, tmp_path, make_one,
+                                            dtype):
+    """T5's `wo` in float16, and Wan's norms, are float32."""
+    kind, factory = make_one(tmp_path)
+    name = "torch_dtype" if make_one is a_wan else "dtype"
+    wanted = kind.from_pretrained(tmp_path, **{name: dtype})
+    model = hoist.load(factory, tmp_path, dtype=dtype)
+    own = dict(wanted.named_parameters())
+    types = {value.dtype for value in own.values()}
+    assert len(types) == 2 or (make_one is a_t5 and dtype != torch.float16)
+    for key, value in model.named_parameters():
+        assert value.dtype == own[key].dtype, key
+        assert same_bytes(value.cpu(), own[key]), key
+    hoist.detach(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Iterable, Union
+from typing import Any, Callable, Iterable, Union
 
 import torch
 from torch import nn
@@ -51,6 +51,25 @@ def as_patterns(option: str, given: Patterns) -> tuple[Pattern, ...]:
                                       f"no regular expression: {error}"
                                       ) from None
     return patterns
+
+
+def kept_in_float32(root: nn.Module,
+                    dtype: torch.dtype) -> Callable[[str], bool]:
+    """By their names, the parameters that from_pretrained(dtype=) of the model's
+    library makes float32 instead (T5's `wo`, Wan's norms)."""
+    model: Any = root
+    plan = getattr(model, "_get_dtype_plan", None)  # transformers 5.
+    if plan is not None:
+        patterns = [re.compile(name.replace("*", ".*")) for name in plan(dtype)]
+        return lambda name: any(one.search(name) for one in patterns)
+    names = getattr(model, "_keep_in_fp32_modules", None) or ()
+    parts = {names} if isinstance(names, str) else set(names)
+    if hasattr(model, "_keep_in_fp32_modules_strict"):  # transformers 4.
+        if dtype != torch.float16:
+            parts = set()
+        if dtype in (torch.float16, torch.bfloat16):
+            parts |= set(model._keep_in_fp32_modules_strict or ())
+    return lambda name: not parts.isdisjoint(name.split("."))
 
 
 def check_storage_type(dtype: torch.dtype) -> None:

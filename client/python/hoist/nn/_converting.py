@@ -6,11 +6,13 @@ import dataclasses
 from typing import Callable, Mapping
 
 import torch
+from torch import nn
 
 from .. import _session
 from .._host_image import HostImage
 from .._model import Model
 from ..checkpoint import Computed
+from ._casting import kept_in_float32
 from ._hand_over import (cast_name, derived_name, known_model,
                          publish_cast)
 from ._layout import GroupSpec
@@ -48,18 +50,24 @@ class Conversion:
         return made
 
 
-def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
-            name: str, dtype: torch.dtype | None,
+def convert(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
+            original: Model, name: str, dtype: torch.dtype | None,
             computed: Mapping[str, tuple[Computed, str]]
             ) -> tuple[Model, Conversion | None]:
     """The files' model, or a published one: with what is computed from the
-    files' tensors, and with floating parameters as `dtype`."""
+    files' tensors, and with floating parameters as `dtype`, but for those that
+    the model's library keeps in float32."""
+    keeps = kept_in_float32(root, dtype) if dtype is not None else None
     for spec in specs:
-        spec.storage = {
-            weight.parts[0].stored.name: dtype for weight in spec.weights
-            if dtype is not None and weight.dtype != dtype
-            and weight.kind == "parameter" and weight.dtype is not None
-            and weight.dtype.is_floating_point}
+        spec.storage = {}
+        for weight in spec.weights:
+            if (dtype is None or keeps is None or weight.kind != "parameter"
+                    or weight.dtype is None
+                    or not weight.dtype.is_floating_point):
+                continue
+            to = torch.float32 if keeps(weight.name) else dtype
+            if weight.dtype != to:
+                spec.storage[weight.parts[0].stored.name] = to
     if not computed and not any(spec.storage for spec in specs):
         return original, None
     # By its own name: `original` may be another user's, who named it.
@@ -76,8 +84,9 @@ def convert(wanted: Wanted, specs: list[GroupSpec], original: Model,
                                  wanted.deadline, wanted.progress)
     for spec in specs:
         for weight in spec.weights:
-            if weight.parts[0].stored.name in spec.storage and dtype:
-                retype(weight, dtype)
+            to_type = spec.storage.get(weight.parts[0].stored.name)
+            if to_type is not None:
+                retype(weight, to_type)
         spec.storage = {}
     return converted, conversion
 

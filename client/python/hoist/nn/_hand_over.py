@@ -206,7 +206,9 @@ def cast_name(name: str, source: str, specs: Iterable[GroupSpec],
     """Of the model that holds `source`'s weights as `storage`: it tells which
     of them are cast. `source`: what they are, in hexadecimal digits."""
     return derived_name(name, str(storage).removeprefix("torch."), source,
-                        [(spec.name, sorted(spec.storage)) for spec in specs])
+                        [(spec.name, sorted((one, str(to)) for one, to in
+                                            spec.storage.items()))
+                         for spec in specs])
 
 
 def derived_name(name: str, what: str, *depends_on: object) -> str:

@@ -78,6 +78,7 @@ def load(  # type: ignore[misc]
         buffers are real. Or a module whose parameters are on meta already.
     path: a file, a folder, or a list of files.
     dtype: what floating parameters are to be; None: as they are in the files.
+        Those that transformers and diffusers keep in float32 then, are.
         Where they differ, the converted weights are made once for all workers.
     rename: from the module's names to the files': {prefix: prefix}, or a
         function, which may give a list: the parameter is these tensors, end to
@@ -118,8 +119,8 @@ def load(  # type: ignore[misc]
         registered = wanted.session.register(found, name, groups=rule,
                                              joined=joined)
         unchanged = identity(files, "")
-    original, conversion = convert(wanted, specs, registered, name, dtype,
-                                   matched.computed)
+    original, conversion = convert(module, wanted, specs, registered, name,
+                                   dtype, matched.computed)
     source = Files(path, name, rule, joined, registered.fingerprint, unchanged,
                    conversion, wanted.deadline)
     if storage_dtype is not None:
