@@ -583,6 +583,21 @@ TEST(ExcludedModulesStayTheProcesssOwn) {
   EXPECT(SameBits(Take(Pass(*net, attached, ids)), plain->forward(ids)));
 }
 
+TEST(ARowMayHaveWeightsOfItsOwn) {
+  hoist::Session session = Connect();
+  nn::ModuleList list(nn::Linear(4, 4), nn::Linear(4, 4));
+  const Tensor scale = torch::rand({4});
+  list->register_parameter("scale", scale.clone());
+  ht::Attached attached = Take(ht::Attach(*list, session, Budget(1 << 20)));
+  EXPECT(attached.model().group_count() == 3);
+  {
+    const auto use = Take(attached.Use(*list));
+    EXPECT(SameBits(list->named_parameters()["scale"], scale));
+  }
+  Ok(attached.Detach());
+  EXPECT(SameBits(list->named_parameters()["scale"], scale));
+}
+
 TEST(ReadOnlyBuffersMayBeHoisted) {
   hoist::Session session = Connect();
   nn::Linear linear(4, 4);

@@ -247,6 +247,7 @@ class Grouper {
   }
   void ByBlock(size_t node) {
     if (IsRow(node)) {
+      Own(node, Name(node) + ".own");
       for (const size_t child : At(node).children) Whole(child, Name(child));
     } else if (!RowBelow(node)) {
       Whole(node, Name(node));
