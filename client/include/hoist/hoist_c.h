@@ -51,6 +51,11 @@
 extern "C" {
 #endif
 
+/* Of these headers; hoist_version() tells the library's. */
+#define HOIST_VERSION_MAJOR 0
+#define HOIST_VERSION_MINOR 1
+#define HOIST_VERSION_PATCH 0
+
 #define HOIST_API __attribute__((visibility("default")))
 
 enum {
@@ -592,4 +597,4 @@ HOIST_API int hoist_plan_get_stats(const hoist_plan* plan,
 }
 #endif
 
-#endif  // HOIST_HOIST_C_H_
+#endif /* HOIST_HOIST_C_H_ */

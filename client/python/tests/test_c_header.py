@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes as c
 import pathlib
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -124,3 +126,21 @@ def test_the_header_is_read_as_a_whole():
     assert len(STRUCTS) == len(re.findall(r"^typedef struct \w+ \{", text,
                                           re.M))
     assert {c_name(kind) for kind in KINDS} == set(STRUCTS)
+
+
+def test_the_headers_version_is_the_librarys():
+    found = dict(re.findall(r"#define HOIST_VERSION_(\w+) (\d+)",
+                            HEADER.read_text()))
+    assert lib.library_version() == ".".join(
+        found[part] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("standard", ["c89", "c99", "c17"])
+def test_the_header_is_c(tmp_path, standard):
+    source = tmp_path / "user.c"
+    source.write_text('#include "hoist/hoist_c.h"\n'
+                      "int user(void) { return HOIST_VERSION_MAJOR; }\n")
+    subprocess.run(["cc", f"-std={standard}", "-pedantic", "-Wall", "-Wextra",
+                    "-Werror", "-fsyntax-only", f"-I{HEADER.parents[1]}",
+                    str(source)], check=True)
