@@ -44,12 +44,14 @@ __version__ = "0.1.0"
 # the first branch alone, so that a name that is in none of these is an error.
 if TYPE_CHECKING:
     from . import compat as compat, nn as nn
-    from .nn import (AttachStats as AttachStats, attach as attach,
-                     check as check, detach as detach, load as load,
+    from .nn import (AttachStats as AttachStats,
+                     PipelineStats as PipelineStats, attach as attach,
+                     attach_pipeline as attach_pipeline, check as check,
+                     detach as detach, load as load,
                      set_budget as set_budget, stage as stage, stats as stats)
 else:
-    _NN = {"AttachStats", "attach", "check", "detach", "load", "set_budget",
-           "stage", "stats"}
+    _NN = {"AttachStats", "PipelineStats", "attach", "attach_pipeline",
+           "check", "detach", "load", "set_budget", "stage", "stats"}
     _MODULES = {"compat", "nn"}
 
     def __getattr__(name: str) -> object:

@@ -11,10 +11,12 @@ from .._surroundings import require
 require("torch", __name__)
 
 from ._api import attach, check, detach, set_budget, stage, stats
-from ._stats import AttachStats
+from ._stats import AttachStats, PipelineStats
 from ._casting import DEFAULT_SKIP
 from ._idle import IdleTensor
 from ._load import load
+from ._pipeline import attach_pipeline
 
-__all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "attach", "check",
-           "detach", "load", "set_budget", "stage", "stats"]
+__all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "PipelineStats",
+           "attach", "attach_pipeline", "check", "detach", "load", "set_budget",
+           "stage", "stats"]

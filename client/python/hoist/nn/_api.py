@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import (TYPE_CHECKING, Any, Iterator, Mapping, get_args,
-                    overload)
+from typing import (TYPE_CHECKING, Any, Iterator, Mapping, Protocol, cast,
+                    get_args, overload)
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from .. import _session
 from .._errors import FailedPrecondition, InvalidArgument, NotFound
 from .._plan import PlanTerms, check_terms
+from . import _libraries
 from ._assemble import assemble
 from ._attachment import (Attachment, attachment_of, attachments_in,
                           find_attached)
@@ -21,7 +22,7 @@ from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
 from ._grouping import Groups
 from ._hand_over import content_of, known_model, same_model
 from ._layout import choose_storage, lay_out
-from ._options import Idle, M, Names, Wanted, Where, as_names
+from ._options import (Idle, M, Names, Pipeline, T, Wanted, Where, as_names)
 from ._link import default_session
 from ._progress import progress_bar
 from ._sources import Published
@@ -129,11 +130,13 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         assemble(root, wanted, specs, excluded, original, name, advance,
                  lambda model: Published(model, source),
                  source.hex()[:32] if source is not None else None)
+    _libraries.know(root)
     return module
 
 
-def detach(module: M) -> M:
-    """Gives an attached module its own weights again; returns the module.
+def detach(module: T) -> T:
+    """Gives an attached module, or a pipeline's, their own weights again;
+    returns what it was given.
 
     Bytes, types, strides, ties and devices are what they were before attach
     (of a module that was loaded: on the CPU), and so are hooks and forward.
@@ -149,12 +152,20 @@ def detach(module: M) -> M:
     weights with it; the module is detached all the same, and has those on the
     meta device.
     """
+    pipeline = _pipeline(module)
+    if pipeline is not None:
+        pipeline.detach()
+        return module
     found = _attachment(module)
     if found.root is not unwrap(module):
         raise FailedPrecondition(
             f"a {type(found.root).__name__} that holds this module was "
             "attached; detach that")
-    found.detach()
+    try:
+        found.detach()
+    finally:
+        if attachment_of(found.root) is None:
+            _libraries.forget(found.root)
     return module
 
 
@@ -192,22 +203,24 @@ def stage(what: nn.Module | str) -> Iterator[Any]:
         yield what
 
 
-def stats(module: nn.Module) -> AttachStats:
-    """What an attached module is and has done so far."""
-    return _attachment(module).stats()
+def stats(module: nn.Module | Pipeline) -> AttachStats:
+    """What an attached module is and has done so far; of a pipeline it is
+    PipelineStats."""
+    return (_pipeline(module) or _attachment(module)).stats()
 
 
-def set_budget(module: nn.Module, budget: Budget) -> None:
-    """Changes the device memory of an attached module, between passes. On
-    ResourceExhausted it stays as it was. Where hoistd has ended it is attached
-    again first."""
-    _attachment(module).set_budget(budget)
+def set_budget(module: nn.Module | Pipeline, budget: Budget) -> None:
+    """Changes the device memory of an attached module or pipeline, between
+    passes. On ResourceExhausted it stays as it was. Where hoistd has ended it
+    is attached again first."""
+    (_pipeline(module) or _attachment(module)).set_budget(budget)
 
 
-def check(module: nn.Module) -> None:
-    """Raises if results of an attached module may not be trusted: hoistd, the
-    session or a deadline ended while they were computed. Synchronize first."""
-    _attachment(module).check()
+def check(module: nn.Module | Pipeline) -> None:
+    """Raises if results of an attached module or pipeline may not be trusted:
+    hoistd, the session or a deadline ended while they were computed.
+    Synchronize first."""
+    (_pipeline(module) or _attachment(module)).check()
 
 
 def check_wanted(wanted: Wanted) -> None:
@@ -227,17 +240,37 @@ def check_wanted(wanted: Wanted) -> None:
                               "a list of groups' names")
 
 
-def unwrap(module: nn.Module) -> nn.Module:
+def unwrap(module: object) -> nn.Module:
     """The module that torch.compile or DataParallel's kin wrap."""
     if not isinstance(module, nn.Module):
         raise InvalidArgument(
-            f"{type(module).__name__} is no torch.nn.Module; attach a "
-            "pipeline's modules one by one")
-    return getattr(module, "_orig_mod", module)
+            f"{type(module).__name__} is no torch.nn.Module; for a pipeline "
+            "there is hoist.attach_pipeline")
+    found: nn.Module = getattr(module, "_orig_mod", module)
+    return found
 
 
-def _attachment(module: nn.Module) -> Attachment:
-    module = unwrap(module)
+class _Attached(Protocol):
+    """What attach_pipeline makes, which is above this."""
+
+    def detach(self) -> None: ...
+
+    def stats(self) -> AttachStats: ...
+
+    def set_budget(self, budget: Budget) -> None: ...
+
+    def check(self) -> None: ...
+
+
+def _pipeline(what: object) -> _Attached | None:
+    """None: it is no pipeline that is attached."""
+    if isinstance(what, nn.Module) or not hasattr(what, "__dict__"):
+        return None
+    return cast("_Attached | None", vars(what).get("_hoist"))
+
+
+def _attachment(what: object) -> Attachment:
+    module = unwrap(what)
     found = attachment_of(module)
     if found is None:
         found = next(attachments_in(module), None)

@@ -70,7 +70,7 @@ class Attachment(NotCopied):
                              self._hooks, self.renew)
         self._at_collection: Any = None
         self._source: Source | None = None
-        # Where it is staged; None: nowhere, hoistd having ended.
+        # Where it is staged; None: nowhere; hoistd has ended, or has all of it.
         self._place: Place | None = None
         self._void: Unavailable | None = None  # Results that nobody checked.
         self._checked = 0  # Stages whose results were.
@@ -220,7 +220,7 @@ class Attachment(NotCopied):
         place = self.link.place
         if place is self._place or place is None:
             return
-        if any(part.captured for part in self.parts):
+        if self.captured:
             raise FailedPrecondition(
                 "hoistd has ended, and CUDA graphs were captured with what it "
                 "had on the GPU; hoist.detach(module), attach it again, and "
@@ -248,7 +248,8 @@ class Attachment(NotCopied):
         self.passes.bind()
 
     def _end(self) -> None:
-        """Of a session that has ended: nothing is staged."""
+        """Nothing is staged: the session has ended, or others need the
+        memory."""
         self._place = None
         self.passes.unbind(all_groups=True)
         self.passes.forget()
@@ -295,6 +296,32 @@ class Attachment(NotCopied):
             finally:
                 self.passes.bind()
 
+    def give_back(self) -> None:
+        """Of the device memory all, between passes, until `bring_back` or the
+        next pass. Raises what `check` would; it is given back all the same."""
+        with self.passes.between("give its memory back"):
+            if self._place is None:
+                return
+            try:
+                for part in self.parts:
+                    if part.torch_device.type == "cuda":
+                        torch.cuda.synchronize(part.torch_device)
+                self.check()
+            finally:
+                self._end()
+
+    def bring_back(self, budget: int) -> None:
+        """After `give_back`: groups can be staged again, in this budget. On
+        ResourceExhausted it has nothing, as before."""
+        with self.passes.between("bring it back"):
+            self.planning.expect_budget(budget)
+            self.renew()
+
+    @property
+    def captured(self) -> bool:
+        """A CUDA graph holds addresses that the plans have."""
+        return any(part.captured for part in self.parts)
+
     def move(self, session: _session.Session) -> Model:
         """See _link.Reader."""
         assert self._source is not None
@@ -340,7 +367,8 @@ class Attachment(NotCopied):
     def stats(self) -> AttachStats:
         infos = [part.plan.info for part in self.parts
                  if part.plan is not None]
-        pinned = sum(map(self.planning.pinned_bytes, self.parts))
+        pinned = 0 if self._place is None else sum(
+            map(self.planning.pinned_bytes, self.parts))
         return AttachStats(
             model=self.model.name, groups=len(self.groups),
             model_bytes=self.model.image_bytes,

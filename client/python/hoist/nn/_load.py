@@ -15,6 +15,7 @@ from .._errors import InvalidArgument
 from .._plan import PlanTerms
 from ..checkpoint import (Paths, Rename, find_files, identity, one_path,
                           read_headers)
+from . import _libraries
 from ._api import check_wanted, refuse_managed, unwrap
 from ._assemble import assemble
 from ._budget import Budget
@@ -130,6 +131,7 @@ def load(  # type: ignore[misc]
         attachment = assemble(module, wanted, specs, excluded, original,
                               name, advance, lambda _: source)
     attachment.note_change()  # Buffers of the factory's go to the device.
+    _libraries.know(module)
     return made
 
 

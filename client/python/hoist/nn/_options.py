@@ -7,7 +7,8 @@ Each function takes them by name; a test holds the two equal.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Sequence, TypedDict, TypeVar, Union, cast
+from typing import (Any, Literal, Mapping, Protocol, Sequence, TypedDict,
+                    TypeVar, Union, cast)
 
 import torch
 from torch import nn
@@ -20,6 +21,17 @@ from ._casting import Pattern, Patterns
 from ._grouping import Groups
 
 M = TypeVar("M", bound=nn.Module)
+
+
+class Pipeline(Protocol):
+    """diffusers' pipelines, and what looks like them."""
+
+    @property
+    def components(self) -> Mapping[str, Any]:
+        """By name; some of them are modules."""
+
+
+T = TypeVar("T", bound=Union[nn.Module, Pipeline])
 Where = Union[int, str, torch.device, None]  # hoistd's index, or torch's name.
 Idle = Literal["cpu", "slot", "meta"]
 Names = Union[str, Sequence[str]]

@@ -94,7 +94,7 @@ class Planning:
     # Made anew.
 
     def end(self) -> None:
-        """Of plans that hoistd has ended: they are given back."""
+        """The plans are given back; hoistd may have ended them."""
         for part in self._parts:
             plan, part.plan = part.plan, None
             if plan is not None:
@@ -103,13 +103,18 @@ class Planning:
                 plan.close()
 
     def plan_anew(self, model: Model) -> None:
-        """After `end`, in another session, whose model it is: with the budget,
-        the order and the terms that the plans had."""
+        """After `end`, of the session whose model it is: with the budget, the
+        order and the terms that the plans had."""
         for part, planned in self._planned.items():
             planned.model = model
             planned.missed = min(planned.missed, 0)
             planned.refused = None
             self._set_plan(part, planned, self.learns)
+
+    def expect_budget(self, budget: int) -> None:
+        """After `end`: what `plan_anew` is to ask for."""
+        for part, planned in self._planned.items():
+            planned.budget = self.budget_for(part, budget)
 
     def end_pass(self, sequence: list[LiveGroup]) -> None:
         """sequence: the groups that the pass has staged, as they came; those

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Mapping
 
 from .._plan import PlanStats
 
@@ -33,3 +34,21 @@ class AttachStats:
     host_waits: int
     wake_ups: int
     idle_reads: int  # Operators that looked at a weight outside its forward.
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineStats(AttachStats):
+    """Of a pipeline: its budget, and the sums over its components."""
+
+    components: Mapping[str, AttachStats]
+
+    @staticmethod
+    def of(pipeline: str, budget: int,
+           components: Mapping[str, AttachStats]) -> PipelineStats:
+        sums: dict[str, int] = {
+            field.name: sum(getattr(one, field.name)
+                            for one in components.values())
+            for field in dataclasses.fields(AttachStats)
+            if field.name not in ("model", "budget_bytes")}
+        return PipelineStats(model=pipeline, budget_bytes=budget,
+                             components=components, **sums)

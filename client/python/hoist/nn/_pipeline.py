@@ -1,0 +1,513 @@
+"""hoist.attach_pipeline: the modules of a pipeline under one budget.
+
+A pipeline's components run one after another, over and over. Each is attached
+as any module; what is here says how much of the budget each of them has. Who is
+called has all that it can use, for which the others give their plans back, the
+one that is needed last first.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import inspect
+import itertools
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, TypeVar, cast
+
+import torch
+from torch import nn
+
+from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
+                       ResourceExhausted)
+from . import _api
+from ._attachment import Attachment, attachment_of
+from ._budget import Amount, Budget, to_bytes
+from ._casting import as_patterns, modules_that_match
+from ._hooks import NotCopied
+from ._layout import lay_out
+from ._options import AttachOptions, Names, Pipeline
+from ._stats import PipelineStats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+log = logging.getLogger("hoist.nn")
+
+P = TypeVar("P", bound=Pipeline)
+
+# Steps of a denoiser that are left when what comes after it is asked for.
+_AHEAD = 2
+
+
+def attach_pipeline(pipe: P, budget: Budget = None, *,
+                    components: Names | None = None,
+                    each: Mapping[str, AttachOptions] | None = None,
+                    **options: Unpack[AttachOptions]) -> P:
+    """Puts the weights of a pipeline's modules under hoist, in one budget;
+    returns the pipeline, which computes what it computed before.
+
+    pipe: one of diffusers', or what has `components`, a mapping of names.
+        `model_cpu_offload_seq`, where there is one, is the order of use; else
+        the calls show it. One call of it at a time, as ever.
+    budget: device memory for all its weights together: bytes, "8GiB", a float
+        in (0, 1] of the components' bytes, None for what hoistd can promise.
+    components: names of those that are attached; None: every module that has
+        weights. The others are yours to move.
+    each: options of some, by name, besides those of all.
+    options: hoist.attach's, but for `name` and `order`.
+
+    The component that is called has the whole budget, as far as it can use it;
+    others give theirs back for that. `hoist.detach`, `stats`, `set_budget` and
+    `check` take the pipeline, too.
+
+    If it fails, the pipeline is as it was. Raises what hoist.attach does.
+    """
+    if isinstance(budget, Mapping):
+        raise InvalidArgument("a pipeline's budget is of one device; device= "
+                              "says of which")
+    for one in options, *(each or {}).values():
+        for name in {"name", "order"} & {*one}:
+            raise InvalidArgument(f"{name}= is a module's, not a pipeline's")
+    if vars(pipe).get("_hoist") is not None:
+        raise FailedPrecondition(
+            "the pipeline is attached already; hoist.detach it first")
+    modules = _modules_of(pipe, components)
+    unknown = {*(each or {})} - {*modules}
+    if unknown:
+        raise InvalidArgument(f"each= names {', '.join(sorted(unknown))}; the "
+                              f"components are {', '.join(modules)}")
+    wanted = {name: cast(AttachOptions,
+                         {**options, **(each or {}).get(name, {})})
+              for name in modules}
+    left = to_bytes(budget, sum(_image_bytes(modules[name], wanted[name])
+                                for name in modules)
+                    if isinstance(budget, float) else 1)
+    parts: list[Component] = []
+    try:
+        for name, module in modules.items():
+            part = _attach(name, module, left or None, wanted[name])
+            parts.append(part)
+            # Of the first, which no other was beside.
+            left = left or part.promised
+            part.set(0)
+    except BaseException:
+        for part in parts:
+            _api.detach(part.attachment.root)
+        raise
+    vars(pipe)["_hoist"] = PipelineAttachment(
+        pipe, left, parts, _order_of(pipe, modules))
+    return pipe
+
+
+def _attach(name: str, module: nn.Module, budget: Amount,
+            options: AttachOptions) -> Component:
+    try:
+        _api.attach(module, budget, **options)
+    except HoistError as error:
+        raise type(error)(f'component "{name}": {error}') from error
+    found = attachment_of(_api.unwrap(module))
+    assert found is not None
+    return Component(name, found, module)
+
+
+def _modules_of(pipe: Any, wanted: Names | None) -> dict[str, nn.Module]:
+    """By name, each once, in the order of the pipeline's components."""
+    components = getattr(pipe, "components", None)
+    if not isinstance(components, Mapping):
+        raise InvalidArgument(f"{type(pipe).__name__} is no pipeline: it has "
+                              "no components")
+    found: dict[str, nn.Module] = {}
+    for name, one in components.items():
+        if isinstance(one, nn.Module) and _bytes_of(one) and not any(
+                one is other for other in found.values()):
+            found[name] = one
+    if wanted is not None:
+        names = [wanted] if isinstance(wanted, str) else list(wanted)
+        for name in names:
+            if name not in found:
+                raise InvalidArgument(
+                    f'components names "{name}", which is no module with '
+                    f"weights; those are {', '.join(found)}")
+        found = {name: found[name] for name in found if name in names}
+    if not found:
+        raise InvalidArgument(f"{type(pipe).__name__} has no modules to attach")
+    return found
+
+
+def _order_of(pipe: Any, names: Iterable[str]) -> list[str]:
+    """Where it is not known, no name is there yet."""
+    said = getattr(pipe, "model_cpu_offload_seq", None) or ""
+    return [name for name in dict.fromkeys(said.split("->")) if name in {
+        *names}]
+
+
+def _bytes_of(module: nn.Module) -> int:
+    return sum(one.nbytes for one in {
+        id(one): one for one in itertools.chain(
+            module.parameters(), module.buffers())}.values())
+
+
+def _image_bytes(module: nn.Module, options: AttachOptions) -> int:
+    """Of its groups as they are given: in hoist's alignment."""
+    root = _api.unwrap(module)
+    excluded = modules_that_match(
+        root, as_patterns("exclude", options.get("exclude", ())))
+    specs = lay_out(root, options.get("groups", "block"), excluded)
+    return sum(_up(sum(_up(one.nbytes, 256) for one in spec.stored), 4096)
+               for spec in specs)
+
+
+def _up(nbytes: int, step: int) -> int:
+    return -(-nbytes // step) * step
+
+
+class Component:
+    """One of a pipeline's modules, and what it has of the budget."""
+
+    def __init__(self, name: str, attachment: Attachment,
+                 called: nn.Module) -> None:
+        """called: what the pipeline has; torch.compile's wrapper, perhaps."""
+        self.name = name
+        self.attachment = attachment
+        self.called = called
+        groups = [(group.staged.image_bytes, group.pinned)
+                  for group in attachment.groups]
+        self.whole = sum(nbytes for nbytes, _ in groups)
+        pinned = sum(nbytes for nbytes, pinned in groups if pinned)
+        self.least = pinned + max(
+            (nbytes for nbytes, pinned in groups if not pinned), default=0)
+        self.granted = self.whole  # 0: it has no plan.
+        self.takes_steps = _takes_steps(attachment.root)
+        self.calls = 0  # That were seen since its turn began.
+
+    @property
+    def attached(self) -> bool:
+        """By this; the module may have been detached by itself."""
+        return attachment_of(self.attachment.root) is self.attachment
+
+    def set(self, budget: int) -> None:
+        """Its part of the budget from now on; 0: none. Where it runs, or a
+        CUDA graph holds its addresses, it keeps what it has."""
+        if budget == self.granted or (self.granted
+                                      and self.attachment.captured):
+            return
+        try:
+            if not budget:
+                self._give_back()
+            elif not self.granted:
+                self.attachment.bring_back(budget)
+            else:
+                self.attachment.set_budget(budget)
+        except FailedPrecondition as error:
+            if not self.granted:
+                raise
+            log.debug("%s keeps its memory: %s", self.name, error)
+            return
+        self.granted = budget
+
+
+    def _give_back(self) -> None:
+        try:
+            self.attachment.give_back()
+        except FailedPrecondition:
+            raise
+        except HoistError:  # What was computed is void; the memory is gone.
+            self.granted = 0
+            raise
+        # Where it comes back by itself, being called around its gates.
+        self.attachment.planning.expect_budget(self.least)
+
+    @property
+    def promised(self) -> int:
+        """Of device memory, where it was asked for as much as there is."""
+        part = self.attachment.parts[0]
+        return (part.device.pool_bytes if part.plan is None else
+                self.attachment.stats().budget_bytes)
+
+
+def _takes_steps(module: nn.Module) -> bool:
+    """It is a denoiser, which is called in a loop."""
+    try:
+        return "timestep" in inspect.signature(module.forward).parameters
+    except ValueError:  # Not one of Python's.
+        return False
+
+
+@dataclasses.dataclass
+class Gate(NotCopied):
+    """Stands in the place of a module's call, before any hook of its own, while
+    something is to be done first: it does that, and calls the module."""
+
+    pipeline: PipelineAttachment
+    component: Component
+    module: nn.Module
+    instead_of: Any  # What torch's compile() had put there.
+    once: bool  # Its component lacks memory; else steps are counted.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.once:
+            self.pipeline.take(self.component)
+            return self.module(*args, **kwargs)
+        self.pipeline.step(self.component)
+        if self.instead_of is not None:
+            return self.instead_of(*args, **kwargs)
+        return self.module._call_impl(*args, **kwargs)
+
+    def stand(self) -> None:
+        vars(self.module)["_compiled_call_impl"] = self
+
+    def go(self) -> None:
+        if vars(self.module).get("_compiled_call_impl") is not self:
+            return  # The module was compiled since.
+        if self.instead_of is None:
+            del vars(self.module)["_compiled_call_impl"]
+        else:
+            vars(self.module)["_compiled_call_impl"] = self.instead_of
+
+
+class PipelineAttachment(NotCopied):
+    """Who of a pipeline's components has how much of its budget.
+
+    Threads: any; a call that finds its component without memory waits for
+    components that run in others.
+    """
+
+    def __init__(self, pipe: Any, budget: int, components: list[Component],
+                 order: list[str]) -> None:
+        """order: names, as far as it is known."""
+        self.budget = budget
+        self._pipe = weakref.ref(pipe)
+        self._components = components
+        self._order = [component for name in order
+                       for component in components if component.name == name]
+        self._current: Component | None = None
+        self._gates: dict[Component, list[Gate]] = collections.defaultdict(list)
+        self._lock = threading.RLock()
+        self._stand_where_needed()
+
+    # What gates call.
+
+    def take(self, component: Component) -> None:
+        """The component is called: it has what it can use of the budget."""
+        with self._lock:
+            self._leave_out_detached()
+            if not component.attached:
+                return
+            self._note_order(component)
+            self._current = component
+            component.calls = 0
+            try:
+                if component.granted < self._useful(component):
+                    self._make_room(component)
+            finally:
+                self._stand_where_needed()
+            if not component.takes_steps:
+                self._bring_next(component)
+
+    def step(self, component: Component) -> None:
+        """A denoiser is called once more."""
+        with self._lock:
+            self._leave_out_detached()
+            if not component.attached:
+                return
+            if self._current is not component:
+                self._current = component
+                component.calls = 0
+            component.calls += 1
+            if self._steps_left(component) <= _AHEAD:
+                self._bring_next(component)
+                self._go(component)
+
+    def _useful(self, component: Component) -> int:
+        return min(component.whole, self.budget)
+
+    def _free(self) -> int:
+        return self.budget - sum(one.granted for one in self._components)
+
+    def _make_room(self, component: Component) -> None:
+        """Others give all back, which costs nothing as long as nobody needs
+        the space: hoistd keeps copies there until somebody does."""
+        useful = self._useful(component)
+        others = self._last_needed_first(component)
+        for other in others:
+            if useful - component.granted <= self._free():
+                break
+            other.set(0)
+        budget = min(useful, component.granted + self._free())
+        if budget < component.least:
+            held = ", ".join(f'"{one.name}" {one.granted}'
+                             for one in self._components if one.granted)
+            raise ResourceExhausted(
+                f'component "{component.name}" needs {component.least} bytes '
+                f"of the budget's {self.budget}, which others keep, as they "
+                f"run or CUDA graphs were captured of them: {held}")
+        try:
+            component.set(budget)
+        except ResourceExhausted:
+            if not any(other.granted for other in others):
+                raise
+            for other in others:  # What is free may lie in small pieces.
+                other.set(0)
+            component.set(budget)
+
+    def _last_needed_first(self, component: Component) -> list[Component]:
+        """The others, by when the pipeline comes to them."""
+        at = self._order.index(component)
+        after = self._order[at + 1:] + self._order[:at]
+        unknown = [one for one in self._components if one not in self._order]
+        return unknown + after[::-1]
+
+    def _note_order(self, component: Component) -> None:
+        if component in self._order:
+            return
+        at = len(self._order)
+        if self._current in self._order:
+            at = self._order.index(self._current) + 1
+        self._order.insert(at, component)
+
+    # What comes next.
+
+    def _next(self, component: Component) -> Component | None:
+        if component not in self._order or len(self._order) < 2:
+            return None
+        at = self._order.index(component) + 1
+        return self._order[at % len(self._order)]
+
+    def _bring_next(self, component: Component) -> None:
+        """On its way: into what is free of the budget, else to the host."""
+        following = self._next(component)
+        if following is None or following.granted:
+            return
+        try:
+            if following.whole <= self._free():
+                following.set(following.whole)
+                self._stand_where_needed()
+            else:
+                self._to_host(following)
+        except HoistError as error:  # Its own call will say so.
+            log.debug("%s is not brought ahead: %s", following.name, error)
+
+    def _to_host(self, component: Component) -> None:
+        """What it will have on the device, of files and spilled groups."""
+        wanted, nbytes = [], 0
+        for group in component.attachment.groups:
+            nbytes += group.staged.image_bytes
+            if nbytes > self.budget:
+                break
+            wanted.append(group.staged)
+        session = component.attachment.parts[0].session
+        session.prefetch(wanted, tier="host")
+
+    def _steps_left(self, component: Component) -> int:
+        """Of the denoiser's loop, with the one that begins; 0: unknown."""
+        scheduler = getattr(self._pipe(), "scheduler", None)
+        timesteps = getattr(scheduler, "timesteps", None)
+        if not isinstance(timesteps, torch.Tensor):
+            return 0
+        done = getattr(scheduler, "step_index", None)
+        if not isinstance(done, int):
+            done = component.calls - 1
+        return len(timesteps) - done
+
+    # Gates.
+
+    def _stand_where_needed(self) -> None:
+        """Each component that is to be noticed when it is called."""
+        for component in self._components:
+            self._go(component)
+            root = component.attachment.root
+            if component is self._current:
+                following = self._next(component)
+                if (component.takes_steps and following is not None
+                        and not following.granted):
+                    self._stand(component, {component.called, root}, False)
+            elif component.granted < self._useful(component):
+                self._stand(component, {component.called, *root.modules()},
+                            True)
+
+    def _stand(self, component: Component, modules: set[nn.Module],
+               once: bool) -> None:
+        if not once and len(modules) > 1:
+            modules = {component.called}  # Which calls the other.
+        for module in modules:
+            before = vars(module).get("_compiled_call_impl")
+            gate = Gate(self, component, module, before, once)
+            gate.stand()
+            self._gates[component].append(gate)
+
+    def _go(self, component: Component) -> None:
+        for gate in self._gates.pop(component, []):
+            gate.go()
+
+    def _leave_out_detached(self) -> None:
+        for component in list(self._components):
+            if not component.attached:  # By itself, since.
+                self._leave_out(component)
+
+    def _leave_out(self, component: Component) -> None:
+        self._go(component)
+        self._components.remove(component)
+        if component in self._order:
+            self._order.remove(component)
+
+    # What callers of hoist.* ask; see _api.
+
+    def detach(self) -> None:
+        with self._lock:
+            failed: HoistError | None = None
+            for component in list(self._components):
+                try:
+                    if component.attached:
+                        _api.detach(component.attachment.root)
+                except HoistError as error:
+                    if component.attached:
+                        raise  # It goes on, and so does the pipeline.
+                    failed = failed or error
+                self._leave_out(component)
+            pipe = self._pipe()
+            if pipe is not None:
+                vars(pipe).pop("_hoist", None)
+            if failed is not None:
+                raise failed
+
+    def stats(self) -> PipelineStats:
+        with self._lock:
+            self._leave_out_detached()
+            return PipelineStats.of(
+                type(self._pipe()).__name__, self.budget,
+                {one.name: one.attachment.stats()
+                 for one in self._components})
+
+    def set_budget(self, budget: Budget) -> None:
+        """ResourceExhausted: a component needs more; it stays as it was."""
+        with self._lock:
+            if isinstance(budget, Mapping) or budget is None:
+                raise InvalidArgument("say how much: a pipeline's budget is of "
+                                      "one device")
+            amount = to_bytes(budget, sum(one.whole
+                                          for one in self._components))
+            for one in self._components:
+                if one.least > amount:
+                    raise ResourceExhausted(
+                        f'component "{one.name}" needs {one.least} bytes; a '
+                        f"budget of {amount} is too small")
+            self._leave_out_detached()
+            try:
+                for one in self._components:
+                    one.set(0)
+                if any(one.granted for one in self._components):
+                    raise FailedPrecondition(
+                        "the pipeline is running, or CUDA graphs were captured "
+                        "of it; set its budget between calls")
+                self.budget = amount
+            finally:
+                self._current = None
+                self._stand_where_needed()
+
+    def check(self) -> None:
+        for component in self._components:
+            if component.attached:
+                component.attachment.check()
