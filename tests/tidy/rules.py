@@ -185,7 +185,9 @@ def include_guards(tree):
         guards = ["HOIST_" + re.sub(r"\W", "_", name.upper()) + "_"
                   for name in (inner, inner.replace("/src/", "/"))]
         if not any(f"#ifndef {guard}\n#define {guard}\n" in text and
-                   text.endswith(f"#endif  // {guard}\n") for guard in guards):
+                   text.endswith((f"#endif  // {guard}\n",
+                                  f"#endif /* {guard} */\n"))
+                   for guard in guards):
             found.append(f"{path}:1: its guard should be {guards[-1]}, closed "
                          f"by '#endif  // {guards[-1]}'")
     return found

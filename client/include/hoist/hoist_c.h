@@ -51,11 +51,6 @@
 extern "C" {
 #endif
 
-/* Of these headers; hoist_version() tells the library's. */
-#define HOIST_VERSION_MAJOR 0
-#define HOIST_VERSION_MINOR 1
-#define HOIST_VERSION_PATCH 0
-
 #define HOIST_API __attribute__((visibility("default")))
 
 enum {
@@ -93,6 +88,10 @@ HOIST_API void hoist_error_free(hoist_error* error); /* NULL is allowed. */
 HOIST_API const char* hoist_code_name(int code);
 /* libhoist's own, "0.1.0". */
 HOIST_API const char* hoist_version(void);
+/* These headers'. */
+#define HOIST_VERSION_MAJOR 0
+#define HOIST_VERSION_MINOR 1
+#define HOIST_VERSION_PATCH 0
 
 /* --- Sessions. --- */
 
