@@ -149,6 +149,7 @@ void RequireSound(const FoundNode& found, Node& node) {
     for (const Holder& holder : tier.holders) held += holder.bytes;
     FUZZ_REQUIRE(held == tier.used_bytes);
   }
+  node.CheckBooks();
   Effects effects;
   for (const KeptSession& session : found.sessions) {
     node.CloseSession(session.id, absl::UnixEpoch(), effects);
