@@ -251,8 +251,8 @@ class CommandLine {
         ->check(CLI::IsMember({"owner", "everyone"}));
     CLI::App* check =
         Add("check",
-            "read published groups on the host and on the disk and compare "
-            "them with their checksums; what is damaged is put aside",
+            "read published groups on the host, on the disk and on devices and "
+            "compare them with their checksums; what is damaged is put aside",
             [this](Connection& daemon, const Output& output) {
               v1::CheckRequest request;
               request.set_model(parsed_.model);
@@ -262,7 +262,8 @@ class CommandLine {
     check->add_option("MODEL", parsed_.model,
                       "default: all that are published");
     check->add_flag("--repair", parsed_.repair,
-                    "write again what the host has and the disk has not");
+                    "write again what the host has and the disk has not, and "
+                    "load again what is damaged on a device, where it lies");
     CLI::App* share =
         Add("share",
             "change how a plan, or what is loaded, shares a device's link with "

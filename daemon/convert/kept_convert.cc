@@ -260,6 +260,7 @@ std::string ToRecord(const KeptCopy& copy) {
   out.set_model_id(copy.key->model.number());
   out.set_group(copy.key->group.number());
   out.set_name(copy.group);
+  out.set_damaged(copy.damaged);
   return out.SerializeAsString();
 }
 
@@ -268,6 +269,7 @@ absl::StatusOr<KeptCopy> CopyFromRecord(absl::string_view bytes) {
   KeptCopy copy;
   copy.key = GroupKey{ModelId(in.model_id()), GroupIndex(in.group())};
   copy.group = in.name();
+  copy.damaged = in.damaged();
   return copy;
 }
 

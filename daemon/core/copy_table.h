@@ -51,12 +51,15 @@ struct Copy {
   bool awaiting_host = false;  // kFilling: its bytes are not on the host yet.
   bool fresh = false;          // Prefetched and not used yet.
   bool leaving = false;        // To be dropped when it is spilled.
+  bool damaged = false;        // Its bytes are wrong: for nobody new.
   absl::Time last_use;
   std::optional<TransferId> filling;
 
   bool usable() const {
     return state == Residency::kPresent || state == Residency::kSpilling;
   }
+  // Whoever wants it may have it.
+  bool serves() const { return usable() && !damaged; }
 };
 
 // Whether nothing holds the copy but that it is being written to the disk.

@@ -59,7 +59,8 @@ struct KeptCopy {
   DeviceIndex device;
   uint64_t offset = 0;
   std::optional<GroupKey> key;
-  std::string group;  // Its name.
+  std::string group;     // Its name.
+  bool damaged = false;  // Its bytes are wrong; leases on it go on.
 };
 
 // A session that can go on; or that it is over.

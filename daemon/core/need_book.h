@@ -42,6 +42,7 @@ struct Waiter {
   bool no_wait = false;  // Refused rather than let wait for space.
   std::optional<PlanId> hold;
   std::shared_ptr<hoist::UniqueFd> memfd;  // The image is copied there.
+  std::optional<Place> mend;               // Or over the copy there.
 };
 
 // Somebody wants a copy that is not there yet.
@@ -68,6 +69,7 @@ class NeedBook {
   Need* Find(const CopyRef& copy);
   const Need* Find(const CopyRef& copy) const;
   Need& At(Age age) { return needs_.at(age).need; }
+  bool Has(Age age) const { return needs_.contains(age); }
   Age AgeOf(const CopyRef& copy) const { return ages_.at(copy); }
   // One for a copy that nobody waits for; it is to be tried.
   Need& Add(const CopyRef& copy, Age age);

@@ -142,6 +142,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
   LookAtAsks(now, effects);
   Pump(now, effects);
   for (const uint64_t age : needs_.Due(now)) {
+    if (!needs_.Has(age)) continue;  // Another's end was its end, too.
     if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
   for (const RequestId request : incoming_.Late(now)) {

@@ -37,11 +37,13 @@
 #include "daemon/core/device_space.h"
 #include "daemon/core/effects.h"
 #include "daemon/core/extent_map.h"
+#include "daemon/core/group_check.h"
 #include "daemon/core/incoming_book.h"
 #include "daemon/core/keep_value.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
+#include "daemon/core/node_options.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/part_book.h"
 #include "daemon/core/plan_book.h"
@@ -56,24 +58,6 @@
 #include "daemon/terms/ids.h"
 
 namespace hoistd {
-
-struct NodeOptions {
-  uint64_t host_capacity_bytes = 0;  // When the pool is whole.
-  uint64_t slab_bytes = 0;
-  std::vector<uint64_t> device_capacity_bytes;  // One a device.
-  uint64_t spill_capacity_bytes = 0;            // 0: nothing is spilled.
-  Readers default_readers = Readers::kOwner;
-  // Several users may have one piece of device memory open: who has it cannot
-  // write to it, or the operator says that they trust each other.
-  bool users_share_devices = true;
-  QuotaOptions quota;
-  bool keeps = false;  // Somebody takes TakeKept.
-  // What is published is spilled soon, and stays; else only when it must leave.
-  bool saves_at_once = false;
-  // Rough rates, to weigh one copy against another; they need not be exact.
-  double host_bytes_per_second = 50e9;
-  double disk_bytes_per_second = 3e9;
-};
 
 // Threads:  one at a time.
 // Owns:     the books.
@@ -95,6 +79,7 @@ class Node {
     std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
     // A host copy, to be copied there; kept meanwhile.
     std::shared_ptr<hoist::UniqueFd> memfd;
+    std::optional<Place> mend;  // A host copy, to be copied over that there.
   };
 
   Node(const NodeOptions& options, std::vector<DeviceInfo> devices);
@@ -221,12 +206,15 @@ class Node {
                    Effects& effects);
   CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
                    Effects& effects);
-  // FailedPrecondition: leased or being copied; says by whom.
-  // Reads a published group's bytes on the host and on the disk, and compares.
-  // What is damaged is put aside, so that it is never served; what is damaged
-  // on the disk and right on the host is written again, with `repair`. Replies
-  // what was found. InvalidArgument: it is of files.
-  void Check(RequestId request, GroupKey key, bool repair, Effects& effects);
+  // Reads a published group's bytes on the host, on the disk and on devices,
+  // and compares. What is damaged is put aside, so that it is never served; who
+  // has leased it on a device keeps it, and nobody else gets it. With `repair`,
+  // what is damaged on the disk and right on the host is written again, and
+  // what is damaged on a device is loaded again where it lies, since who leases
+  // it has its address; then it is said whose leases those are. Replies what
+  // was found. InvalidArgument: it is of files.
+  void Check(RequestId request, GroupKey key, bool repair, absl::Time now,
+             Effects& effects);
   // Published groups: of the model that this means to who asks, or, where it is
   // empty, all. NotFound. InvalidArgument: that one is of files.
   absl::StatusOr<std::vector<GroupKey>> SelectToCheck(
@@ -236,6 +224,7 @@ class Node {
   // Begins to write to the disk what is published and on none, if it can be;
   // how many bytes those are. Until it is 0 it is to be called again.
   uint64_t SaveAll(absl::Time now, Effects& effects);
+  // FailedPrecondition: leased or being copied; says by whom.
   // nullptr: an admin asks, who is told of every session.
   absl::Status Forget(ModelId model, absl::Time now, Effects& effects,
                       const Peer* asker = nullptr);
@@ -393,6 +382,7 @@ class Node {
   void StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                      Effects& effects);
   void FailNeeds(GroupKey key, const absl::Status& status, Effects& effects);
+  void FailNeed(const CopyRef& ref, const absl::Status& why, Effects& effects);
   bool Expire(Need& need, absl::Time now, Effects& effects);
   void AbandonSpace(const Need& need);
   absl::Status WaitingFor(const Need& need) const;
@@ -487,24 +477,32 @@ class Node {
                const TransferResult& result, absl::Time now, Effects& effects);
 
   // node_check.cc
-  struct GroupCheck {
-    RequestId request;
-    bool repair = false;
-    int open = 0;  // Transfers.
-    std::optional<TransferId> host;
-    std::optional<TransferId> disk;
-    absl::Status host_status;
-    absl::Status disk_status;
-    CheckedGroup result;
-  };
   using FindingFn = absl::FunctionRef<void(TierAt, std::string)>;
   bool Checked(const Transfer& transfer, const absl::Status& read,
-               const Content& content, Effects& effects);
-  void Conclude(GroupKey key, Effects& effects);
+               const Content& content, absl::Time now, Effects& effects);
+  void Conclude(GroupKey key, absl::Time now, Effects& effects);
+  void CheckOver(GroupKey key, Effects& effects);
+  void Find(const CopyRef& ref, std::string what, Effects& effects);
   void DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
                  Effects& effects);
-  void HostIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
+  void HostIsBad(GroupKey key, GroupCheck& check, FindingFn find,
                  Effects& effects);
+
+  // node_mend.cc
+  TransferId ReadBack(const CopyRef& ref, const Copy& copy, Effects& effects);
+  void DeviceRead(GroupKey key, DeviceCheck& device, absl::Time now,
+                  Effects& effects);
+  absl::Status MendSource(GroupKey key) const;
+  void StartMend(const CopyRef& ref, Copy& host, absl::Time now,
+                 Effects& effects);
+  bool Mended(const Transfer& transfer, const absl::Status& status,
+              Effects& effects);
+  void MendOver(const CopyRef& ref, const absl::Status& status,
+                Effects& effects);
+  void FoundRight(const CopyRef& ref);
+  void PutAside(const CopyRef& ref, const std::string& why, Effects& effects);
+  bool DropDamaged(const CopyRef& ref, Copy& copy);
+  std::string HoldersOf(const CopyRef& ref) const;
 
   // node_explain.cc
   std::string TextFor(const Peer* asker, const Blocked& blocked) const;

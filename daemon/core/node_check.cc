@@ -1,5 +1,6 @@
-// Checking: whether what lies on the host and on the disk is still what was
-// published; what is not is put aside, and made again from what is.
+// Checking: whether what lies on the host, on the disk and on devices is still
+// what was published; what is not is put aside, and made again from what is
+// (what is on devices: node_mend.cc).
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,7 @@ absl::StatusOr<std::vector<GroupKey>> Node::SelectToCheck(
   return groups;
 }
 
-void Node::Check(RequestId request, GroupKey key, bool repair,
+void Node::Check(RequestId request, GroupKey key, bool repair, absl::Time now,
                  Effects& effects) {
   const auto refuse = [&](absl::Status why) {
     effects.answers.push_back({request, std::move(why)});
@@ -65,43 +66,58 @@ void Node::Check(RequestId request, GroupKey key, bool repair,
         Start(key, CheckOnDisk{*group->spilled}, /*urgent=*/false, effects);
     ++check.open;
   }
+  // What is on its way there is not looked at.
+  for (auto& [place, copy] : group->copies) {
+    if (place.at.tier != Tier::kDevice || !copy.usable()) continue;
+    ++copy.readers;
+    check.devices.push_back({place, ReadBack({key, place}, copy, effects)});
+    ++check.open;
+  }
   const bool nowhere = check.open == 0;
   checking_[key] = std::move(check);
-  if (nowhere) Conclude(key, effects);
+  if (nowhere) Conclude(key, now, effects);
 }
 
 // Of a transfer that a check started; false: it is another's.
 bool Node::Checked(const Transfer& transfer, const absl::Status& read,
-                   const Content& content, Effects& effects) {
+                   const Content& content, absl::Time now, Effects& effects) {
   const auto found = checking_.find(transfer.key);
   if (found == checking_.end()) return false;
   GroupCheck& check = found->second;
+  absl::Status status = read;
+  const ModelSpec& spec = *copies_.FindModel(transfer.key.model)->model->spec;
+  if (status.ok() && transfer.by<CheckOnDisk>() == nullptr &&
+      content != spec.group_contents[transfer.key.group.number()]) {
+    status = absl::DataLossError("its bytes changed");
+  }
+  DeviceCheck* const device = check.Find(transfer.id);
   if (check.host == transfer.id) {
-    const ModelSpec& spec = *copies_.FindModel(transfer.key.model)->model->spec;
-    check.host_status = read;
-    if (read.ok() &&
-        content != spec.group_contents[transfer.key.group.number()]) {
-      check.host_status = absl::DataLossError("its bytes changed");
-    }
+    check.host_status = status;
   } else if (check.disk == transfer.id) {
-    check.disk_status = read;
-  } else {
+    check.disk_status = status;
+  } else if (device == nullptr) {
     return false;
   }
   check.result.bytes += transfer.group->image_bytes;
-  if (--check.open == 0) Conclude(transfer.key, effects);
+  if (device != nullptr && device->mended) {
+    MendOver({transfer.key, device->place}, status, effects);
+    return true;
+  }
+  if (device != nullptr) device->status = status;
+  if (--check.open == 0) Conclude(transfer.key, now, effects);
   return true;
 }
 
-void Node::Conclude(GroupKey key, Effects& effects) {
-  GroupCheck check = std::move(checking_.extract(key).mapped());
+// All that was there has been read.
+void Node::Conclude(GroupKey key, absl::Time now, Effects& effects) {
+  GroupCheck& check = checking_.at(key);
+  ++check.open;  // Nothing ends it in here.
   if (check.host.has_value()) {
     --copies_.At({key, kHost}).readers;
     ++space_epoch_;
   }
   const auto find = [&](TierAt at, std::string what) {
-    Note(effects, EventKind::kCopyFailed, {key, {at, false}}, what);
-    check.result.findings.push_back({NameOf(key), at, std::move(what)});
+    Find({key, {at, false}}, std::move(what), effects);
   };
   if (absl::IsDataLoss(check.disk_status)) {
     DiskIsBad(key, check, find, effects);
@@ -110,10 +126,24 @@ void Node::Conclude(GroupKey key, Effects& effects) {
                                 std::string(check.disk_status.message())));
   }
   if (!check.host_status.ok()) HostIsBad(key, check, find, effects);
-  GroupEntry& group = *copies_.FindGroup(key);
-  if (check.result.findings.empty() && !group.lost.ok()) {
-    find(OnHost(), std::string(group.lost.message()));
+  for (DeviceCheck& device : check.devices) {
+    DeviceRead(key, device, now, effects);
   }
+  if (--check.open == 0) CheckOver(key, effects);
+}
+
+void Node::Find(const CopyRef& ref, std::string what, Effects& effects) {
+  Note(effects, EventKind::kCopyFailed, ref, what);
+  checking_.at(ref.key).result.findings.push_back(
+      {NameOf(ref.key), ref.place.at, std::move(what)});
+}
+
+void Node::CheckOver(GroupKey key, Effects& effects) {
+  const GroupEntry& group = *copies_.FindGroup(key);
+  if (checking_.at(key).result.findings.empty() && !group.lost.ok()) {
+    Find({key, kHost}, std::string(group.lost.message()), effects);
+  }
+  GroupCheck check = std::move(checking_.extract(key).mapped());
   Answer answer = {check.request, absl::OkStatus()};
   answer.checked = std::move(check.result);
   effects.answers.push_back(std::move(answer));
@@ -144,14 +174,16 @@ void Node::DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
        absl::StrCat("damaged: ", why, "; it is written again from the host"));
 }
 
-void Node::HostIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
+void Node::HostIsBad(GroupKey key, GroupCheck& check, FindingFn find,
                      Effects& effects) {
   GroupEntry& group = *copies_.FindGroup(key);
   const std::string why(check.host_status.message());
-  // They may have been made of it.
+  // They may have been made of it, but for those that were read themselves.
   uint32_t kept = 0;
   for (auto& [place, copy] : group.copies) {
-    if (copy.state == Residency::kAbsent) continue;
+    if (copy.state == Residency::kAbsent || check.Find(place) != nullptr) {
+      continue;
+    }
     if (copy.state != Residency::kPresent || copy.readers > 0 ||
         copy.leases > 0) {
       ++kept;

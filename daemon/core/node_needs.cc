@@ -107,7 +107,7 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   if (copy.state == Residency::kFilling && copy.awaiting_host) {
     AdvanceDeviceFill(need, copy, now, effects);
   }
-  if (!copy.usable()) {
+  if (!copy.serves()) {
     Hurry(need, copy, effects);
     return false;
   }
@@ -193,6 +193,7 @@ void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
 void Node::FailNeeds(GroupKey key, const absl::Status& status,
                      Effects& effects) {
   for (const uint64_t age : needs_.AgesOf(key)) {
+    if (!needs_.Has(age)) continue;  // Another's end was its end, too.
     const Copy& copy = copies_.At(needs_.At(age).copy);
     if (copy.state == Residency::kFilling && !copy.awaiting_host) continue;
     const Need need = needs_.At(age);
@@ -202,6 +203,15 @@ void Node::FailNeeds(GroupKey key, const absl::Status& status,
       Refuse(waiter, need.copy, status, effects);
     }
   }
+}
+
+// Nobody gets this copy, though others of the group may be had.
+void Node::FailNeed(const CopyRef& ref, const absl::Status& why,
+                    Effects& effects) {
+  if (needs_.Find(ref) == nullptr) return;
+  const Need need = *needs_.Find(ref);
+  needs_.Erase(needs_.AgeOf(ref));
+  for (const Waiter& waiter : need.waiters) Refuse(waiter, ref, why, effects);
 }
 
 // Gives back device space that was reserved and is not being filled.

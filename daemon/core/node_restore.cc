@@ -75,6 +75,7 @@ absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
   copy.owner = owner;
   copy.offset = kept.offset;
   copy.last_use = now;
+  copy.damaged = kept.damaged;
   node_.Weigh(ref, copy);
   return absl::OkStatus();
 }

@@ -47,13 +47,19 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     return absl::InvalidArgumentError(
         "nothing is brought up to the disk; name the host or a device");
   }
-  // Passes of plans that stand go on.
-  if (draining_ && !args.hold.has_value()) {
+  // Passes of plans that stand go on, and what is leased stays right.
+  if (draining_ && !args.hold.has_value() && !args.mend.has_value()) {
     return absl::UnavailableError("hoistd is draining and stages nothing");
   }
   const auto copy = group->copies.find(args.copy.place);
   const bool usable = copy != group->copies.end() && copy->second.usable();
   if (!usable && !group->lost.ok()) return group->lost;
+  if (usable && copy->second.damaged && !checking_.contains(args.copy.key)) {
+    return absl::DataLossError(absl::StrCat(
+        NameOf(args.copy.key), " is damaged on ", ToString(at),
+        " and leased, so that it cannot be brought anew; end the workers that "
+        "have it, or have an admin run `hoistctl check --repair`"));
+  }
   const uint64_t bytes = SpaceOf(*group->group);
   const auto fits = [&](TierAt tier, const char* setting) -> absl::Status {
     if (bytes <= CapacityOf(tier)) return absl::OkStatus();
@@ -91,6 +97,7 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
 
 void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   if (args.lease) ++counters_.stages;
+  if (Copy* copy = copies_.Find(args.copy)) DropDamaged(args.copy, *copy);
   if (absl::Status s = CheckBring(args); !s.ok()) {
     if (args.lease) ++counters_.stages_refused;
     effects.answers.push_back({args.request, std::move(s)});
@@ -103,6 +110,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.pin = args.pin;
   waiter.hold = args.hold;
   waiter.memfd = args.memfd;
+  waiter.mend = args.mend;
   waiter.no_wait = args.deadline <= now;
   waiter.deadline = waiter.no_wait ? absl::InfiniteFuture() : args.deadline;
   if (args.lease) {
@@ -110,7 +118,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   }
   Copy& copy = copies_.At(args.copy);
   const bool keeps = args.lease || args.pin;
-  if (copy.usable() && (!keeps || CheckBesidePlans(args.copy).ok()) &&
+  if (copy.serves() && (!keeps || CheckBesidePlans(args.copy).ok()) &&
       MayOpen(waiter, args.copy, copy, now, effects).ok()) {
     Satisfy(waiter, args.copy, copy, now, effects);
     return;
@@ -131,6 +139,9 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   if (waiter.hold.has_value()) {
     HoldArrived(*waiter.hold, ref, copy, effects);
     return;
+  }
+  if (waiter.mend.has_value()) {
+    return StartMend({ref.key, *waiter.mend}, copy, now, effects);
   }
   if (waiter.memfd != nullptr)
     return StartRead(waiter, ref, copy, now, effects);
@@ -239,6 +250,9 @@ void Node::Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
     effects.held.push_back({*waiter.hold, ref.key.group, std::move(why)});
     return;
   }
+  if (waiter.mend.has_value()) {
+    return MendOver({ref.key, *waiter.mend}, why, effects);
+  }
   if (waiter.lease) {
     ++counters_.stages_refused;
     sessions_.Refuse(waiter.session, ref);
@@ -257,6 +271,7 @@ void Node::ReleaseLease(LeaseId id, absl::Time now) {
   copy.last_use = now;
   if (--copy.leases == 0) ++space_epoch_;
   Weigh(lease.copy, copy);
+  DropDamaged(lease.copy, copy);
 }
 
 absl::Status Node::Release(SessionId session, const std::vector<LeaseId>& ids,

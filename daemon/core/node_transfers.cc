@@ -36,41 +36,47 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
   const Transfer transfer = std::move(found->second);
   transfers_.erase(found);
   if (status.ok()) Count(transfer);
-  std::visit(Overloaded{
-                 [&](const FilesToHost& way) {
-                   // A group without bytes has no part.
-                   if (way.reads.empty()) {
-                     return HostFilled(transfer, status, now, effects);
-                   }
-                   PartsFilled(id, status, now, effects);
-                 },
-                 [&](const SpillToHost&) {
-                   HostFilled(transfer, status, now, effects);
-                 },
-                 [&](const ClientToHost&) {
-                   ReceiveDone(incoming_.Take(id), status, result.content, now,
-                               effects);
-                 },
-                 [&](const CheckOnHost&) {
-                   if (Checked(transfer, status, result.content, effects)) {
-                     return;
-                   }
-                   HostChecked(transfer, status, result.content, now, effects);
-                 },
-                 [&](const CheckOnDisk&) {
-                   HOIST_CHECK(Checked(transfer, status, {}, effects));
-                 },
-                 [&](const HostToSpill&) {
-                   Spilled(transfer, status, result, now, effects);
-                 },
-                 [&](const HostToDevice&) {
-                   DeviceFilled(transfer, status, now, effects);
-                 },
-                 [&](const HostToClient& way) {
-                   ImageRead(transfer, way, status, effects);
-                 },
-             },
-             transfer.way);
+  std::visit(
+      Overloaded{
+          [&](const FilesToHost& way) {
+            // A group without bytes has no part.
+            if (way.reads.empty()) {
+              return HostFilled(transfer, status, now, effects);
+            }
+            PartsFilled(id, status, now, effects);
+          },
+          [&](const SpillToHost&) {
+            HostFilled(transfer, status, now, effects);
+          },
+          [&](const ClientToHost&) {
+            ReceiveDone(incoming_.Take(id), status, result.content, now,
+                        effects);
+          },
+          [&](const CheckOnHost&) {
+            if (Checked(transfer, status, result.content, now, effects)) {
+              return;
+            }
+            HostChecked(transfer, status, result.content, now, effects);
+          },
+          [&](const CheckOnDevice&) {
+            HOIST_CHECK(
+                Checked(transfer, status, result.content, now, effects));
+          },
+          [&](const CheckOnDisk&) {
+            HOIST_CHECK(Checked(transfer, status, {}, now, effects));
+          },
+          [&](const HostToSpill&) {
+            Spilled(transfer, status, result, now, effects);
+          },
+          [&](const HostToDevice&) {
+            if (Mended(transfer, status, effects)) return;
+            DeviceFilled(transfer, status, now, effects);
+          },
+          [&](const HostToClient& way) {
+            ImageRead(transfer, way, status, effects);
+          },
+      },
+      transfer.way);
   Tick(now, effects);
 }
 
@@ -148,13 +154,7 @@ void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
     FreeSpace(ref, copy);
     copies_.Apply(copy, ResidencyEvent::kFillFailed);
     Note(effects, EventKind::kCopyFailed, ref, std::string(status.message()));
-    if (needs_.Find(ref) == nullptr) return;
-    const Need need = *needs_.Find(ref);
-    needs_.Erase(needs_.AgeOf(ref));
-    for (const Waiter& waiter : need.waiters) {
-      Refuse(waiter, ref, status, effects);
-    }
-    return;
+    return FailNeed(ref, status, effects);
   }
   HOIST_CHECK(false);  // A filling copy is neither dropped nor forgotten.
 }
@@ -220,6 +220,7 @@ void Node::KeepCopy(const CopyRef& ref, const Copy& copy, bool there) {
   if (there) {
     kept.key = ref.key;
     kept.group = copies_.FindGroup(ref.key)->group->name;
+    kept.damaged = copy.damaged;
   }
   Keep(std::move(kept));
 }

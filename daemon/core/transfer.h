@@ -40,6 +40,10 @@ struct ClientToHost {
 struct CheckOnHost {  // It lies there already; its content is told.
   uint64_t host_offset = 0;
 };
+struct CheckOnDevice {  // Likewise.
+  DeviceIndex device;
+  uint64_t device_offset = 0;
+};
 struct CheckOnDisk {  // The image is read and compared, and put nowhere.
   SpillId from;
 };
@@ -58,9 +62,9 @@ struct HostToClient {
   std::shared_ptr<hoist::UniqueFd> memfd;
   RequestId request;  // What its end answers.
 };
-using TransferWay =
-    std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
-                 CheckOnDisk, HostToSpill, HostToDevice, HostToClient>;
+using TransferWay = std::variant<FilesToHost, SpillToHost, ClientToHost,
+                                 CheckOnHost, CheckOnDevice, CheckOnDisk,
+                                 HostToSpill, HostToDevice, HostToClient>;
 
 struct Transfer {
   TransferId id;
@@ -79,7 +83,7 @@ struct Transfer {
 
 struct TransferResult {
   SpillId spill;         // HostToSpill.
-  Content content = {};  // ClientToHost, CheckOnHost: the group's.
+  Content content = {};  // ClientToHost, CheckOn*: the group's.
 };
 
 }  // namespace hoistd

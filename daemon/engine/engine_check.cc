@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
@@ -47,7 +48,8 @@ void Engine::CheckNext(std::shared_ptr<Checking> all, Effects& effects) {
         if (answer.status.ok()) {
           all->at.read_bytes += answer.checked.bytes;
           for (CheckFinding& finding : answer.checked.findings) {
-            AddNote(finding.group + ": " + finding.what);
+            AddNote(absl::StrCat(finding.group, " on ", ToString(finding.at),
+                                 ": ", finding.what));
             ++all->at.damaged;
             if (all->at.findings.size() < CheckProgress::kMostFindings) {
               all->at.findings.push_back(std::move(finding));
@@ -59,7 +61,7 @@ void Engine::CheckNext(std::shared_ptr<Checking> all, Effects& effects) {
         all->progress(all->at);
         Post([this, all](Effects& more) { CheckNext(all, more); });
       });
-  node_.Check(request, key, all->repair, effects);
+  node_.Check(request, key, all->repair, Now(), effects);
 }
 
 void Engine::SetQuotas(QuotaOptions quota) {

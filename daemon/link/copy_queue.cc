@@ -53,6 +53,11 @@ absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
     if (!status.ok()) break;
     queued = true;
   }
+  for (const LinkPiece::ReadRun& run : piece.reads) {
+    if (!status.ok()) break;
+    status = copies_->CopyOut(run.to, run.from_offset);
+    queued = queued || status.ok();
+  }
   if (!queued) return status;
   const uint64_t number = ++last_;
   std::vector<WordWrite> words = piece.words;

@@ -51,6 +51,8 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
   Add(LinkParty::Leases(), {}, leases_);
   Add(LinkParty::Background(), {.max_bytes_per_second = load_rate_},
       background_);
+  // Its bytes go the other way, so that the cap on loads is none of theirs.
+  Add(LinkParty::Reads(), {}, reads_);
   running_ = ThreadsOr(options.threads).Start(*this);
 }
 
@@ -69,6 +71,11 @@ void Link::Copy(ImageLoad load) {
   });
 }
 
+void Link::Read(DeviceRead read) {
+  auto held = std::make_shared<DeviceRead>(std::move(read));
+  Post([this, held = std::move(held)] { reads_.Add(std::move(*held)); });
+}
+
 void Link::Hurry(TransferId id) {
   Post([this, id] {
     ImageQueue::JobPtr job = background_.Remove(id);
@@ -84,6 +91,7 @@ void Link::FailImages() {
   const absl::Status why = absl::UnavailableError("hoistd is stopping");
   leases_.Fail(why);
   background_.Fail(why);
+  reads_.Fail(why);
 }
 
 void Link::SetLoadRate(uint64_t bytes_per_second) {
@@ -184,7 +192,9 @@ bool Link::TakeEnded(absl::Time now) {
     CheckHealth(now);
   }
   for (const CopyQueue::Queued& piece : ended) {
-    copied_[static_cast<size_t>(piece.party.of)] += piece.bytes;
+    if (!piece.party.reads) {
+      copied_[static_cast<size_t>(piece.party.of)] += piece.bytes;
+    }
     End(piece, absl::OkStatus(), now);
   }
   return !ended.empty();

@@ -1,10 +1,11 @@
-// A device's link: the one owner of what is copied from the host to it.
+// A device's link: the one owner of what is copied from the host to it, and of
+// what is read back.
 //
-// Whoever copies is a customer: each plan's lane (daemon/stream), and images
-// whole, those that somebody waits for and those that nobody does. Copies are
-// queued in pieces, two deep, by whose turn it is (LinkShare): so the link
-// never idles while anybody has something to copy, and nobody waits long behind
-// somebody else's large image.
+// Whoever copies is a customer: each plan's lane (daemon/stream), images whole,
+// those that somebody waits for and those that nobody does, and what is read.
+// Copies are queued in pieces, two deep, by whose turn it is (LinkShare): so
+// the link never idles while anybody has something to copy, and nobody waits
+// long behind somebody else's large image.
 #ifndef HOIST_DAEMON_LINK_LINK_H_
 #define HOIST_DAEMON_LINK_LINK_H_
 
@@ -28,6 +29,7 @@
 #include "daemon/link/image_queue.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/link/link_meter.h"
+#include "daemon/link/read_queue.h"
 #include "daemon/plan/link_share.h"
 #include "daemon/terms/device.h"
 #include "daemon/terms/ids.h"
@@ -80,10 +82,14 @@ class Link final : private Loop {
 
   // `done` gets the device's error, or Ok when the image is there.
   void Copy(ImageLoad load);
+  // Of the background, but for the cap on loads: a stream is held up by it no
+  // more than by a load.
+  void Read(DeviceRead read);
   // Somebody waits for it now. Nothing happens if it is over.
   void Hurry(TransferId id);
-  // No image is copied any more: those that wait, and those to come, are told
-  // Unavailable. Of those that are cut, what is under way ends first.
+  // No image is copied any more, nor is anything read: those that wait, and
+  // those to come, are told Unavailable. Of those that are cut, what is under
+  // way ends first.
   void GiveUpImages();
   // LinkOptions::load_bytes_per_second, from now on.
   void SetLoadRate(uint64_t bytes_per_second);
@@ -190,6 +196,7 @@ class Link final : private Loop {
   std::unique_ptr<CopyQueue> copies_;  // Goes before what it writes to.
   ImageQueue leases_;
   ImageQueue background_;
+  ReadQueue reads_;
   LinkShare share_;
   std::map<LinkParty, Member> members_;
   std::array<Activity, kLinkClasses> activity_;

@@ -13,14 +13,22 @@
 
 namespace hoistd {
 
-// What is copied in one go: runs of bytes, and the words behind them.
+// What is copied in one go: runs of bytes, the one way or the other, and the
+// words behind them.
 struct LinkPiece {
   struct Run {
     uint64_t to_offset = 0;
     std::span<const std::byte> from;
   };
-  std::vector<Run> runs;         // In order; not empty, nor is one of them.
-  uint64_t bytes = 0;            // Of all runs.
+  // From the device to the host.
+  struct ReadRun {
+    uint64_t from_offset = 0;
+    std::span<std::byte> to;
+  };
+  // In order; one of both has some, and none is empty.
+  std::vector<Run> runs;
+  std::vector<ReadRun> reads;
+  uint64_t bytes = 0;            // Of all of them.
   std::vector<WordWrite> words;  // To be written behind it.
 
   // What lies side by side, on the host and on the device, is one run.

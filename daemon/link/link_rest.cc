@@ -32,7 +32,7 @@ constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 }  // namespace
 
 bool Link::LoadsAlone() const {
-  constexpr size_t kQueues = 2;  // Of images; other members are lanes.
+  constexpr size_t kQueues = 3;  // Other members are lanes.
   return members_.size() == kQueues && Of(LinkClass::kLeases).under_way == 0 &&
          leases_.quiet(held_back_);
 }

@@ -20,7 +20,6 @@ class IndexReader final : public JsonEvents {
   absl::Status OnBeginObject() override {
     ++depth_;
     if (depth_ == 2 && key_ == "weight_map") {
-      if (found_) return absl::InvalidArgumentError("two weight_maps");
       found_ = inside_ = true;
     } else if (inside_) {
       return NoString();
@@ -32,10 +31,15 @@ class IndexReader final : public JsonEvents {
     return absl::OkStatus();
   }
   absl::Status OnKey(std::string key) override {
-    if (depth_ == 1)
+    if (depth_ == 1) {
+      // Readers that keep the last of two would see another model.
+      if (key == "weight_map" && std::exchange(named_, true)) {
+        return absl::InvalidArgumentError("two weight_maps");
+      }
       key_ = std::move(key);
-    else if (inside_)
+    } else if (inside_) {
       tensor_ = std::move(key);
+    }
     return absl::OkStatus();
   }
   absl::Status OnBeginArray() override {
@@ -76,6 +80,7 @@ class IndexReader final : public JsonEvents {
   SafetensorsIndex index_;
   int depth_ = 0;
   bool inside_ = false;  // The weight_map.
+  bool named_ = false;   // Whatever it is.
   bool found_ = false;
   std::string key_;
   std::string tensor_;

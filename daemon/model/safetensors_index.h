@@ -16,8 +16,8 @@ struct SafetensorsIndex {
   std::map<std::string, std::string> shard_of;  // By tensor.
 };
 
-// InvalidArgument: no weight_map, a tensor there twice, or a shard that is not
-// a plain file name (an index must not point out of its folder).
+// InvalidArgument: no weight_map or two, a tensor there twice, or a shard that
+// is not a plain file name (an index must not point out of its folder).
 absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(absl::string_view json);
 
 }  // namespace hoistd

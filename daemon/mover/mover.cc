@@ -85,9 +85,14 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       spills_({kSpillsUnderWay}),
       receives_({CopyThreads(parts_)}),
       checks_({1, kSmallReadsUnderWay}),
+      device_checks_({1}),
       images_({kImagesUnderWay}),
       receivers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))),
-      copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {}
+      copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {
+  for (Link* link : parts_.links) {
+    read_memory_.push_back(std::make_unique<ReadMemory>(link->device()));
+  }
+}
 
 Mover::~Mover() = default;
 
@@ -113,6 +118,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
           [&](const SpillToHost&) -> Road& { return reads_; },
           [&](const ClientToHost&) -> Road& { return receives_; },
           [&](const CheckOnHost&) -> Road& { return checks_; },
+          [&](const CheckOnDevice&) -> Road& { return device_checks_; },
           [&](const CheckOnDisk&) -> Road& { return checks_; },
           [&](const HostToSpill&) -> Road& { return spills_; },
           [&](const HostToDevice&) -> Road& {
@@ -272,6 +278,22 @@ void Mover::Carry(const Transfer& transfer, const CheckOnHost& way) {
   receivers_->Post([this, transfer, way] {
     Hash(transfer, HostOf(transfer, way.host_offset), nullptr);
   });
+}
+
+void Mover::Carry(const Transfer& transfer, const CheckOnDevice& way) {
+  const uint32_t device = way.device.number();
+  DeviceHash::Parts parts;
+  parts.link = parts_.links[device];
+  parts.executor = receivers_.get();
+  parts.memory = read_memory_[device].get();
+  std::make_shared<DeviceHash>(
+      parts, transfer.group, way.device_offset,
+      [this, id = transfer.id](const absl::StatusOr<Content>& content) {
+        TransferResult result;
+        if (content.ok()) result.content = *content;
+        Report(id, content.status(), result);
+      })
+      ->Start();
 }
 
 void Mover::Carry(const Transfer& transfer, const CheckOnDisk& way) {

@@ -21,6 +21,7 @@
 #include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
 #include "daemon/link/link.h"
+#include "daemon/mover/device_hash.h"
 #include "daemon/mover/image_copy.h"
 #include "daemon/mover/road.h"
 #include "daemon/store/spill_store.h"
@@ -51,7 +52,8 @@ struct MoverParts {
 //           (Road); of files that may hang as many of each owner as errands
 //           read at once; kImagesUnderWay images to clients, as many from
 //           clients as there are threads for them; what goes to a device its
-//           link bounds.
+//           link bounds; one image that is read back from a device, through
+//           ReadMemory, which each device has once it was checked.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
@@ -85,6 +87,7 @@ class Mover {
   void Carry(const Transfer& transfer, const SpillToHost& way);
   void Carry(const Transfer& transfer, const ClientToHost& way);
   void Carry(const Transfer& transfer, const CheckOnHost& way);
+  void Carry(const Transfer& transfer, const CheckOnDevice& way);
   void Carry(const Transfer& transfer, const CheckOnDisk& way);
   void Carry(const Transfer& transfer, const HostToSpill& way);
   void Carry(const Transfer& transfer, const HostToDevice& way);
@@ -104,9 +107,11 @@ class Mover {
   Road spills_;
   Road receives_;
   Road checks_;
+  Road device_checks_;
   Road images_;
   absl::flat_hash_map<TransferId, Road*> road_of_;
   absl::flat_hash_map<TransferId, Link*> link_of_;
+  std::vector<std::unique_ptr<ReadMemory>> read_memory_;  // One a device.
   std::unique_ptr<Executor> receivers_;
   // Not the former: somebody waits for these.
   std::unique_ptr<Executor> copiers_;

@@ -21,14 +21,17 @@ namespace hoistd {
 enum class LinkClass {
   kPlans,       // A ring that a plan streams through.
   kLeases,      // A group that somebody waits for.
-  kBackground,  // What was loaded or prefetched, and nobody waits for.
+  kBackground,  // What was loaded or prefetched, or is read back to be looked
+                // at, and nobody waits for.
 };
 inline constexpr size_t kLinkClasses = 3;
 
-// Who copies: a plan, or one of the classes that are one party each.
+// Who copies: a plan, who waits for leases, and of the background what goes to
+// the device and what comes from it.
 struct LinkParty {
   LinkClass of = LinkClass::kPlans;
-  PlanId plan;  // kPlans alone.
+  PlanId plan;         // kPlans alone.
+  bool reads = false;  // From the device.
 
   static constexpr LinkParty Of(PlanId plan) {
     return {LinkClass::kPlans, plan};
@@ -36,6 +39,9 @@ struct LinkParty {
   static constexpr LinkParty Leases() { return {LinkClass::kLeases, {}}; }
   static constexpr LinkParty Background() {
     return {LinkClass::kBackground, {}};
+  }
+  static constexpr LinkParty Reads() {
+    return {LinkClass::kBackground, {}, /*reads=*/true};
   }
   auto operator<=>(const LinkParty&) const = default;
 };

@@ -105,6 +105,7 @@ class EngineRig {
     store_.reset();
   }
   Engine& engine() { return *engine_; }
+  std::span<std::byte> host() { return host_.span(); }
 
   // --- The verbs, waited for ------------------------------------------------
 

@@ -504,8 +504,9 @@ void NodeRig::Finish(TransferId id, absl::Status status) {
     spills_[result.spill] = transfer.group.get();
   }
   if (transfer.by<ClientToHost>() != nullptr ||
-      transfer.by<CheckOnHost>() != nullptr) {
-    result.content[0] = contents_.at(transfer.group.get());
+      transfer.by<CheckOnHost>() != nullptr ||
+      transfer.by<CheckOnDevice>() != nullptr) {
+    result.content = ContentOf(transfer);
   }
   Do([&](Effects& e) {
     node_->TransferDone(id, status, result, now, e);
@@ -531,13 +532,45 @@ std::shared_ptr<const Group> NodeRig::Lay(uint64_t page, std::string name,
 
 void NodeRig::ChangeOnHost(GroupKey key) {
   const auto spec = *node_->SpecOf(key.model);
-  ++contents_[spec->groups[key.group.number()].get()];
+  changed_on_host_.insert(spec->groups[key.group.number()].get());
+}
+
+void NodeRig::ChangeOnDevice(GroupKey key, uint32_t device) {
+  const auto spec = *node_->SpecOf(key.model);
+  const Group* const group = spec->groups[key.group.number()].get();
+  const Memory& memory = device_memory_[device];
+  const auto at = std::ranges::find(memory, images_.at(group).at(0));
+  ASSERT_NE(at, memory.end()) << "it is not there";
+  changed_on_device_.insert(
+      {DeviceIndex(device),
+       static_cast<uint64_t>(at - memory.begin()) * kPage});
+}
+
+Content NodeRig::ContentOf(const Transfer& transfer) const {
+  Content content = {};
+  content[0] = contents_.at(transfer.group.get());
+  const auto* device = transfer.by<CheckOnDevice>();
+  const bool changed =
+      transfer.by<CheckOnHost>() != nullptr
+          ? changed_on_host_.contains(transfer.group.get())
+          : device != nullptr && changed_on_device_.contains(
+                                     {device->device, device->device_offset});
+  if (changed) ++content[1];
+  return content;
+}
+
+bool NodeRig::BeingMended(const LeaseGrant& grant) const {
+  return std::ranges::any_of(moving_, [&](const auto& moving) {
+    const auto* way = moving.second.template by<HostToDevice>();
+    return way != nullptr && way->device == grant.device &&
+           way->device_offset == grant.offset;
+  });
 }
 
 RequestId NodeRig::CheckGroup(GroupKey key, bool repair) {
   const RequestId request = NewRequest(SessionId());
   return Do([&](Effects& e) {
-    node_->Check(request, key, repair, e);
+    node_->Check(request, key, repair, now, e);
     return request;
   });
 }
@@ -616,6 +649,10 @@ void NodeRig::Begin(const Transfer& transfer) {
   if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
     Fill(host_, *to, bytes, mine);
   }
+  if (const auto* way = transfer.by<CheckOnDevice>()) {
+    ExpectImage(device_memory_[way->device.number()], way->device_offset,
+                *transfer.group, "a check of what is not there");
+  }
   if (const auto* way = transfer.by<HostToDevice>()) {
     const uint32_t d = way->device.number();
     EXPECT_TRUE(devices_[d]->Covers(way->device_offset, bytes));
@@ -625,6 +662,11 @@ void NodeRig::Begin(const Transfer& transfer) {
 
 void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   if (transfer.by<CheckOnDisk>() != nullptr) return;
+  if (const auto* way = transfer.by<CheckOnDevice>()) {
+    ExpectImage(device_memory_[way->device.number()], way->device_offset,
+                *transfer.group, "it moved while it was checked");
+    return;
+  }
   if (transfer.by<CheckOnHost>() != nullptr) {
     laid_.erase(transfer.group.get());
     return;
@@ -636,7 +678,16 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
     ExpectAll(memory, way->device_offset, bytes, mine,
               "two write to the device");
     Fill(memory, way->device_offset, bytes, nullptr);
-    if (status.ok()) FillImage(memory, way->device_offset, *transfer.group);
+    const auto at = std::pair(way->device, way->device_offset);
+    if (status.ok() && changed_on_host_.contains(transfer.group.get())) {
+      changed_on_device_.insert(at);
+    } else if (status.ok()) {
+      changed_on_device_.erase(at);
+    }
+    // What it was to mend is as wrong as before.
+    if (status.ok() || changed_on_device_.contains(at)) {
+      FillImage(memory, way->device_offset, *transfer.group);
+    }
   } else if (const auto* files = transfer.by<FilesToHost>()) {
     for (const SheetRead& read : files->reads) {
       ExpectAll(host_, read.host_offset, read.bytes, mine,
@@ -651,6 +702,7 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   } else if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
     ExpectAll(host_, *to, bytes, mine, "two write to the host");
     Fill(host_, *to, bytes, nullptr);
+    changed_on_host_.erase(transfer.group.get());
     if (status.ok()) FillImage(host_, *to, *transfer.group);
   }
 }
@@ -702,6 +754,7 @@ void NodeRig::Check() {
       EXPECT_TRUE(devices_[d]->Covers(grant.offset, grant.bytes));
       const auto spec = node_->SpecOf(grant.key.model);
       ASSERT_OK(spec) << "a leased model was forgotten";
+      if (BeingMended(grant)) continue;
       ExpectImage(device_memory_[d], grant.offset,
                   *(*spec)->groups[grant.key.group.number()],
                   "a leased image changed");

@@ -149,8 +149,10 @@ class NodeRig {
              (*node_->SpecOf(key.model))->groups[key.group.number()].get();
     });
   }
-  // What is published has other bytes on the host by now.
+  // What is published has other bytes on the host by now, or where it lies on a
+  // device. What is made of it has, too; what is loaded over it has its own.
   void ChangeOnHost(GroupKey key);
+  void ChangeOnDevice(GroupKey key, uint32_t device = 0);
   RequestId CheckGroup(GroupKey key, bool repair = false);
   // Bytes of a file lie there.
   void LayPart(uint64_t offset, const KeptPart& part);
@@ -310,6 +312,10 @@ class NodeRig {
                                    std::optional<Readers> readers);
   Label LabelOf(const FileIdentity& file, uint64_t page);
   void FillImage(Memory& memory, uint64_t offset, const Group& group) const;
+  // As it is by now; of what has none in the test, its own.
+  Content ContentOf(const Transfer& transfer) const;
+  // It is leased, and right bytes are on their way to where it lies.
+  bool BeingMended(const LeaseGrant& grant) const;
   void ExpectImage(const Memory& memory, uint64_t offset, const Group& group,
                    const char* what) const;
   // The same of what lies on the host in these ranges.
@@ -337,6 +343,9 @@ class NodeRig {
   std::map<TransferId, std::unique_ptr<int>> writing_;  // Their labels.
   std::map<SpillId, const Group*> spills_;
   std::map<const Group*, uint8_t> contents_;
+  std::set<const Group*> changed_on_host_;
+  // By device and offset.
+  std::set<std::pair<DeviceIndex, uint64_t>> changed_on_device_;
   std::map<uint64_t, const Group*> kept_;  // By offset, as it was told.
   std::map<uint64_t, KeptPart> kept_parts_;
   std::set<const Group*> laid_;  // Of these, not checked yet.

@@ -1,6 +1,7 @@
 // Copies, their order, and what another process sees of them.
 #include <atomic>
 #include <future>
+#include <new>
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
@@ -10,6 +11,7 @@
 #include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/rig.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/until.h"
 
 namespace hoistd::testing {
 namespace {
@@ -76,6 +78,32 @@ TEST_P(DeviceConformance, CopyOutGivesBackWhatWasCopiedIn) {
                          CopyOut(slab.offset + 11, bytes));
     EXPECT_TRUE(to == from) << bytes;
   }
+}
+
+// As the link learns that what it reads back is there.
+TEST_P(DeviceConformance, AWordBehindACopyOutSaysThatItsBytesAreThere) {
+  ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  constexpr uint64_t kBytes = 2 * kMiB;
+  auto memfd = hoist::CreateMemfd("test-host", 2 * kBytes);
+  ASSERT_TRUE(memfd.ok());
+  auto mapping = hoist::Mapping::OfFd(memfd->get(), 2 * kBytes,
+                                      hoist::Mapping::Access::kReadWrite);
+  ASSERT_TRUE(mapping.ok());
+  ASSERT_OK(device().RegisterHost(mapping->span()));
+  const std::span<std::byte> to = mapping->span().first(kBytes);
+  auto* word = new (mapping->data() + kBytes) std::atomic<uint32_t>(0);
+  for (uint32_t round = 1; round <= 20; ++round) {
+    const std::vector<std::byte> from = Pattern(kBytes, round);
+    ASSERT_OK(CopyIn(slab.offset, from));
+    ASSERT_OK(stream->CopyOut(to, slab.offset));
+    const WordWrite write = {word, round};
+    ASSERT_OK(stream->WriteWords({&write, 1}));
+    ASSERT_TRUE(Until([&] { return word->load() == round; }));
+    ASSERT_TRUE(std::ranges::equal(to, from)) << round;
+  }
+  stream.reset();
+  EXPECT_OK(device().UnregisterHost(mapping->span()));
 }
 
 TEST_P(DeviceConformance, AStreamWorksInOrder) {

@@ -112,10 +112,12 @@ TEST(KeptConvert, SlabsCopiesAndLeases) {
   KeptCopy copy;
   copy.key = GroupKey{ModelId(4), GroupIndex(2)};
   copy.group = "layers.2";
+  copy.damaged = true;
   ASSERT_OK_AND_ASSIGN(const KeptCopy copy_back,
                        CopyFromRecord(ToRecord(copy)));
   EXPECT_EQ(copy_back.key, copy.key);
   EXPECT_EQ(copy_back.group, "layers.2");
+  EXPECT_TRUE(copy_back.damaged);
 
   KeptLease lease;
   lease.session = SessionId(8);

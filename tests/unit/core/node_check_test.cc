@@ -27,6 +27,7 @@ class NodeCheck : public ::testing::Test {
                               absl::Status disk = absl::OkStatus()) {
     if (!rig_.Moving<CheckOnDisk>().empty()) rig_.Finish<CheckOnDisk>(disk);
     if (!rig_.Moving<CheckOnHost>().empty()) rig_.Finish<CheckOnHost>();
+    if (!rig_.Moving<CheckOnDevice>().empty()) rig_.Finish<CheckOnDevice>();
     EXPECT_OK(rig_.AnswerTo(request)->status);
     return rig_.AnswerTo(request)->checked;
   }
@@ -72,26 +73,29 @@ TEST_F(NodeCheck, WithoutRepairNothingIsWritten) {
 }
 
 TEST_F(NodeCheck, ADamagedHostIsReadFromTheDisk) {
-  ASSERT_OK(rig_.Release(session_, rig_.StageNow(session_, key_)));
   rig_.ChangeOnHost(key_);
+  ASSERT_OK(rig_.Release(session_, rig_.StageNow(session_, key_)));
   const CheckedGroup& checked = Checked(rig_.CheckGroup(key_));
-  ASSERT_THAT(checked.findings, SizeIs(1));
+  ASSERT_THAT(checked.findings, SizeIs(2));
   EXPECT_EQ(checked.findings[0].at, OnHost());
   EXPECT_THAT(checked.findings[0].what, HasSubstr("read from the disk again"));
   // What was made of it is gone with it.
+  EXPECT_EQ(checked.findings[1].at, NodeRig::FirstDevice());
   EXPECT_FALSE(rig_.Has(key_, OnHost()));
   EXPECT_FALSE(rig_.Has(key_, NodeRig::FirstDevice()));
   rig_.StageNow(session_, key_);
   EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, 2 * kPage);
 }
 
-TEST_F(NodeCheck, WhatIsInUseIsSaid) {
-  rig_.StageNow(session_, key_);
+TEST_F(NodeCheck, ACopyOfADamagedHostThatIsOnItsWayIsSaid) {
   rig_.ChangeOnHost(key_);
+  const RequestId stage = rig_.Stage(session_, key_);
+  ASSERT_THAT(rig_.Moving<HostToDevice>(), SizeIs(1));
   const CheckedGroup& checked = Checked(rig_.CheckGroup(key_));
   ASSERT_THAT(checked.findings, SizeIs(1));
   EXPECT_THAT(checked.findings[0].what, HasSubstr("are in use"));
-  EXPECT_FALSE(rig_.Has(key_, OnHost()));
+  rig_.FinishAll();
+  rig_.LeaseOf(stage);
   EXPECT_TRUE(rig_.Has(key_, NodeRig::FirstDevice()));
 }
 

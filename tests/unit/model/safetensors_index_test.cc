@@ -47,8 +47,11 @@ TEST(SafetensorsIndex, WhatIsNoMapOfTensorsToShardsIsRefused) {
         "{\"weight_map\":{\"a\":[\"x\"]}}",
         "{\"weight_map\":{\"a\":{\"b\":\"x\"}}}",
         "{\"weight_map\":{\"a\":\"x\",\"a\":\"x\"}}",
-        "{\"weight_map\":{},\"weight_map\":{}}", "[{\"weight_map\":{}}]",
-        "{\"weight_map\":{\"a\":\"x\"}", "{\"weight_map\":{\"a\":\"x\"}}}"}) {
+        "{\"weight_map\":{},\"weight_map\":{}}",
+        "{\"weight_map\":{\"a\":\"x\"},\"weight_map\":3}",
+        "{\"weight_map\":3,\"weight_map\":{\"a\":\"x\"}}",
+        "[{\"weight_map\":{}}]", "{\"weight_map\":{\"a\":\"x\"}",
+        "{\"weight_map\":{\"a\":\"x\"}}}"}) {
     EXPECT_THAT(ParseSafetensorsIndex(json),
                 StatusIs(absl::StatusCode::kInvalidArgument))
         << json;
