@@ -41,7 +41,8 @@ class Peers(unittest.TestCase):
         cls.done = run("--model", "tinydit", "--stagings", "50", "--rows",
                        "resident,two-slot,accelerate,diffusers-block,hoist@min,"
                        "hoist.load@0.6,2-workers@min,hoist-stagings@min,"
-                       "resident-fp8,hoist-fp8@min,hoist.load@8KiB")
+                       "resident-fp8,hoist-fp8@min,hoist.load@8KiB,"
+                       "hoist-pipeline@0.5,diffusers-pipeline-stream")
         try:
             cls.rows = json.loads(cls.done.stdout)["rows"]
         except ValueError:
@@ -49,7 +50,8 @@ class Peers(unittest.TestCase):
 
     def test_all_compute_what_the_resident_model_does(self) -> None:
         for name in ("resident", "two-slot", "accelerate", "hoist@min",
-                     "hoist.load@0.6", "2-workers@min", "hoist-stagings@min"):
+                     "hoist.load@0.6", "2-workers@min", "hoist-stagings@min",
+                     "hoist-pipeline@0.5"):
             self.assertIs(self.rows[name].get("equal"), True,
                           f"{name}: {self.rows[name]}")
 
@@ -75,6 +77,15 @@ class Peers(unittest.TestCase):
         self.assertIs(row.get("equal"), True, row)
         self.assertLess(row["streamed_bytes"],
                         0.7 * self.rows["hoist@min"]["streamed_bytes"])
+
+    def test_a_pipeline_has_one_budget(self) -> None:
+        row = self.rows["hoist-pipeline@0.5"]
+        self.assertEqual(row["says"]["budget_bytes"], row["budget_bytes"])
+        self.assertGreater(row["says"]["image_seconds"], 0)
+        self.assertLess(row["hoistd_device_bytes"],
+                        row["budget_bytes"] + (4 << 20) + 1)
+        self.assertIn("needs an accelerator",
+                      self.rows["diffusers-pipeline-stream"]["left_out"])
 
     def test_what_cannot_be_run_says_why(self) -> None:
         self.assertIn("needs an accelerator",

@@ -10,10 +10,11 @@ import torch
 from .casting import SKIP, STORAGE
 from .job import Job, LeftOut, Ready
 from .models import load_weights
+from .pipeline import Pipeline, ready as pipeline_ready
 
 
 def hoisted(job: Job, device: torch.device) -> Ready:
-    """job.options: how ("attach" or "load"), budget, groups, storage.
+    """job.options: how ("attach", "load", "pipeline"), budget, groups, storage.
 
     The socket comes by HOIST_SOCKET.
     """
@@ -26,6 +27,10 @@ def hoisted(job: Job, device: torch.device) -> Ready:
     if options.get("storage") == "fp8":
         settings["storage_dtype"] = STORAGE
         settings["skip"] = SKIP  # The same weights as diffusers casts.
+    if options["how"] == "pipeline":
+        pipe = hoist.attach_pipeline(Pipeline(job), **settings)
+        return pipeline_ready(job, device, pipe, 0,
+                              lambda: dataclasses.asdict(hoist.stats(pipe)))
     loaded = 0.0
     if options["how"] == "load":
         module = hoist.load(job.spec.build, job.weights, **settings)

@@ -6,12 +6,14 @@ import contextlib
 import importlib
 import logging
 import time
+from typing import Any
 
 import torch
 
 from .casting import STORAGE, stored_bytes
 from .job import Job, LeftOut, Ready
 from .models import DTYPE, bytes_of, load_weights
+from .pipeline import Pipeline, ready as pipeline_ready
 
 
 def import_of(kind: str) -> None:
@@ -32,7 +34,8 @@ def _in_memory(job: Job) -> tuple[torch.nn.Module, float]:
 
 
 def diffusers(job: Job, device: torch.device) -> Ready:
-    """job.options: type ("block" or "leaf"), stream, record, disk, storage."""
+    """job.options: type ("block" or "leaf"), stream, record, disk, storage,
+    pipeline."""
     if device.type != "cuda":
         raise LeftOut("diffusers' group offloading needs an accelerator")
     try:
@@ -41,12 +44,25 @@ def diffusers(job: Job, device: torch.device) -> Ready:
         raise LeftOut(f"no diffusers here: {error}") from error
     logging.getLogger("diffusers").setLevel(logging.ERROR)
     options = job.options
+    if options.get("pipeline"):
+        pipe = Pipeline(job)
+        for module in pipe.components.values():
+            _offload(hooks, module, job, device)
+        return pipeline_ready(job, device, pipe,
+                              bytes_of(pipe.components["transformer"]))
     module, loaded = _in_memory(job)
     streamed = bytes_of(module)
     if options.get("storage") == "fp8":
         streamed = stored_bytes(module)
         hooks.apply_layerwise_casting(module, storage_dtype=STORAGE,
                                       compute_dtype=DTYPE)
+    _offload(hooks, module, job, device)
+    return Ready(module, loaded, streamed, module)
+
+
+def _offload(hooks: Any, module: torch.nn.Module, job: Job,
+             device: torch.device) -> None:
+    options = job.options
     hooks.apply_group_offloading(
         module, onload_device=device, offload_device=torch.device("cpu"),
         offload_type=options["type"] + "_level",
@@ -55,7 +71,6 @@ def diffusers(job: Job, device: torch.device) -> Ready:
         use_stream=bool(options.get("stream")),
         record_stream=bool(options.get("record")),
         offload_to_disk_path=job.scratch if options.get("disk") else None)
-    return Ready(module, loaded, streamed, module)
 
 
 def accelerate(job: Job, device: torch.device) -> Ready:

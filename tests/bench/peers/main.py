@@ -25,7 +25,8 @@ and all take the same weights from one safetensors file. Rows that cannot be run
 say why.
 
 columns:
-  pass     median of the steady passes, made one right after the other
+  pass     median of the steady passes, made one right after the other; of a
+           pipeline, steps of its denoiser
   first    the first pass
   set-up   from the weights' file to a module that is ready; of N workers, the
            slowest of those after the first
@@ -90,6 +91,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"of {', '.join(SETS)}; or all (default: main)")
     parser.add_argument("--rows", help="these rows instead, comma-separated; "
                         "hoist[.load][-leaf][-fp8][-stagings]@BUDGET, "
+                        "hoist-pipeline@BUDGET, "
                         "N-workers@BUDGET, resident, two-slot, accelerate, "
                         "diffusers-..., ... BUDGET: min, 0.5, 4GiB")
     parser.add_argument("--bin", default=default_bin(),
@@ -167,6 +169,9 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
         extra = (f"{row['stagings']} stagings: {row['weights_moved']} weights "
                  f"moved, RSS {row['rss_grew_bytes'] / 1e6:+.1f} MB, device "
                  f"{row['device_grew_bytes'] / 1e6:+.1f} MB")
+    if "image_seconds" in row["says"]:
+        extra = (f"an image, {row['says']['image_steps']} steps and two "
+                 f"encodings: {row['says']['image_seconds'] * 1e3:.0f} ms")
     return (name, f"{row['pass_seconds'] * 1e3:.1f}",
             f"{row['first_seconds'] * 1e3:.0f}",
             f"{row['set_up_seconds']:.2f}", size("device_bytes"),

@@ -164,6 +164,12 @@ def sized(name: str, scale: float = 1.0, blocks: int | None = None,
         blocks=blocks or spec.blocks, tokens=tokens or spec.tokens)
 
 
+def encoder_of(spec: Spec) -> Spec:
+    """What stands before it in a pipeline: 10 blocks for 24, whose weights are
+    those of the first ones."""
+    return dataclasses.replace(spec, blocks=max(1, round(spec.blocks * 10 / 24)))
+
+
 def bytes_of(module: nn.Module) -> int:
     return sum(p.nbytes for p in module.parameters())
 

@@ -18,7 +18,7 @@ from typing import Any, Iterator
 from common import Daemon, hoistd  # tests/bench/common.py
 
 from .job import Job, LeftOut
-from .models import Spec
+from .models import Spec, encoder_of
 from .sizes import MIB, budget_bytes, host_bytes, pool_bytes
 
 BENCH = pathlib.Path(__file__).resolve().parents[1]
@@ -162,6 +162,9 @@ class Parent:
         cuda, fp8 = self.device == "cuda", options.get("storage") == "fp8"
         options["budget"] = budget_bytes(self.spec, options["budget"],
                                          options.get("groups", "block"), fp8)
+        host = host_bytes(self.spec, fp8)
+        if options["how"] == "pipeline":
+            host += host_bytes(encoder_of(self.spec), fp8)
         slab = (64 if cuda else 2) * MIB
         pool = pool_bytes(options["budget"], slab, options.get("workers", 1))
         begin = time.monotonic()
@@ -172,7 +175,7 @@ backend = "{'cuda' if cuda else 'emulated'}"
 pool = {pool}
 slab = {slab}
 [host]
-pool = {host_bytes(self.spec, fp8)}
+pool = {host}
 """) as daemon:
                 daemon.wait_whole()
                 yield daemon, {"budget_bytes": options["budget"],

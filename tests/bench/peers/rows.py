@@ -12,6 +12,10 @@ _DIFFUSERS = {
     "leaf": {"type": "leaf"},
     "leaf-stream": {"type": "leaf", "stream": True},
     "leaf-record": {"type": "leaf", "stream": True, "record": True},
+    "pipeline-stream": {"type": "block", "stream": True, "pipeline": True},
+    "pipeline-record": {"type": "block", "stream": True, "record": True,
+                        "pipeline": True},
+    "pipeline-leaf-stream": {"type": "leaf", "stream": True, "pipeline": True},
     "disk": {"type": "block", "disk": True},
     "disk-stream": {"type": "block", "stream": True, "disk": True},
 }
@@ -27,8 +31,10 @@ _OTHERS: dict[str, dict[str, Any]] = {
                              "stream": True, "record": True,
                              "storage": "fp8"},
 }
-# hoist[.load][-leaf][-fp8][-stagings]@BUDGET and N-workers@BUDGET.
-_HOIST = re.compile(r"(?:hoist(?P<load>\.load)?(?P<leaf>-leaf)?(?P<fp8>-fp8)?"
+# hoist[.load][-leaf][-fp8][-stagings]@BUDGET, hoist-pipeline[-leaf]@BUDGET and
+# N-workers@BUDGET.
+_HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline))?"
+                    r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?"
                     r"(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
                     r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
 
@@ -44,6 +50,10 @@ SETS = {
             "diffusers-fp8-record", "hoist@min"],
     "workers": ["2-workers@min", "4-workers@min"],
     "stagings": ["hoist-stagings@min"],
+    # An encoder of 10 blocks for 24 before it, in one budget.
+    "pipeline": ["resident", "hoist-pipeline@min", "hoist-pipeline@0.5",
+                 "diffusers-pipeline-stream", "diffusers-pipeline-record",
+                 "diffusers-pipeline-leaf-stream"],
 }
 
 
@@ -58,6 +68,7 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
     if not found:
         known = [*_OTHERS, *(f"diffusers-{how}" for how in _DIFFUSERS),
                  "hoist[.load][-leaf][-fp8][-stagings]@BUDGET",
+                 "hoist-pipeline[-leaf]@BUDGET",
                  "N-workers@BUDGET"]
         raise ValueError(f"no row {row!r}; there are: {', '.join(known)}; "
                          "a BUDGET is min, a fraction, or as 4GiB")
@@ -65,6 +76,8 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
                                "how": "attach"}
     if found["load"] or found["workers"]:
         options["how"] = "load"
+    if found["pipeline"]:
+        options["how"] = "pipeline"
     if found["leaf"]:
         options["groups"] = "leaf"
     if found["fp8"]:

@@ -150,8 +150,7 @@ def _of_speech(model: nn.Module, device: torch.device) -> Any:
 
 @_seeded
 def _transcribe(model: nn.Module, device: torch.device) -> Any:
-    # It makes tensors on the model's device and mixes them with the inputs:
-    # idle weights are on the CPU.
+    # It makes tensors on the model's device and mixes them with the inputs.
     features = _noise(device, 2, 16, 40).to(model.device)
     return model.generate(
         input_features=features, max_new_tokens=5, min_new_tokens=5,

@@ -321,11 +321,12 @@ def check_diffusion(block: Block, world: World) -> None:
     pytest.importorskip("PIL")
     save_a_flux(world.names["PIPELINE"])
     left = run(block, world.names)
-    for large in (left["pipe"].transformer, left["pipe"].text_encoder_2):
-        assert attachment_of(large) is not None
-        stats = hoist.stats(large)
-        assert 0 < stats.budget_bytes < stats.model_bytes
-        assert stats.streamed_bytes > 0
+    stats = left["stats"]
+    assert set(stats.components) == {"vae", "text_encoder", "text_encoder_2",
+                                     "transformer"}
+    assert sum(one.budget_bytes for one in stats.components.values()) <= (
+        stats.budget_bytes) < stats.model_bytes
+    assert stats.stages > stats.resident_stages
     resident = diffusers.FluxPipeline.from_pretrained(
         world.names["PIPELINE"], dtype=torch.bfloat16).to(world.device)
     expected = resident("a crane at dawn", num_inference_steps=4,
@@ -500,6 +501,11 @@ def load_what_transformers_cannot_say(model: nn.Module,
 
 
 # What the table's first column says, by its beginning.
+def let_accelerate_offload_it(model: nn.Module, device: torch.device) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.cpu_offload(hoist.attach(model), device)
+
+
 REFUSED: dict[str, Refused] = {
     "a budget below": lambda model, device: hoist.attach(model, 64),
     "writing to a weight": merge,
@@ -516,7 +522,8 @@ REFUSED: dict[str, Refused] = {
     "keeping a view": keep_a_view,
     "attaching twice": lambda model, device: hoist.attach(
         hoist.attach(model)),
-    "a pipeline": lambda model, device: hoist.attach([model]),
+    "`attach` of a pipeline": lambda model, device: hoist.attach([model]),
+    "accelerate's or diffusers'": let_accelerate_offload_it,
     "a wrapper without": attach_a_wrapper,
     "a parameter that is in no file": load_what_no_file_has,
     "one that transformers computes": load_what_transformers_cannot_say,

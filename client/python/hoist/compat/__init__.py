@@ -16,7 +16,10 @@ from ._accelerate import (cpu_offload, disk_offload,
                           load_checkpoint_and_dispatch,
                           remove_hook_from_submodules)
 from ._diffusers import apply_group_offloading, apply_layerwise_casting
+from ._pipelines import (InDiffusers, enable_group_offload,
+                         enable_model_cpu_offload, use_in_diffusers)
 
-__all__ = ["apply_group_offloading", "apply_layerwise_casting", "cpu_offload",
-           "disk_offload", "load_checkpoint_and_dispatch",
-           "remove_hook_from_submodules"]
+__all__ = ["InDiffusers", "apply_group_offloading", "apply_layerwise_casting",
+           "cpu_offload", "disk_offload", "enable_group_offload",
+           "enable_model_cpu_offload", "load_checkpoint_and_dispatch",
+           "remove_hook_from_submodules", "use_in_diffusers"]

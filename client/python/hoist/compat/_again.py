@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Mapping
 
 from torch import nn
 
+from .._errors import AlreadyExists, HoistError
 from ..nn import attach, detach
 from ..nn._api import unwrap
-from ..nn._attachment import attachment_of
+from ..nn._attachment import Attachment, attachment_of
+from ..nn._budget import Amount, Budget, to_bytes
+from ..nn._layout import lay_out
 from ..nn._options import AttachOptions
 
 # Not the name: with other groups or types it is another model.
@@ -17,11 +20,54 @@ _KEPT = {"budget", *AttachOptions.__annotations__} - {"name", "progress"}
 
 def attach_with(module: nn.Module, **options: Any) -> None:
     """Attaches; a module that is attached already keeps its other options, so
-    that casting and offloading may be asked for in either order."""
+    that casting and offloading may be asked for in either order. If it fails,
+    the module is as it was."""
     before = attachment_of(unwrap(module))
-    if before is not None:
-        detach(module)
-        # As it is by now: hoistd may have ended, and the session with it.
-        options = {**{name: getattr(before.wanted, name) for name in _KEPT},
-                   **options}
-    attach(module, **options)
+    if before is None:
+        if options.get("storage_dtype") is not None and "budget" in options:
+            options["budget"] = of_bytes(options["budget"],
+                                         lambda: _given_bytes(module))
+        attach(module, **options)
+        return
+    # As it is by now: hoistd may have ended, and the session with it.
+    kept = {name: getattr(before.wanted, name) for name in _KEPT}
+    wanted = {**kept, **options}
+    # As it was first given, whatever it was cast to since.
+    wanted["budget"] = of_bytes(wanted["budget"],
+                                lambda: before.original.image_bytes)
+    detach(module)
+    try:
+        attach(module, **wanted)
+    except BaseException:
+        _attach_again(module, before, kept)
+        raise
+
+
+def _attach_again(module: nn.Module, before: Attachment,
+                  kept: dict[str, Any]) -> None:
+    wanted = {**kept, "budget": of_bytes(kept["budget"],
+                                         lambda: before.model.image_bytes)}
+    try:
+        try:
+            attach(module, **wanted, name=before.wanted.name)
+        except AlreadyExists:  # That name has the files that it came from.
+            attach(module, **wanted)
+    except HoistError as error:
+        raise type(error)(
+            "the module is detached: with the options that it had it could "
+            f"not be attached again: {error}") from error
+
+
+def of_bytes(budget: Budget, whole: Callable[[], int]) -> Budget:
+    """Fractions as bytes of the whole."""
+    def one(amount: Amount) -> Amount:
+        return to_bytes(amount, whole()) if isinstance(amount, float) else (
+            amount)
+
+    if isinstance(budget, Mapping):
+        return {device: one(amount) for device, amount in budget.items()}
+    return one(budget)
+
+
+def _given_bytes(module: nn.Module) -> int:
+    return sum(spec.nbytes for spec in lay_out(unwrap(module), "block", set()))

@@ -59,6 +59,22 @@ def apply_group_offloading(
     further options. offload_to_disk_path is not used: what the host tier
     cannot hold, hoistd spills by itself (disk.spill_dir)."""
     module = unwrap(module)
+    kind, count = check_offloading(offload_type, offload_device,
+                                   num_blocks_per_group, offload_to_disk_path)
+    groups = plain_groups(kind, count)
+    if kind == "block_level" and block_modules:
+        groups = _block_groups(module, block_modules, count)
+    device = None if onload_device is None else _where(onload_device)
+    attach_with(module, budget=budget, groups=groups, device=device,
+                exclude_kwargs=exclude_kwargs or (), **options)
+
+
+def check_offloading(
+        offload_type: OffloadType, offload_device: str | torch.device,
+        num_blocks_per_group: int | None,
+        offload_to_disk_path: str | os.PathLike[str] | None
+        ) -> tuple[str, int]:
+    """The kind, and blocks in a group."""
     kind = getattr(offload_type, "value", offload_type)
     if kind not in ("block_level", "leaf_level"):
         raise InvalidArgument(f'offload_type={offload_type!r} is neither '
@@ -70,15 +86,13 @@ def apply_group_offloading(
     if count < 1:
         raise InvalidArgument(f"num_blocks_per_group={num_blocks_per_group}: "
                               "a group has one block at least")
-    groups: Any = "leaf"
-    if kind == "block_level":
-        groups = (_block_groups(module, block_modules, count)
-                  if block_modules else ("block", count))
     if offload_to_disk_path is not None:
         log.info("offload_to_disk_path is not used; hoistd spills by itself")
-    device = None if onload_device is None else _where(onload_device)
-    attach_with(module, budget=budget, groups=groups, device=device,
-                exclude_kwargs=exclude_kwargs or (), **options)
+    return kind, count
+
+
+def plain_groups(kind: str, count: int) -> Groups:
+    return ("block", count) if kind == "block_level" else "leaf"
 
 
 def _where(device: Where) -> Where:
@@ -114,6 +128,12 @@ def apply_layerwise_casting(
     """As diffusers': the same layers in the same type, cast on the device as
     they arrive; what they were stays in hoistd."""
     module = unwrap(module)
+    extra: dict[str, Any] = {} if budget is None else {"budget": budget}
+    if storage_dtype == compute_dtype:
+        # Nothing is to be cast; what else is asked for is done.
+        if extra or options:
+            attach_with(module, **extra, **options)
+        return
     if skip_modules_pattern == "auto":
         skip_modules_pattern = DEFAULT_SKIP_MODULES_PATTERN
     elif isinstance(skip_modules_pattern, str):
@@ -125,11 +145,17 @@ def apply_layerwise_casting(
     layers = {one for one in names if whole or isinstance(one, _CAST_LAYERS)
               and not any(matches(names[up], up, skip)
                           for up in _above(module, names[one]))}
-    _to_compute_type(layers, storage_dtype, compute_dtype)
-    extra: dict[str, Any] = {} if budget is None else {"budget": budget}
-    attach_with(module, storage_dtype=storage_dtype,
-                skip=[one for one in names if one not in layers],
-                **extra, **options)
+    before = _to_compute_type(layers, storage_dtype, compute_dtype)
+    try:
+        attach_with(module, storage_dtype=storage_dtype,
+                    skip=[one for one in names if one not in layers],
+                    **extra, **options)
+    except BaseException:
+        for layer, name, data in before:
+            parameter = layer._parameters[name]
+            assert parameter is not None
+            parameter.data = data
+        raise
 
 
 def _above(root: nn.Module, name: str) -> list[nn.Module]:
@@ -141,11 +167,16 @@ def _above(root: nn.Module, name: str) -> list[nn.Module]:
 
 
 def _to_compute_type(layers: set[nn.Module], storage: torch.dtype,
-                     compute: torch.dtype) -> None:
+                     compute: torch.dtype
+                     ) -> list[tuple[nn.Module, str, torch.Tensor]]:
     """Where the module has another type than it is to compute in: the value
-    that it will compute with, W.to(storage).to(compute)."""
+    that it will compute with, W.to(storage).to(compute). Returns which layers
+    had what by which name."""
+    before = []
     for layer in layers:
-        for parameter in layer.parameters(recurse=False):
+        for name, parameter in layer.named_parameters(recurse=False):
             if parameter.dtype != compute and (
                     may_be_cast(parameter.dtype, storage)):
+                before.append((layer, name, parameter.data))
                 parameter.data = parameter.data.to(storage).to(compute)
+    return before

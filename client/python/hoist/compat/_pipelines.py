@@ -1,0 +1,146 @@
+"""DiffusionPipeline's enable_group_offload and enable_model_cpu_offload."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Callable, Iterable, cast
+
+import torch
+from torch import nn
+
+from .._errors import InvalidArgument, MissingExtra
+from ..nn import attach_pipeline
+from ..nn._budget import Budget, find_device
+from ..nn._link import default_session
+from ..nn._options import AttachOptions, Names, Where
+from ._accelerate import OffloadOptions
+from ._diffusers import (OffloadType, _where, apply_group_offloading,
+                         check_offloading, plain_groups)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def enable_group_offload(
+        pipe: Any, onload_device: Where = None,
+        offload_device: str | torch.device = "cpu",
+        offload_type: OffloadType = "block_level",
+        num_blocks_per_group: int | None = None, non_blocking: bool = False,
+        use_stream: bool = False, record_stream: bool = False,
+        low_cpu_mem_usage: bool = False,
+        offload_to_disk_path: str | os.PathLike[str] | None = None,
+        exclude_modules: Names | None = None, *, budget: Budget = None,
+        **options: Unpack[OffloadOptions]) -> None:
+    """As pipe.enable_group_offload(...) of diffusers, with `budget` for all
+    components; see hoist.attach_pipeline for further options."""
+    kind, count = check_offloading(offload_type, offload_device,
+                                   num_blocks_per_group, offload_to_disk_path)
+    options.setdefault("groups", plain_groups(kind, count))
+    _attach(pipe, onload_device, exclude_modules or (), budget, options)
+
+
+def enable_model_cpu_offload(
+        pipe: Any, gpu_id: int | None = None, device: Where = None, *,
+        budget: Budget = None, **options: Unpack[OffloadOptions]) -> None:
+    """As pipe.enable_model_cpu_offload(...) of diffusers: a component that fits
+    the budget is on the device while it runs, one that does not is streamed;
+    see hoist.attach_pipeline for further options."""
+    if gpu_id is not None:
+        if device is not None and torch.device(device).index is not None:
+            raise InvalidArgument(f"gpu_id={gpu_id} and device={device}: say "
+                                  "it once")
+        device = torch.device(
+            "cuda" if device is None else torch.device(device).type, gpu_id)
+    _attach(pipe, device, getattr(pipe, "_exclude_from_cpu_offload", ()),
+            budget, options)
+
+
+def _attach(pipe: Any, device: Where, without: Names, budget: Budget,
+            given: OffloadOptions) -> None:
+    """The modules that are named in `without` go to the device."""
+    names = [without] if isinstance(without, str) else list(without)
+    options = cast(AttachOptions, dict(given))
+    if device is not None:
+        options["device"] = _where(device)
+    modules = {name: one for name, one in pipe.components.items()
+               if isinstance(one, nn.Module)}
+    attach_pipeline(pipe, budget, components=[
+        name for name, one in modules.items() if name not in names
+        and _has_weights(one)], **options)
+    for name in names:
+        if name in modules:
+            session = options.get("session") or default_session()
+            modules[name].to(find_device(session, options.get("device"))[1])
+
+
+def _has_weights(module: nn.Module) -> bool:
+    tensors: Iterable[torch.Tensor] = (*module.parameters(), *module.buffers())
+    return any(one.numel() for one in tensors)
+
+
+class InDiffusers:
+    """What use_in_diffusers has put in place, until `undo`."""
+
+    def __init__(self) -> None:
+        self._active = True
+        self._put: list[tuple[Any, str, Any, Any]] = []
+
+    def __enter__(self) -> InDiffusers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        before = vars(owner)[name]
+
+        @functools.wraps(before)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            # Somebody may have put something around this, and keep it.
+            return (ours if self._active else before)(*args, **kwargs)
+
+        setattr(owner, name, function)
+        self._put.append((owner, name, before, function))
+
+    def undo(self) -> None:
+        """diffusers' own functions are called again."""
+        self._active = False
+        for owner, name, before, function in reversed(self._put):
+            if vars(owner).get(name) is function:
+                setattr(owner, name, before)
+        self._put.clear()
+
+
+def use_in_diffusers(budget: Budget = None,
+                     **options: Unpack[AttachOptions]) -> InDiffusers:
+    """From now on pipe.enable_group_offload() and enable_model_cpu_offload(),
+    model.enable_group_offload() and diffusers.hooks.apply_group_offloading()
+    are hoist's, with this budget, a pipeline's or a module's, and these
+    options. For a `with` block, or until `undo` of what it returns.
+
+    MissingExtra: there is no diffusers.
+    """
+    hooks = _import("diffusers.hooks")
+    pipelines: Any = _import(
+        "diffusers.pipelines.pipeline_utils").DiffusionPipeline
+    extra: dict[str, Any] = {"budget": budget, **options}
+    found = InDiffusers()
+    found.put(hooks, "apply_group_offloading",
+              functools.partial(apply_group_offloading, **extra))
+    found.put(pipelines, "enable_group_offload",
+              lambda pipe, *args, **kwargs: enable_group_offload(
+                  pipe, *args, **{**extra, **kwargs}))
+    found.put(pipelines, "enable_model_cpu_offload",
+              lambda pipe, *args, **kwargs: enable_model_cpu_offload(
+                  pipe, *args, **{**extra, **kwargs}))
+    return found
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra("there is no diffusers to use hoist in: pip install "
+                           "diffusers", "diffusers") from error
