@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 numpy = pytest.importorskip("numpy")
 
 import hoist  # noqa: E402
+from deaths import kill_kept  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from pipelines import KINDS  # noqa: E402
@@ -358,3 +359,24 @@ def test_a_compiled_denoiser_is_right(hoistd, device, how):
     assert sum(granted(pipe).values()) <= 4 * MIB
     hoist.detach(pipe)
     assert_same_image(FLUX.run(pipe.to(device)), expected)
+
+
+def test_a_death_of_hoistd_under_a_keeper_is_not_noticed(
+        make_hoistd, hoist_keeper, device):
+    hoistd = make_hoistd(keeper=hoist_keeper)
+    expected = FLUX.run(resident("flux", device))
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, 4 * MIB)
+    killed: list[int] = []
+
+    def kill(pipe: Any, step: int, *_: Any) -> dict[str, Any]:
+        if step == 1:
+            kill_kept(hoistd)
+            killed.append(step)
+        return {}
+
+    for _ in range(2):
+        assert_same_image(FLUX.run(pipe, callback_on_step_end=kill), expected)
+    assert len(killed) == 2
+    hoist.check(pipe)
+    assert sum(granted(pipe).values()) <= 4 * MIB

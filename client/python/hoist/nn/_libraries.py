@@ -34,13 +34,12 @@ def know(root: nn.Module) -> None:
         return
     _attached.add(root)
     for module in root.modules():
-        if next(attachments_in(module), None) is not by:
-            continue  # It was excluded, or has no weights.
-        for cls in type(module).__mro__:
-            if isinstance(vars(cls).get("device"), property):
-                vars(module)["_hoist_device"] = by.parts[0].torch_device
-                replace(cls, "device", _device)
-                break
+        cls = next((cls for cls in type(module).__mro__
+                    if isinstance(vars(cls).get("device"), property)), None)
+        # What was excluded, or has no weights, is where its owner put it.
+        if cls is not None and _attached_by(module) is by:
+            vars(module)["_hoist_device"] = by.parts[0].torch_device
+            replace(cls, "device", _device)
     _replace_accelerates()
     _replace_diffusers()
 
@@ -52,6 +51,12 @@ def forget(root: nn.Module) -> None:
         vars(module).pop("_hoist_device", None)
     if not _attached:
         restore()
+
+
+def _attached_by(module: nn.Module) -> Attachment | None:
+    """The first found of it and what is below."""
+    return next((by for by in map(attachment_of, module.modules())
+                 if by is not None), None)
 
 
 def _device(before: property) -> property:
@@ -74,8 +79,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def _refuse_if_attached(module: Any, what: str) -> None:
-    if isinstance(module, nn.Module) and next(
-            attachments_in(module), None) is not None:
+    if isinstance(module, nn.Module) and _attached_by(module) is not None:
         raise FailedPrecondition(
             f"{what}: hoist stages the weights of this "
             f"{type(module).__name__}; hoist.detach it first, or use "
@@ -161,7 +165,7 @@ def _find_hook(before: Any) -> Any:
     def find(module: nn.Module) -> Any:
         found = before(module)
         if found is None and not getattr(_hiding, "depth", 0):
-            by = next(attachments_in(module), None)
+            by = _attached_by(module)
             if by is not None:
                 return _OffloadHook(by.parts[0].torch_device)
         return found
@@ -189,7 +193,7 @@ def _plain(name: str, before: Any) -> Any:
 
     @functools.wraps(before)
     def convert(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if next(attachments_in(module), None) is None:
+        if _attached_by(module) is None:
             return before(module, *args, **kwargs)
         return getattr(nn.Module, name)(module, *args, **kwargs)
 
