@@ -36,7 +36,8 @@ absl::StatusOr<std::pair<Message, hoist::UniqueFd>> Receive(int socket,
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   header.msg_control = control;
-  header.msg_controllen = sizeof(control);
+  // Not sizeof(control): what pads it would have room for a second one.
+  header.msg_controllen = CMSG_LEN(sizeof(int));
   ssize_t got;
   do {
     got = recvmsg(socket, &header, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -51,12 +52,13 @@ absl::StatusOr<std::pair<Message, hoist::UniqueFd>> Receive(int socket,
     std::memcpy(&number, CMSG_DATA(found), sizeof(number));
     fd = hoist::UniqueFd(number);
   }
-  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+  const bool truncated = (header.msg_flags & MSG_CTRUNC) != 0;
+  if (truncated && !fd.valid()) {
     // The kernel had no number to give.
     return absl::ResourceExhaustedError(
         "no descriptor is left to take a kept one; raise LimitNOFILE");
   }
-  if (got != sizeof(message) || message.magic != Message().magic ||
+  if (truncated || got != sizeof(message) || message.magic != Message().magic ||
       message.end > 1 || (message.end == 0) != fd.valid()) {
     return absl::DataLossError("a bundle holds what no hoistd kept");
   }

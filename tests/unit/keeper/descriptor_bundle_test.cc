@@ -15,6 +15,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
@@ -121,6 +122,21 @@ TEST(DescriptorBundle, OfWhatIsNoneNothingIsTaken) {
   EXPECT_THAT(
       DescriptorBundle::Adopt(std::move(in), std::move(out), found).status(),
       StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(DescriptorBundle, OfAMessageWithMoreThanOneDescriptorNoneStaysOpen) {
+  for (const int fds : {2, 3}) {
+    const int lowest = Dup(0).get();
+    {
+      const DescriptorBundle bundle = Make();
+      const std::vector<int> all(static_cast<size_t>(fds), bundle.in());
+      ASSERT_TRUE(hoist::SendPacket(bundle.in(), "1234567812345678", all).ok());
+      Found found;
+      EXPECT_THAT(Next(bundle, found).status(),
+                  StatusIs(absl::StatusCode::kDataLoss));
+    }
+    EXPECT_EQ(Dup(0).get(), lowest);
+  }
 }
 
 // A process is killed while it adds, removes and adopts: what was there before
