@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "spdlog/spdlog.h"
 
 namespace hoistd {
 
@@ -133,13 +135,13 @@ NodeFacts Engine::facts() const {
   return facts;
 }
 
-void Engine::Post(absl::AnyInvocable<void(Effects&)> event) {
+void Engine::Post(Event event) {
   absl::MutexLock lock(&mu_);
   events_.push_back(std::move(event));
 }
 
 absl::Duration Engine::Turn() {
-  absl::AnyInvocable<void(Effects&)> event;
+  Event event;
   {
     absl::MutexLock lock(&mu_);
     saw_stopping_ = stopping_;
@@ -186,9 +188,13 @@ void Engine::RefusePending() {
   for (auto& [id, request] : pending) {
     request.on_reply({id, absl::UnavailableError("hoistd is stopping")});
   }
+  // The next hoistd asks these again.
+  for (auto& [session, resuming] : std::exchange(resuming_, {})) {
+    AnswerResumed(std::move(resuming));
+  }
 }
 
-void Engine::Handle(absl::AnyInvocable<void(Effects&)>& event) {
+void Engine::Handle(Event& event) {
   const absl::Time begin = Now();
   Effects effects;
   event(effects);
@@ -220,6 +226,10 @@ void Engine::Carry(Effects effects) {
     if (asker != askers_.end()) asker->second(ask);
   }
   for (const NodeEvent& event : effects.events) {
+    if (event.kind == EventKind::kModelForgotten && !event.detail.empty()) {
+      spdlog::info("model {} is forgotten: {}", absl::CHexEscape(event.model),
+                   event.detail);
+    }
     for (auto& [id, watcher] : watchers_) watcher(event);
   }
   for (Answer& answer : effects.answers) {

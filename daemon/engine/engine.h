@@ -211,8 +211,15 @@ class Engine final : public EngineApi, private Loop {
     return *streamers_[device.number()];
   }
 
+  using Event = absl::AnyInvocable<void(Effects&)>;
+  // A session whose plans' lanes are still to be gone on with.
+  struct Resuming {
+    uint64_t lanes = 0;
+    std::vector<std::pair<Resumed, Done<Resumed>>> answers;  // For then.
+  };
+  static void AnswerResumed(Resuming resuming);
   // Runs `event` on the engine's thread, then does what came of it.
-  void Post(absl::AnyInvocable<void(Effects&)> event) ABSL_LOCKS_EXCLUDED(mu_);
+  void Post(Event event) ABSL_LOCKS_EXCLUDED(mu_);
   void Begin() override {}
   // An event and what came of it, or what is due.
   absl::Duration Turn() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -221,7 +228,7 @@ class Engine final : public EngineApi, private Loop {
   absl::Duration TurnOfTheEnd();
   bool Stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void RefusePending();
-  void Handle(absl::AnyInvocable<void(Effects&)>& event);
+  void Handle(Event& event);
   void Carry(Effects effects);
   RequestId Await(SessionId session, OnReply on_reply);
   // On an opener's thread.
@@ -243,8 +250,9 @@ class Engine final : public EngineApi, private Loop {
   std::map<PlanId, ReadAhead> lanes_;
   std::map<PlanId, ShareOptions> shares_;  // Of the lanes, as last told them.
   // What is to be done once a plan has been freed.
-  std::map<PlanId, absl::AnyInvocable<void(Effects&)>> after_plan_;
+  std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
+  std::map<SessionId, Resuming> resuming_;
   std::map<SessionId, OnSlabAsk> askers_;  // Of sessions that close slabs.
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
@@ -265,7 +273,7 @@ class Engine final : public EngineApi, private Loop {
   OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
 
   mutable absl::Mutex mu_;
-  std::deque<absl::AnyInvocable<void(Effects&)>> events_ ABSL_GUARDED_BY(mu_);
+  std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Executor> openers_[2];  // They post: gone before mu_.
   // One a device. They post too.

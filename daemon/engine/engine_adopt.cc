@@ -257,6 +257,7 @@ void Engine::ResumePlans() {
     lane.memory = take(KeptKind::kLaneMemory);
     lane.wake = take(KeptKind::kLaneWake);
     LaneSpec spec = SpecOf(record);
+    ++resuming_[record.session].lanes;
     StreamerOf(record.grant.device)
         .Open(std::move(spec), std::move(lane),
               [this, record = std::move(record)](
@@ -272,13 +273,33 @@ void Engine::ResumePlans() {
 void Engine::LaneResumed(const PlanRecord& record, const absl::Status& opened,
                          Effects& effects) {
   const PlanId plan = record.grant.id;
-  if (node_.FindPlan(plan) == nullptr) return;  // Its session has ended.
-  if (opened.ok()) return LaneOpened(record.grant, record.share, effects);
-  AddNote(absl::StrCat("plan ", plan.number(),
-                       " does not go on: ", std::string(opened.message())));
-  node_.EndPlan(record.session, plan, Now(), effects).IgnoreError();
+  const auto resuming = resuming_.find(record.session);
+  if (node_.FindPlan(plan) == nullptr) {
+    // Its session has ended, or has no use for it.
+  } else if (opened.ok()) {
+    LaneOpened(record.grant, record.share, effects);
+  } else {
+    AddNote(absl::StrCat("plan ", plan.number(),
+                         " does not go on: ", std::string(opened.message())));
+    node_.EndPlan(record.session, plan, Now(), effects).IgnoreError();
+    if (resuming != resuming_.end()) {
+      // Whoever says only later what it has is told then.
+      for (auto& [answer, done] : resuming->second.answers) {
+        answer.lost_plans.push_back(plan);
+      }
+    }
+  }
+  if (resuming == resuming_.end() || --resuming->second.lanes > 0) return;
+  AnswerResumed(std::move(resuming_.extract(resuming).mapped()));
 }
 
+void Engine::AnswerResumed(Resuming resuming) {
+  for (auto& [answer, done] : resuming.answers) done(std::move(answer));
+}
+
+// Answered once it is known which of its plans go on: who is told nothing of a
+// plan waits for its bytes. What it has counts at once, before what it asks for
+// next.
 void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
                     Done<Resumed> done) {
   Post([this, session, has = std::move(has), on_ask = std::move(on_ask),
@@ -287,7 +308,10 @@ void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
       return done(absl::NotFoundError("the session is closed"));
     }
     if (on_ask != nullptr) askers_[session] = std::move(on_ask);
-    done(node_.Resume(session, has, Now(), effects));
+    Resumed answer = node_.Resume(session, has, Now(), effects);
+    const auto resuming = resuming_.find(session);
+    if (resuming == resuming_.end()) return done(std::move(answer));
+    resuming->second.answers.emplace_back(std::move(answer), std::move(done));
   });
 }
 

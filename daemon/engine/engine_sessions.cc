@@ -248,8 +248,8 @@ void Engine::Release(SessionId session, std::vector<LeaseId> leases,
 void Engine::SetOrder(SessionId session, ModelId model,
                       std::vector<GroupIndex> order, DoneStatus done) {
   Post([this, session, model, order = std::move(order),
-        done = std::move(done)](Effects&) mutable {
-    done(node_.SetOrder(session, model, std::move(order)));
+        done = std::move(done)](Effects& effects) mutable {
+    done(node_.SetOrder(session, model, std::move(order), Now(), effects));
   });
 }
 

@@ -96,6 +96,7 @@ void NodeRig::Take(Effects effects) {
   for (const SpillId id : effects.unspill) {
     EXPECT_EQ(spills_.erase(id), 1u) << "removes a spill that is not there";
   }
+  CheckForgotten(effects);
   forgotten_.insert(forgotten_.end(), effects.forgotten.begin(),
                     effects.forgotten.end());
   events_.insert(events_.end(), effects.events.begin(), effects.events.end());
@@ -107,7 +108,12 @@ void NodeRig::Take(Effects effects) {
     }
     const auto found = open_.find(answer.request);
     ASSERT_NE(found, open_.end()) << "answered twice, or never asked";
+    if (answer.model != nullptr) uses_[found->second].insert(answer.model->id);
+    if (answer.plan.has_value()) {
+      uses_[found->second].insert(answer.plan->model);
+    }
     if (answer.lease.has_value()) {
+      uses_[found->second].insert(answer.lease->key.model);
       leases_[answer.lease->id] = {found->second, *answer.lease};
       Sent(found->second, answer.lease->device, answer.lease->new_slabs);
     }
@@ -119,8 +125,7 @@ void NodeRig::Take(Effects effects) {
   if (!hold_slabs) DoSlabWork();
 }
 
-// --- What is asked
-// ------------------------------------------------------------
+// --- What is asked -----------------------------------------------------------
 
 SessionId NodeRig::Open(const Peer& peer) {
   OpenSessionArgs args;
@@ -154,6 +159,7 @@ void NodeRig::Close(SessionId session) {
   std::erase_if(leases_,
                 [&](const auto& l) { return l.second.first == session; });
   open_slabs_.erase(session);
+  uses_.erase(session);
   std::erase_if(asks_, [&](const auto& ask) { return ask.session == session; });
   for (auto it = open_.begin(); it != open_.end();) {
     if (it->second == session) {
@@ -250,7 +256,10 @@ absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
   spec->fingerprint = FingerprintOf(spec->content);
   absl::StatusOr<ModelPtr> model = Do(
       [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
-  if (model.ok()) book_.models.insert((*model)->id);
+  if (model.ok()) {
+    book_.models.insert((*model)->id);
+    uses_[session].insert((*model)->id);
+  }
   return model;
 }
 
@@ -386,11 +395,6 @@ absl::Status NodeRig::Release(SessionId session, LeaseId lease) {
       [&](Effects& e) { return node_->Release(session, {lease}, now, e); });
 }
 
-absl::Status NodeRig::SetOrder(SessionId session, ModelId model,
-                               std::vector<uint32_t> order) {
-  return node_->SetOrder(session, model, Indexes(order));
-}
-
 CopyTotals NodeRig::Evict(const std::string& model, std::optional<TierAt> at) {
   const auto copies =
       node_->Select({model, "", at, kAdmin}, /*existing_only=*/true);
@@ -430,8 +434,7 @@ void NodeRig::Advance(absl::Duration by) {
   EXPECT_GT(node_->NextDeadline(), now) << "the engine would never sleep";
 }
 
-// --- What came of it
-// ----------------------------------------------------------
+// --- What came of it ---------------------------------------------------------
 
 const Answer* NodeRig::AnswerTo(RequestId request) const {
   const auto found = answers_.find(request);
@@ -583,8 +586,7 @@ void NodeRig::LayPart(uint64_t offset, const KeptPart& part) {
   kept_parts_[offset] = part;
 }
 
-// --- The memory
-// ---------------------------------------------------------------
+// --- The memory --------------------------------------------------------------
 
 void NodeRig::Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to) {
   EXPECT_EQ(offset % kPage, 0u);

@@ -51,6 +51,8 @@ struct NodeRigOptions {
 // - what lies in the ring of a plan that is not freed is nobody else's,
 // - what a plan holds on the host stays where it is, with the right bytes,
 // - what each user holds is what counting it anew says, and what one may,
+// - no model makes room that an open session published, leased or planned and
+//   has not said that it is done with,
 // - what a session leases lies in slabs that it was sent and has not closed, it
 //   is asked for none of those, and no slab goes that somebody has open,
 // - the device has the slabs that the node takes it to have, but for what it is
@@ -291,6 +293,7 @@ class NodeRig {
   void Stands(SessionId session, const PlanGrant& grant);
   void TakeAsks(const Effects& effects);
   void CloseAtOnce();
+  void CheckForgotten(const Effects& effects) const;
   void Sent(SessionId session, DeviceIndex device,
             const std::vector<SlabUse>& slabs);
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
@@ -359,6 +362,7 @@ class NodeRig {
   std::map<DeviceIndex, std::deque<SlabWork>> slab_work_;
   std::vector<SlabAsk> asks_;
   std::map<uint64_t, std::vector<SlabId>> closed_;  // By their numbers.
+  std::map<SessionId, std::set<ModelId>> uses_;
   // What each session has open.
   std::map<SessionId, std::map<std::pair<DeviceIndex, SlabId>, SlabSpec>>
       open_slabs_;

@@ -1,7 +1,10 @@
-// Plans in the rig: rings and holds are labelled memory too.
+// Plans in the rig, whose rings and holds are labelled memory too; slabs, and
+// who uses which model.
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -353,6 +356,34 @@ void NodeRig::CheckSlabs() const {
     }
     EXPECT_EQ(covered, grant.bytes) << "a lease in slabs that were not sent";
   }
+}
+
+// --- Who uses what -----------------------------------------------------------
+
+absl::Status NodeRig::SetOrder(SessionId session, ModelId model,
+                               std::vector<uint32_t> order) {
+  const std::vector<GroupIndex> groups(order.begin(), order.end());
+  // It is done with it, whatever comes of it.
+  if (order.empty()) uses_[session].erase(model);
+  Effects effects;
+  absl::Status status = node_->SetOrder(session, model, groups, now, effects);
+  Take(std::move(effects));
+  return status;
+}
+
+// Events tell of models in the order in which they went.
+void NodeRig::CheckForgotten(const Effects& effects) const {
+  size_t at = 0;
+  for (const NodeEvent& event : effects.events) {
+    if (event.kind != EventKind::kModelForgotten) continue;
+    const ModelId model = effects.forgotten.at(at++);
+    if (event.detail.empty()) continue;  // It was asked for.
+    for (const auto& [session, models] : uses_) {
+      EXPECT_FALSE(models.contains(model))
+          << event.model << " made room, and is used";
+    }
+  }
+  EXPECT_EQ(at, effects.forgotten.size());
 }
 
 }  // namespace hoistd::testing

@@ -119,6 +119,10 @@ hoist::Status SimPlan::Done(size_t n) {
   return turns_->Done(*LaneOf(group), stream);
 }
 
+void SimPlan::LeaveInAnotherForm() {
+  view_->header().adoption.store(hoist::lane::kAdoption + 1);
+}
+
 std::string SimPlan::Words() const {
   if (lane_ == nullptr) return "no lane";
   const hoist::lane::Header& header = view_->header();

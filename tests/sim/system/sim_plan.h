@@ -67,6 +67,9 @@ class SimPlan {
   bool streams_idle() const { return streams_.idle(); }
 
   bool streams_any() const { return lane_ != nullptr; }
+  // As a hoistd of another version leaves it, which the next does not go on
+  // with.
+  void LeaveInAnotherForm();
   bool faulted() const { return lane_ != nullptr && lane_->faulted(); }
   std::string Fault() const { return lane_->Fault().message(); }
   // The lane's words, for who reads a report.

@@ -42,6 +42,7 @@ enum class Seen {
   kGivenUp,          // What was left, after too many of these.
   kResumed,          // Sessions with leases or plans.
   kLanesResumed,
+  kUnfit,       // Plans whose lanes were left in another form.
   kAskedAgain,  // Requests.
 };
 inline constexpr size_t kSeen = static_cast<size_t>(Seen::kAskedAgain) + 1;

@@ -46,6 +46,7 @@ struct WorkersPlan {
   std::map<uint32_t, int> running;        // Kernels by streamed group.
   size_t at = 0;                          // In the order.
   bool asking = false;  // It is being replaced, and nothing is staged.
+  bool unfit = false;   // Its lane was left in another form.
 };
 
 struct Worker {
@@ -121,6 +122,7 @@ class World {
   void Begun();
   void LookAtRefused(const Life& life);
   void Resume(const Numbers& n);
+  void LeaveALaneInAnotherForm(uint64_t number);
   void Resumed(Worker& worker, const hoistd::Resumed& lost);
   void ForgetInstance();
   void ResumeAll();

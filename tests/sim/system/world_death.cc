@@ -51,6 +51,20 @@ void World::Died(bool midway) {
     if (midway && worker->opened_in == ran_) unheard.push_back(number);
   }
   for (const uint64_t number : unheard) workers_.erase(number);
+  if (random() % 4 == 0) LeaveALaneInAnotherForm(random());
+}
+
+void World::LeaveALaneInAnotherForm(uint64_t number) {
+  std::vector<WorkersPlan*> streamed;
+  for (const auto& [at, worker] : workers_) {
+    for (auto& [id, entry] : worker->plans) {
+      if (entry.plan->streams_any()) streamed.push_back(&entry);
+    }
+  }
+  if (streamed.empty()) return;
+  WorkersPlan& entry = *streamed[number % streamed.size()];
+  entry.plan->LeaveInAnotherForm();
+  entry.unfit = true;
 }
 
 void World::Begin(const Numbers& n) {
@@ -190,7 +204,8 @@ void World::Resume(const Numbers& n) {
   }
 }
 
-// Only a plan that is being replaced may have ended.
+// Only a plan that is being replaced may have ended, and one that cannot be
+// gone on with has.
 void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
   if (!lost.lost_leases.empty()) {
     Violation(Check::kBooks,
@@ -200,8 +215,19 @@ void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
   for (const PlanId plan : lost.lost_plans) {
     const auto entry = worker.plans.find(plan);
     if (entry == worker.plans.end() || entry->second.asking) continue;
-    Violation(Check::kBooks, absl::StrCat("worker ", worker.number, "'s plan ",
-                                          plan.number(), " is lost"));
+    if (!entry->second.unfit) {
+      Violation(Check::kBooks,
+                absl::StrCat("worker ", worker.number, "'s plan ",
+                             plan.number(), " is lost"));
+    }
+    Saw(Seen::kUnfit);
+    EndPlan(worker, plan);
+  }
+  for (const auto& [plan, entry] : worker.plans) {
+    if (entry.asking || !entry.unfit) continue;
+    Violation(Check::kProtocol, absl::StrCat("worker ", worker.number,
+                                             " is not told that its plan ",
+                                             plan.number(), " has ended"));
   }
 }
 
