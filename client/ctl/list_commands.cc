@@ -62,6 +62,10 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
       << counters.stages_refused()
       << " refused; evictions: " << counters.device_evictions() << " device, "
       << counters.host_evictions() << " host\n";
+  if (counters.models_forgotten() > 0) {
+    out << "models that made room, unused: " << counters.models_forgotten()
+        << "\n";
+  }
   if (counters.slow_events() > 0) {
     out << "others waited: " << counters.slow_events()
         << " steps took more than 5 ms, the longest "

@@ -119,17 +119,16 @@ class Node {
                std::shared_ptr<hoist::UniqueFd> memfd,
                std::optional<Readers> readers, absl::Time deadline,
                absl::Time now, Effects& effects);
-  // The model that a name means (MeantBy) for who asks. NotFound: there is
-  // none, or they may not read it.
-  absl::StatusOr<ModelPtr> Find(SessionId session,
-                                const std::string& name) const;
+  // The model that a name means (MeantBy) for who asks; a session uses it from
+  // then on. NotFound: there is none, or they may not read it.
+  absl::StatusOr<ModelPtr> Find(SessionId session, const std::string& name);
   absl::StatusOr<ModelPtr> Find(const Peer& asker,
                                 const std::string& name) const;
   // A published model of this content that the session may read: its user's
   // own, else root's, else one that everyone may read. Its bytes are those, for
-  // hoistd hashed them itself. NotFound.
+  // hoistd hashed them itself. The session uses it from then on. NotFound.
   absl::StatusOr<ModelPtr> FindContent(SessionId session,
-                                       const Content& content) const;
+                                       const Content& content);
   // By id; NotFound if `session` may not read it.
   absl::StatusOr<ModelPtr> Find(SessionId session, ModelId model) const;
   // Whoever's it is. NotFound.
@@ -152,8 +151,11 @@ class Node {
   // NotFound: one of them is no lease of this session; the others go.
   absl::Status Release(SessionId session, const std::vector<LeaseId>& leases,
                        absl::Time now, Effects& effects);
+  // Empty: no order any more, and the session is done with the model until it
+  // asks for it again.
   absl::Status SetOrder(SessionId session, ModelId model,
-                        std::vector<GroupIndex> order);
+                        std::vector<GroupIndex> order, absl::Time now,
+                        Effects& effects);
   // A session's answer to the ask of this number: of its slabs it has closed
   // these, and keeps the rest.
   void SlabsClosed(SessionId session, const SlabsClosedArgs& closed,
@@ -341,6 +343,8 @@ class Node {
 
   // node_publish.cc
   uint64_t UncheckedBytesOf(User uid) const;
+  bool ForgetDeserted(const Incoming& incoming, uint64_t bytes, absl::Time now,
+                      Effects& effects);
   absl::Status MakeRoomToPublish(const Incoming& incoming, absl::Time now,
                                  Effects& effects);
   void AdvanceIncoming(RequestId request, absl::Time now, Effects& effects);
@@ -436,18 +440,18 @@ class Node {
   std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
   bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                 Effects& effects);
-  using ChooseVictimsFn =
-      absl::FunctionRef<std::optional<std::vector<OwnerId>>(KeepValueFn)>;
-  std::optional<std::vector<OwnerId>> HostVictims(const Need& need,
-                                                  absl::Time now,
-                                                  ChooseVictimsFn choose) const;
-  std::optional<std::vector<OwnerId>> HostHole(uint64_t bytes, const Need& need,
-                                               absl::Time now) const;
+  using Victims = std::optional<std::vector<OwnerId>>;
+  using ChooseVictimsFn = absl::FunctionRef<Victims(KeepValueFn)>;
+  Victims HostVictims(const Need& need, absl::Time now,
+                      ChooseVictimsFn choose) const;
+  Victims HostHole(uint64_t bytes, const Need& need, absl::Time now) const;
+  bool CannotSpill(absl::Time now) const;
   bool CanSpill() const { return options_.spill_capacity_bytes > 0; }
-  bool MaySpill(absl::Time now) const;  // And none has failed just now.
-  // No session of the model's owner is left.
-  bool Deserted(const Model& model) const;
-  std::set<ModelId> Expendable() const;
+  bool MaySpill(absl::Time now) const;      // And none has failed just now.
+  bool Deserted(const Model& model) const;  // Published, and none uses it.
+  std::vector<ModelId> Expendable() const;
+  Victims DesertedVictims(const std::vector<ModelId>& models, const Need& need,
+                          absl::Time now, ChooseVictimsFn choose) const;
   KeepFacts FactsOf(const CopyRef& ref, absl::Time now) const;
   void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event);
   void FreeSpace(const CopyRef& ref, Copy& copy);
@@ -537,8 +541,7 @@ class Node {
   void Count(const Transfer& transfer);
   void MarkLostIfGone(GroupKey key, const absl::Status& why, Effects& effects);
 
-  // For TakeKept.
-  void Keep(Kept kept);
+  void Keep(Kept kept);  // For TakeKept.
   // Of a published image that has just come to the host.
   void KeepImage(const CopyRef& ref, const Copy& copy);
   void KeepCopy(const CopyRef& ref, const Copy& copy, bool there);
@@ -585,8 +588,7 @@ class Node {
 
   Counters counters_;
   bool draining_ = false;
-  // Grows whenever space came free or could come free.
-  uint64_t space_epoch_ = 1;
+  uint64_t space_epoch_ = 1;   // Grows when space came free, or could.
   uint64_t pumped_epoch_ = 0;  // When all that wait for space were woken last.
   absl::Status spill_failed_;  // Why none is tried before spill_retry_at_.
   absl::Time spill_retry_at_ = absl::InfinitePast();

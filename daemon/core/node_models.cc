@@ -25,18 +25,21 @@ absl::StatusOr<ModelPtr> Node::AddModel(SessionId session,
       return OtherWeights(*own->model->spec, spec->fingerprint);
     }
     HOIST_RETURN_IF_ERROR(CheckReaders(*own->model, readers));
+    sessions_.Use(session, own->model->id);
     return own->model;
   }
   // A caller who opened the same files may use what everyone may read.
   if (ModelPtr same =
           models_.Shared(peer->uid, spec->content, /*published=*/false);
       same != nullptr && same->owner != peer->uid) {
+    sessions_.Use(session, same->id);
     return same;
   }
   HOIST_RETURN_IF_ERROR(models_.CheckMore(peer->uid, *spec));
   const ModelEntry& entry =
       models_.Add(ModelId(++last_id_), std::move(spec), peer->uid,
                   readers.value_or(options_.default_readers));
+  sessions_.Use(session, entry.model->id);
   NodeEvent event;
   event.kind = EventKind::kModelAdded;
   event.model = entry.model->spec->name;
@@ -148,10 +151,12 @@ void Node::PlaceRestored(absl::Time now, Effects& effects) {
 }
 
 absl::StatusOr<ModelPtr> Node::Find(SessionId session,
-                                    const std::string& name) const {
+                                    const std::string& name) {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
-  return models_.Find(*peer, name);
+  absl::StatusOr<ModelPtr> found = models_.Find(*peer, name);
+  if (found.ok()) sessions_.Use(session, (*found)->id);
+  return found;
 }
 
 absl::StatusOr<ModelPtr> Node::Find(const Peer& asker,
@@ -160,7 +165,7 @@ absl::StatusOr<ModelPtr> Node::Find(const Peer& asker,
 }
 
 absl::StatusOr<ModelPtr> Node::FindContent(SessionId session,
-                                           const Content& content) const {
+                                           const Content& content) {
   const Peer* peer = PeerOf(session);
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
   ModelPtr same = models_.Shared(peer->uid, content, /*published=*/true);
@@ -168,6 +173,7 @@ absl::StatusOr<ModelPtr> Node::FindContent(SessionId session,
     return absl::NotFoundError(
         "no published model of this content that this user may read");
   }
+  sessions_.Use(session, same->id);
   return same;
 }
 
@@ -241,6 +247,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
     if (!on_disk.empty()) spill_retry_at_ = now;
   }
   orders_.ForgetModel(id);
+  sessions_.ForgetModel(id);
   Keep(KeptModel{id, nullptr});
   effects.forgotten.push_back(id);
   models_.Remove(id);
@@ -248,6 +255,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   event.kind = EventKind::kModelForgotten;
   event.model = name;
   event.detail = why;
+  if (!why.empty()) ++counters_.models_forgotten;
   effects.events.push_back(std::move(event));
 }
 

@@ -51,6 +51,7 @@ void Node::Publish(RequestId request, SessionId session,
       return refuse(std::move(s));
     }
     incoming.readers = own->model->readers;
+    sessions_.Use(session, own->model->id);
   }
   incoming.group = std::move(group);
   incoming.memfd = std::move(memfd);
@@ -149,9 +150,11 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
         }
         Mend(*entry, *index, effects);
         PlaceReceived({entry->model->id, *index}, incoming, now, effects);
+        sessions_.Use(incoming.session, entry->model->id);
         return entry->model;
       }
       if (incoming.offset.has_value()) DropIncoming(incoming);
+      sessions_.Use(incoming.session, entry->model->id);
       return entry->model;
     }
   }
@@ -170,6 +173,7 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
   const GroupIndex last(static_cast<uint32_t>(entry->groups.size() - 1));
   PlaceReceived({entry->model->id, last}, incoming, now, effects);
+  sessions_.Use(incoming.session, entry->model->id);
   return entry->model;
 }
 
@@ -210,6 +214,35 @@ uint64_t Node::UncheckedBytesOf(User uid) const {
   return bytes;
 }
 
+// Drops published models of the user's that no session uses, the least recently
+// used first, until so many bytes of them are gone; false: they are not as
+// many, or can be spilled. Nothing is dropped then.
+bool Node::ForgetDeserted(const Incoming& incoming, uint64_t bytes,
+                          absl::Time now, Effects& effects) {
+  if (!CannotSpill(now)) return false;
+  std::vector<ModelId> leaving;
+  uint64_t gained = 0;
+  for (const ModelId id : Expendable()) {
+    if (gained >= bytes) break;
+    const ModelEntry& model = *copies_.FindModel(id);
+    if (model.model->owner != incoming.owner) continue;
+    uint64_t unsaved = 0;
+    for (const GroupEntry& group : model.groups) {
+      if (group.unsaved()) unsaved += SpaceOf(*group.group);
+    }
+    if (unsaved > 0) leaving.push_back(id);
+    gained += unsaved;
+  }
+  if (gained < bytes) return false;
+  for (const ModelId id : leaving) {
+    RemoveModel(id,
+                "it made room for its owner: no session used it, and it could "
+                "not be spilled",
+                now, effects);
+  }
+  return true;
+}
+
 // Whether the publisher's quota has room for the image; where it has not, and
 // what the user published before can be spilled, that has begun. Where nothing
 // can ever make room it is refused now.
@@ -245,6 +278,10 @@ absl::Status Node::MakeRoomToPublish(const Incoming& incoming, absl::Time now,
     return absl::ResourceExhaustedError(absl::StrCat(
         "waiting until ", HumanBytes(unchecked), " are read again that ",
         ToString(incoming.owner), " published before hoistd began"));
+  }
+  if (bytes <= limit && published + bytes > limit &&
+      ForgetDeserted(incoming, published + bytes - limit, now, effects)) {
+    return absl::OkStatus();
   }
   if (!CanSpill() || bytes > limit) incoming_.GiveUp(incoming.request, now);
   if (!MaySpill(now) || bytes > limit) return status;

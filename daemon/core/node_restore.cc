@@ -88,7 +88,13 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
   node_.sessions_.Open(id, args, now);
   node_.slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
   SkipIds(id.number());
-  // Any that it may read, until it says which.
+  // Any that it may read, until it says that it is done with one.
+  for (const auto& [model, entry] : node_.copies_.models()) {
+    if (ModelBook::MayRead(args.peer, *entry->model)) {
+      node_.sessions_.Use(id, model);
+    }
+  }
+  // The same of slabs, until it says which.
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
   for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
     for (const auto& [zone, slab] : node_.spaces_[d]->AllSlabs()) {

@@ -71,34 +71,70 @@ absl::StatusOr<uint64_t> Node::AllocateHost(OwnerId owner, uint64_t bytes,
   return *offset;
 }
 
-// Who is to leave, as `choose` picks them by what each is worth. Published
-// groups that cannot be spilled stay, unless otherwise somebody were refused
-// for models whose owner is gone.
+// Who is to leave, as `choose` picks them by what each is worth. What no
+// session uses goes first; of that, what was published and can be spilled
+// nowhere only where the rest does not do, since it is gone then.
 std::optional<std::vector<OwnerId>> Node::HostVictims(
     const Need& need, absl::Time now, ChooseVictimsFn choose) const {
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
-  std::optional<std::vector<OwnerId>> victims = choose(worth);
-  // A disk that fails may work again; one that is full stays so.
-  const bool cannot_spill =
-      !CanSpill() ||
-      (!MaySpill(now) && absl::IsResourceExhausted(spill_failed_));
-  if (victims.has_value() || !need.urgent || !cannot_spill) return victims;
-  const std::set<ModelId> expendable = Expendable();
-  if (expendable.empty()) return victims;
+  if (!need.urgent || !CannotSpill(now)) return choose(worth);
+  const std::vector<ModelId> expendable = Expendable();
+  if (expendable.empty()) return choose(worth);
+  if (auto victims = DesertedVictims(expendable, need, now, choose)) {
+    return victims;
+  }
+  if (auto victims = choose(worth)) return victims;
+  const std::set<ModelId> any(expendable.begin(), expendable.end());
   return choose([&](OwnerId other) -> std::optional<double> {
     const CopyRef* ref = copies_.RefOf(other);
-    if (ref == nullptr || !expendable.contains(ref->key.model)) {
-      return worth(other);
-    }
+    if (ref == nullptr || !any.contains(ref->key.model)) return worth(other);
     return KeepValue(FactsOf(*ref, now));
   });
+}
+
+// Of what no session uses alone, and of the models, of which the first was used
+// least recently, no more than the first few that do.
+std::optional<std::vector<OwnerId>> Node::DesertedVictims(
+    const std::vector<ModelId>& expendable, const Need& need, absl::Time now,
+    ChooseVictimsFn choose) const {
+  const auto used = [&](GroupKey key) { return sessions_.Used(key.model); };
+  const auto of_first = [&](size_t count) {
+    const std::set<ModelId> first(expendable.begin(),
+                                  expendable.begin() + count);
+    return choose([&](OwnerId other) -> std::optional<double> {
+      if (const CopyRef* ref = copies_.RefOf(other)) {
+        if (used(ref->key)) return std::nullopt;
+        if (first.contains(ref->key.model)) {
+          return KeepValue(FactsOf(*ref, now));
+        }
+      } else if (const auto* users = parts_.UsersOf(other);
+                 users != nullptr &&
+                 std::any_of(users->begin(), users->end(), used)) {
+        return std::nullopt;
+      }
+      return ValueOf(other, need, now);
+    });
+  };
+  std::optional<std::vector<OwnerId>> best = of_first(expendable.size());
+  if (!best.has_value()) return best;
+  size_t too_few = 0, enough = expendable.size();
+  if (auto none = of_first(0)) return none;
+  while (enough - too_few > 1) {
+    const size_t count = (too_few + enough) / 2;
+    if (auto victims = of_first(count)) {
+      best = std::move(victims);
+      enough = count;
+    } else {
+      too_few = count;
+    }
+  }
+  return best;
 }
 
 // For so many bytes in one place.
 std::optional<std::vector<OwnerId>> Node::HostHole(uint64_t bytes,
                                                    const Need& need,
                                                    absl::Time now) const {
-  using Victims = std::optional<std::vector<OwnerId>>;
   return HostVictims(need, now, [&](KeepValueFn worth) -> Victims {
     std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
     if (!hole.has_value()) return std::nullopt;
@@ -106,33 +142,37 @@ std::optional<std::vector<OwnerId>> Node::HostHole(uint64_t bytes,
   });
 }
 
-// Published models that nobody would miss now: their owner has no session, and
+// Published models that nobody would miss now: no session uses them, and
 // nothing of them is leased, held, pinned, planned, awaited or being copied.
-std::set<ModelId> Node::Expendable() const {
-  std::set<ModelId> models;
+// The least recently used first.
+std::vector<ModelId> Node::Expendable() const {
+  std::map<ModelId, absl::Time> last_use;
   for (const auto& [id, entry] : copies_.models()) {
     if (!Deserted(*entry->model)) continue;
-    const auto busy = [](const auto& place_and_copy) {
-      const Copy& copy = place_and_copy.second;
-      return copy.leases > 0 || copy.readers > 0 || copy.pinned ||
-             copy.state == Residency::kFilling;
-    };
-    const bool idle = std::all_of(
-        entry->groups.begin(), entry->groups.end(),
-        [&](const GroupEntry& group) {
-          return std::none_of(group.copies.begin(), group.copies.end(), busy);
-        });
-    if (idle) models.insert(id);
+    bool idle = true;
+    absl::Time last = absl::InfinitePast();
+    for (const GroupEntry& group : entry->groups) {
+      for (const auto& [place, copy] : group.copies) {
+        idle = idle && copy.leases == 0 && copy.readers == 0 && !copy.pinned &&
+               copy.state != Residency::kFilling;
+        if (copy.usable()) last = std::max(last, copy.last_use);
+      }
+    }
+    if (idle) last_use[id] = last;
   }
-  for (const ModelId model : needs_.Models()) models.erase(model);
-  for (const auto& [key, check] : checking_) models.erase(key.model);
-  for (const ModelId model : plans_.Models()) models.erase(model);
+  for (const ModelId model : needs_.Models()) last_use.erase(model);
+  for (const auto& [key, check] : checking_) last_use.erase(key.model);
+  for (const ModelId model : plans_.Models()) last_use.erase(model);
+  std::vector<ModelId> models;
+  for (const auto& [model, last] : last_use) models.push_back(model);
+  std::stable_sort(models.begin(), models.end(), [&](ModelId a, ModelId b) {
+    return last_use.at(a) < last_use.at(b);
+  });
   return models;
 }
 
 bool Node::Deserted(const Model& model) const {
-  return model.spec->published &&
-         quota_.Of(model.owner).Of(Quota::kSessions) == 0;
+  return model.spec->published && !sessions_.Used(model.id);
 }
 
 absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
@@ -228,7 +268,7 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     if (!Clean(ref)) {
       // Without this group the model's others are of no use either.
       RemoveModel(ref.key.model,
-                  "it made room: its owner has no session, and it could not be "
+                  "it made room: no session used it, and it could not be "
                   "spilled",
                   now, effects);
       continue;
@@ -239,6 +279,12 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     Drop(ref, copies_.At(ref), ResidencyEvent::kDrop);
   }
   return true;
+}
+
+// A disk that fails may work again; one that is full stays so.
+bool Node::CannotSpill(absl::Time now) const {
+  return !CanSpill() ||
+         (!MaySpill(now) && absl::IsResourceExhausted(spill_failed_));
 }
 
 bool Node::MaySpill(absl::Time now) const {

@@ -103,6 +103,9 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
     effects.answers.push_back({args.request, std::move(s)});
     return;
   }
+  if (sessions_.Find(args.session) != nullptr) {
+    sessions_.Use(args.session, args.copy.key.model);
+  }
   Waiter waiter;
   waiter.request = args.request;
   waiter.session = args.session;
@@ -300,6 +303,7 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
     bring.copy = {{args.model, group}, {args.to, false}};
     HOIST_RETURN_IF_ERROR(CheckBring(bring));
   }
+  sessions_.Use(session, args.model);
   for (const GroupIndex group : args.groups) {
     const CopyRef ref = {{args.model, group}, {args.to, false}};
     if (copies_.At(ref).usable()) continue;
@@ -312,7 +316,8 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
 }
 
 absl::Status Node::SetOrder(SessionId session, ModelId model,
-                            std::vector<GroupIndex> order) {
+                            std::vector<GroupIndex> order, absl::Time now,
+                            Effects& effects) {
   HOIST_ASSIGN_OR_RETURN(ModelPtr found, Find(session, model));
   for (const GroupIndex group : order) {
     if (group.number() >= found->spec->groups.size()) {
@@ -321,7 +326,14 @@ absl::Status Node::SetOrder(SessionId session, ModelId model,
                        found->spec->name, " has ", found->spec->groups.size()));
     }
   }
+  if (order.empty()) {
+    sessions_.DoneWith(session, model);
+    ++space_epoch_;  // It may make room now.
+  } else {
+    sessions_.Use(session, model);
+  }
   orders_.Set(session, model, std::move(order));
+  Tick(now, effects);
   return absl::OkStatus();
 }
 

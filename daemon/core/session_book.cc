@@ -25,12 +25,29 @@ void SessionBook::Close(SessionId id) {
     quota_.Unuse(session.uid(), copy);
   }
   quota_.Remove(session.uid(), Quota::kSessions, 1);
+  const std::set<ModelId> models = session.models;
+  for (const ModelId model : models) DoneWith(id, model);
   sessions_.erase(found);
 }
 
 const SessionBook::Session* SessionBook::Find(SessionId id) const {
   const auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void SessionBook::Use(SessionId id, ModelId model) {
+  if (sessions_.at(id).models.insert(model).second) ++users_[model];
+}
+
+void SessionBook::DoneWith(SessionId id, ModelId model) {
+  if (sessions_.at(id).models.erase(model) == 0) return;
+  const auto users = users_.find(model);
+  if (--users->second == 0) users_.erase(users);
+}
+
+void SessionBook::ForgetModel(ModelId model) {
+  if (users_.erase(model) == 0) return;
+  for (auto& [id, session] : sessions_) session.models.erase(model);
 }
 
 absl::Status SessionBook::CheckClaim(SessionId id, const CopyRef& copy,
@@ -97,7 +114,9 @@ void SessionBook::CountInto(QuotaBook& counted, const CopyTable& copies) const {
 
 void SessionBook::Check() const {
   size_t leases = 0;
+  absl::flat_hash_map<ModelId, uint32_t> users;
   for (const auto& [id, session] : sessions_) {
+    for (const ModelId model : session.models) ++users[model];
     std::map<CopyRef, uint32_t> leased;
     for (const LeaseId lease : session.leases) {
       HOIST_CHECK(leases_.at(lease).session == id);
@@ -112,6 +131,7 @@ void SessionBook::Check() const {
     HOIST_CHECK(claims == session.leases.size() + session.waiting);
   }
   HOIST_CHECK(leases == leases_.size());
+  HOIST_CHECK(users == users_);
 }
 
 }  // namespace hoistd

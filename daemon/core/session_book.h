@@ -1,4 +1,4 @@
-// Who is connected, what each leases, and what each waits to lease.
+// Who is connected, which models each uses, what it leases or waits to lease.
 #ifndef HOIST_DAEMON_CORE_SESSION_BOOK_H_
 #define HOIST_DAEMON_CORE_SESSION_BOOK_H_
 
@@ -21,6 +21,9 @@ namespace hoistd {
 // is one stage that waits or one lease, and the copy counts for the session's
 // user, in `quota`, as long as the session has a claim on it.
 //
+// A session uses a model from when it has found, registered or published it, or
+// asked for any of it, until it says that it is done with it, or ends.
+//
 // Threads:  one at a time.
 // Owns:     the claims. Borrows `quota`, which must outlive this object.
 // Bounds:   as many sessions as quotas allow; claims, by what devices hold.
@@ -35,6 +38,7 @@ class SessionBook {
     absl::Time opened;
     std::set<LeaseId> leases;
     std::map<CopyRef, uint32_t> claims;  // How many of each copy.
+    std::set<ModelId> models;            // That it uses.
     uint32_t waiting = 0;                // Stages.
 
     User uid() const { return args.peer.uid; }
@@ -69,6 +73,13 @@ class SessionBook {
   const Lease* FindLease(LeaseId id) const;
   Lease EndLease(LeaseId id);
 
+  // There is such a session.
+  void Use(SessionId id, ModelId model);
+  void DoneWith(SessionId id, ModelId model);
+  void ForgetModel(ModelId model);
+  // Whether any session uses it.
+  bool Used(ModelId model) const { return users_.contains(model); }
+
   // Puts what the sessions' users hold into `counted`, anew.
   void CountInto(QuotaBook& counted, const CopyTable& copies) const;
   // That each claim is a lease or waits; what is not so is our bug. For tests.
@@ -79,6 +90,7 @@ class SessionBook {
 
   QuotaBook& quota_;
   std::map<SessionId, Session> sessions_;
+  absl::flat_hash_map<ModelId, uint32_t> users_;  // Sessions, if there are any.
   absl::flat_hash_map<LeaseId, Lease> leases_;
 };
 

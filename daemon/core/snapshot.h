@@ -117,6 +117,7 @@ struct Counters {
   uint64_t stages_refused = 0;
   uint64_t device_evictions = 0;
   uint64_t host_evictions = 0;
+  uint64_t models_forgotten = 0;  // To make room, not because it was asked for.
   // Of the engine's one thread: who asks meanwhile waits.
   uint64_t slow_events = 0;  // Longer than Engine::kSlowEvent.
   absl::Duration longest_event;

@@ -61,10 +61,14 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
     sheets.push_back(std::make_shared<const Sheet>(*std::move(sheet)));
     const uint64_t* offset = offsets.data();
     for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
-      if (!file_of.emplace(tensor.name, file).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", Quoted(tensor.name),
-                         " is in two files; give an index, or fewer files"));
+      if (const auto [other, fresh] = file_of.emplace(tensor.name, file);
+          !fresh) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor ", Quoted(tensor.name), " is in two files, ",
+            Quoted(shards[other->second].name), " and ",
+            Quoted(shards[file].name),
+            "; name one of them, if they are variants of one model, or give "
+            "an index"));
       }
       SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
                              tensor.bytes};

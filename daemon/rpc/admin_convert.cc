@@ -55,6 +55,7 @@ void CountersToProto(const Counters& counters, pb::Counters* out) {
       static_cast<uint64_t>(absl::ToInt64Microseconds(counters.longest_event)));
   out->set_device_evictions(counters.device_evictions);
   out->set_host_evictions(counters.host_evictions);
+  out->set_models_forgotten(counters.models_forgotten);
 }
 
 uint64_t WholeMilliseconds(absl::Duration duration) {

@@ -1,4 +1,7 @@
-// Published models whose owner has no session left: the first to go.
+// Published models that no session uses: the first to go.
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -72,34 +75,126 @@ TEST_F(NodeDeserted, TheOldestGoesAndNoMoreThanMust) {
   EXPECT_TRUE(rig_.Has(recent, OnHost()));
 }
 
-TEST_F(NodeDeserted, WhatCanBeHadAgainGoesBeforeIt) {
+TEST_F(NodeDeserted, WhatCanBeHadAgainGoesBeforeItIfItIsNotUsedEither) {
   const GroupKey key = Left("p", 2);
-  const ModelId files = rig_.AddModel(bob_, "m", {2});
-  ASSERT_OK(rig_.Release(bob_, rig_.StageNow(bob_, Key(files, 0))));
+  const SessionId carl = rig_.Open(kBob + 1);
+  const ModelId files = rig_.AddModel(carl, "m", {2});
+  ASSERT_OK(rig_.Release(carl, rig_.StageNow(carl, Key(files, 0))));
+  rig_.Close(carl);
   EXPECT_OK(PublishedByBob(2));
   EXPECT_FALSE(rig_.Has(Key(files, 0), OnHost()));
   EXPECT_TRUE(rig_.Has(key, OnHost()));
   EXPECT_THAT(rig_.forgotten(), IsEmpty());
 }
 
-TEST_F(NodeDeserted, AnOwnersLastSessionKeepsItsModels) {
+TEST_F(NodeDeserted, ItGoesBeforeWhatASessionUsesAndCanBeHadAgain) {
+  const GroupKey key = Left("p", 2);
+  const ModelId files = rig_.AddModel(bob_, "m", {2});
+  ASSERT_OK(rig_.Release(bob_, rig_.StageNow(bob_, Key(files, 0))));
+  EXPECT_OK(PublishedByBob(2));
+  EXPECT_TRUE(rig_.Has(Key(files, 0), OnHost()));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+}
+
+// It has neither lease nor plan there, and may be about to use it.
+TEST_F(NodeDeserted, AModelThatASessionUsesStays) {
   const SessionId ada = rig_.Open(kAda);
   const GroupKey key = rig_.Published(ada, "p", "a", 3);
-  rig_.Open(kAda);
+  const std::string name = ToString(OwnedName{User(kAda), "p"});
+  const SessionId carl = rig_.Open(kBob + 1);
+  ASSERT_OK(rig_.node().Find(carl, name));
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   rig_.Close(ada);
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   EXPECT_TRUE(rig_.Has(key, OnHost()));
+  rig_.Close(carl);
+  EXPECT_OK(PublishedByBob(4));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+}
+
+TEST_F(NodeDeserted, ASessionThatIsDoneWithAModelKeepsItNoMore) {
+  const GroupKey key = rig_.Published(bob_, "old", "a", 3);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}));
+  // It asks once more.
+  ASSERT_OK(rig_.Release(bob_, rig_.StageNow(bob_, key)));
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  const RequestId request = rig_.Publish(bob_, "bobs", "a", 4);
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}));
+  rig_.FinishAll();
+  EXPECT_OK(rig_.AnswerTo(request)->status);
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+  EXPECT_EQ(rig_.Snapshot().counters.models_forgotten, 1u);
+}
+
+TEST_F(NodeDeserted, AnOwnersOtherSessionKeepsNone) {
+  const GroupKey key = Left("p", 3);
+  rig_.Open(kAda);
+  EXPECT_OK(PublishedByBob(4));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
+}
+
+TEST_F(NodeDeserted, TheLeastRecentlyUsedGoesThoughAnotherIsSmaller) {
+  const GroupKey first = Left("first", 2);
+  const GroupKey small = Left("small", 1);
+  const SessionId ada = rig_.Open(kAda);
+  ASSERT_OK(rig_.Release(ada, rig_.StageNow(ada, first)));
+  rig_.now += absl::Seconds(1);
+  rig_.Close(ada);
+  EXPECT_OK(PublishedByBob(2));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(small.model));
+  EXPECT_TRUE(rig_.Has(first, OnHost()));
+}
+
+TEST_F(NodeDeserted, AnOwnersQuotaIsRoomForTheNextOfTheirModels) {
+  NodeRigOptions options = {.host_pages = 8};
+  options.quota.each.published_bytes = 4 * kPage;
+  NodeRig rig(options);
+  const SessionId bob = rig.Open(kBob);
+  std::vector<ModelId> left;
+  for (const char* name : {"a", "b"}) {
+    const SessionId ada = rig.Open(kAda);
+    left.push_back(rig.Published(ada, name, "g", 2).model);
+    rig.now += absl::Seconds(1);
+    rig.Close(ada);
+  }
+  const GroupKey bobs = rig.Published(bob, "c", "g", 2);
+  const SessionId ada = rig.Open(kAda);
+  const GroupKey next = rig.Published(ada, "d", "g", 1);
+  EXPECT_THAT(rig.forgotten(), ElementsAre(left[0]));
+  const RequestId request = rig.Publish(ada, "e", "g", 4);
+  rig.FinishAll();
+  rig.Advance(absl::Minutes(2));
+  EXPECT_THAT(rig.AnswerTo(request)->status, StatusIs(kExhausted));
+  EXPECT_THAT(rig.forgotten(), ElementsAre(left[0]))
+      << "it would not have been enough";
+  EXPECT_TRUE(rig.Has(bobs, OnHost()) && rig.Has(next, OnHost()));
+}
+
+TEST_F(NodeDeserted, AfterADeathWhoGoesOnUsesWhatItMayRead) {
+  const SessionId ada = rig_.Open(kAda);
+  const GroupKey key = rig_.Published(ada, "p", "a", 3);
+  ASSERT_TRUE(rig_.Die());
+  rig_.FinishAll();
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  rig_.Close(ada);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted)) << "Bob may read it";
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}));
+  EXPECT_OK(PublishedByBob(4));
 }
 
 TEST_F(NodeDeserted, WhatIsLeasedPinnedOrHeldStays) {
   const GroupKey leased = Left("leased", 3);
+  const auto done = [&] { return rig_.SetOrder(bob_, leased.model, {}); };
   const LeaseId lease = rig_.StageNow(bob_, leased);
+  ASSERT_OK(done());
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   ASSERT_OK(rig_.Release(bob_, lease));
   rig_.Bring(leased, OnHost(), /*pin=*/true);
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   EXPECT_EQ(rig_.Unpin(ToString(OwnedName{User(kAda), "leased"})).groups, 1u);
   const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(bob_, leased.model, {0}, 3));
+  ASSERT_OK(done());
   EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
   EXPECT_THAT(rig_.forgotten(), IsEmpty());
   ASSERT_OK(rig_.EndPlan(bob_, plan.id));

@@ -31,7 +31,7 @@ class NodeRestored : public ::testing::Test {
     restored.host_offset = page * kPage;
     return restored;
   }
-  GroupKey KeyOf(SessionId session, uint32_t group) const {
+  GroupKey KeyOf(SessionId session, uint32_t group) {
     return {(*rig_.node().Find(session, "p"))->id, GroupIndex(group)};
   }
   uint64_t Published() const {
@@ -137,6 +137,7 @@ TEST_F(NodeRestored, WhatIsNotLookedAtYetLeavesLessToPublish) {
   ASSERT_OK(rig.node().Restore(restored));
   rig.GrowHost(32);
   const SessionId session = rig.Open(1);
+  ASSERT_OK(rig.node().Find(session, "p"));  // Unused, it would make room.
   const RequestId more = rig.Publish(session, "q", "b", 2);
   EXPECT_EQ(rig.AnswerTo(more), nullptr);
   EXPECT_THAT(rig.Moving<ClientToHost>(), IsEmpty());
