@@ -115,7 +115,20 @@ int hoist_connect(const hoist_connect_options* options, hoist_session** session,
     }
     auto connected = hoist::Session::Connect(wanted);
     if (!connected.ok()) return connected.status();
-    *session = new hoist_session{std::move(connected).value()};
+    std::shared_ptr<hoist::Session> made = std::move(connected).value();
+    std::shared_ptr<void> open(nullptr, [made](void*) { made->Close(); });
+    *session = new hoist_session{std::move(made), std::move(open)};
+    return Status();
+  });
+}
+
+int hoist_session_share(const hoist_session* session, hoist_session** shared,
+                        hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (session == nullptr) return hoist::Missing("session");
+    if (shared == nullptr) return hoist::Missing("shared");
+    if (Status s = session->session->Check(); !s.ok()) return s;
+    *shared = new hoist_session(*session);
     return Status();
   });
 }
@@ -129,7 +142,6 @@ void hoist_session_close(hoist_session* session) {
 // there have locks in them that nobody may ever unlock.
 void hoist_session_free(hoist_session* session) {
   if (session == nullptr || session->session->forked()) return;
-  session->session->Close();
   delete session;
 }
 
@@ -141,15 +153,15 @@ int hoist_session_check(const hoist_session* session, hoist_error** error) {
 }
 
 uint64_t hoist_session_id(const hoist_session* session) {
-  return session->session->id();
+  return session == nullptr ? 0 : session->session->id();
 }
 
 const char* hoist_session_daemon_version(const hoist_session* session) {
-  return session->session->daemon_version().c_str();
+  return session == nullptr ? "" : session->session->daemon_version().c_str();
 }
 
 size_t hoist_session_device_count(const hoist_session* session) {
-  return session->session->devices().size();
+  return session == nullptr ? 0 : session->session->devices().size();
 }
 
 int hoist_session_device(const hoist_session* session, size_t i,

@@ -36,7 +36,8 @@ int hoist_host_image_create(hoist_session* session, const hoist_model* model,
   return Guarded(error, [&]() -> Status {
     if (image == nullptr) return Missing("image");
     if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
-    auto made = hoist::HostImage::Create(session->session, model->table, group);
+    auto made = hoist::HostImage::Create(
+        session->session, session->session->Hold(model->table), group);
     if (!made.ok()) return made.status();
     *image = new hoist_host_image{std::move(made).value()};
     return Status();
@@ -49,7 +50,8 @@ int hoist_host_image_move(hoist_host_image* image, hoist_session* session,
   return Guarded(error, [&]() -> Status {
     if (image == nullptr) return Missing("image");
     if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
-    return image->image->Move(session->session, model->table, group);
+    return image->image->Move(session->session,
+                              session->session->Hold(model->table), group);
   });
 }
 
@@ -70,15 +72,15 @@ void hoist_host_image_drop(hoist_host_image* image) {
 }
 
 int hoist_host_image_is_loaded(const hoist_host_image* image) {
-  return image->image->loaded() ? 1 : 0;
+  return image != nullptr && image->image->loaded() ? 1 : 0;
 }
 
 const void* hoist_host_image_data(const hoist_host_image* image) {
-  return image->image->data();
+  return image == nullptr ? nullptr : image->image->data();
 }
 
 uint64_t hoist_host_image_bytes(const hoist_host_image* image) {
-  return image->image->bytes();
+  return image == nullptr ? 0 : image->image->bytes();
 }
 
 // In the child of a fork the session is the parent's (see hoist_session_free):

@@ -125,12 +125,13 @@ Result<SourceTensor> FromC(const hoist_publish_tensor& in) {
   return out;
 }
 
-Status Give(const Session& session, Result<ModelPtr> table,
-            hoist_model** model) {
-  if (!table.ok()) return table.status();
-  if (model != nullptr) {
-    *model = new hoist_model{std::move(table).value(), session.instance_id()};
-  }
+Status Give(Session& session, Result<HeldModel> found, hoist_model** model) {
+  if (!found.ok()) return found.status();
+  if (model == nullptr) return Status();
+  *model = new hoist_model{.table = std::move(found->table),
+                           .instance_id = session.instance_id(),
+                           .uses = &session.model_uses(),
+                           .held = std::move(found->held)};
   return Status();
 }
 
@@ -158,7 +159,18 @@ Status Publish(Session& session, const hoist_publish_options& options,
     if (!tensor.ok()) return tensor.status();
     tensors.push_back(std::move(tensor).value());
   }
-  Result<PublishedImage> image = BuildImage(options.group, tensors);
+  ReadBytes read;
+  if (options.on_device != 0) {
+    const DeviceFacts* device = session.FindDevice(options.device);
+    if (device == nullptr) {
+      return Status(Code::kNotFound,
+                    "hoistd has no device " + std::to_string(options.device));
+    }
+    Result<ReadBytes> made = ReadFrom(*device);
+    if (!made.ok()) return made.status();
+    read = std::move(made).value();
+  }
+  Result<PublishedImage> image = BuildImage(options.group, tensors, read);
   if (!image.ok()) return image.status();
   PublishRequest request;
   request.model = options.model;
@@ -202,8 +214,8 @@ int hoist_describe_model(hoist_session* session, const char* name,
     if (session == nullptr) return Missing("session");
     if (name == nullptr) return Missing("name");
     if (model == nullptr) return Missing("model");
-    const hoist::Session& on = *session->session;
-    return hoist::Give(on, session->session->Describe(name), model);
+    hoist::Session& on = *session->session;
+    return hoist::Give(on, on.Describe(name), model);
   });
 }
 
@@ -248,6 +260,22 @@ int hoist_forget_model(hoist_session* session, const hoist_model* model,
   });
 }
 
+// The handle's own hold goes last, when all is said.
+int hoist_done_with_model(hoist_session* session, const hoist_model* model,
+                          hoist_error** error) {
+  return hoist::Guarded(error, [&]() -> hoist::Status {
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    hoist::ModelUses& uses = session->session->model_uses();
+    hoist::ModelPtr held;
+    if (model->uses == &uses) {
+      const hoist::MutexLock lock(model->mu);
+      held = std::move(model->held);
+    }
+    uses.DoneWith(*model->table);
+    return Status();
+  });
+}
+
 const char* hoist_dtype_name(int dtype) {
   const auto known = hoist::DTypeFromNumber(dtype);
   // NameOf's views are of literals, which end in NUL.
@@ -261,40 +289,51 @@ int hoist_dtype_bits(int dtype) {
 
 void hoist_model_free(hoist_model* model) { delete model; }
 
-uint64_t hoist_model_id(const hoist_model* model) {
-  return model->table->facts().id;
+namespace {
+
+// Of a handle that is NULL: of no model.
+const hoist::ModelTable::Facts& FactsOf(const hoist_model* model) {
+  static const auto* const none = new hoist::ModelTable::Facts{
+      .name = "", .owner_uid = UINT32_MAX, .owner_tenant = ""};
+  return model == nullptr ? *none : model->table->facts();
 }
 
+}  // namespace
+
+uint64_t hoist_model_id(const hoist_model* model) { return FactsOf(model).id; }
+
 const char* hoist_model_name(const hoist_model* model) {
-  return model->table->facts().name.c_str();
+  return FactsOf(model).name.c_str();
 }
 
 const uint8_t* hoist_model_fingerprint(const hoist_model* model) {
-  return model->table->facts().fingerprint.data();
+  return FactsOf(model).fingerprint.data();
 }
 
 uint32_t hoist_model_owner(const hoist_model* model) {
-  return model->table->facts().owner_uid;
+  return FactsOf(model).owner_uid;
 }
 
 const char* hoist_model_owner_tenant(const hoist_model* model) {
-  return model->table->facts().owner_tenant.c_str();
+  return FactsOf(model).owner_tenant.c_str();
 }
 
 int hoist_model_readers(const hoist_model* model) {
-  return model->table->facts().readers;
+  return FactsOf(model).readers;
 }
 
 uint64_t hoist_model_image_bytes(const hoist_model* model) {
-  return model->table->facts().image_bytes;
+  return FactsOf(model).image_bytes;
 }
 
 int hoist_model_is_published(const hoist_model* model) {
-  return model->table->facts().published ? 1 : 0;
+  return FactsOf(model).published ? 1 : 0;
 }
 
 uint32_t hoist_model_group_count(const hoist_model* model) {
-  return static_cast<uint32_t>(model->table->groups().size());
+  return model == nullptr
+             ? 0
+             : static_cast<uint32_t>(model->table->groups().size());
 }
 
 int hoist_model_group(const hoist_model* model, uint32_t group,

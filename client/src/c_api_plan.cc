@@ -55,8 +55,26 @@ PlanOptions OptionsOf(const hoist_plan_options& given) {
   return options;
 }
 
-cuda::Stream StreamOf(void* stream) {
-  return static_cast<cuda::Stream>(stream);
+// The driver is loaded by names of our own.
+cuda::Stream StreamOf(hoist_stream stream) {
+  return reinterpret_cast<cuda::Stream>(stream);
+}
+
+Status DescribePlanned(Plan& plan, uint32_t group, uint32_t tensor,
+                       hoist_tensor_info* info) {
+  const Result<const void*> image = plan.AddressOf(group);
+  if (!image.ok()) return image.status();
+  const GroupEntry& entry = plan.model().groups()[group];
+  if (tensor >= entry.tensors.size()) {
+    return Status(Code::kOutOfRange, "group \"" + entry.name + "\" has " +
+                                         std::to_string(entry.tensors.size()) +
+                                         " tensors");
+  }
+  const TensorEntry& found = entry.tensors[tensor];
+  const auto* start = static_cast<const std::byte*>(image.value());
+  const bool none = start == nullptr || found.size_bytes == 0;
+  return DescribeTensor(found, none ? nullptr : start + found.offset_bytes,
+                        info);
 }
 
 }  // namespace
@@ -79,11 +97,11 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
                     "set struct_size to sizeof(hoist_plan_options)");
     }
     if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
-    const hoist::Session& on = *session->session;
+    hoist::Session& on = *session->session;
     if (Status s = hoist::CheckOptions(on, given); !s.ok()) return s;
     auto handle = std::make_unique<hoist_plan>();
-    auto made =
-        Plan::Create(session->session, model->table, hoist::OptionsOf(given));
+    auto made = Plan::Create(session->session, on.Hold(model->table),
+                             hoist::OptionsOf(given));
     if (!made.ok()) return made.status();
     handle->plan = std::move(made).value();
     *plan = handle.release();
@@ -91,7 +109,7 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
   });
 }
 
-int hoist_plan_stage(hoist_plan* plan, uint32_t group, void* stream,
+int hoist_plan_stage(hoist_plan* plan, uint32_t group, hoist_stream stream,
                      const void** data, hoist_error** error) {
   return Guarded(error, [&]() -> Status {
     if (plan == nullptr) return Missing("plan");
@@ -99,7 +117,17 @@ int hoist_plan_stage(hoist_plan* plan, uint32_t group, void* stream,
   });
 }
 
-int hoist_plan_done(hoist_plan* plan, uint32_t group, void* stream,
+int hoist_plan_stage_in_turn(hoist_plan* plan, uint32_t group,
+                             hoist_stream stream, uint64_t turn_deadline_ms,
+                             const void** data, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (plan == nullptr) return Missing("plan");
+    return plan->plan->Stage(group, hoist::StreamOf(stream), data,
+                             hoist::Milliseconds(turn_deadline_ms));
+  });
+}
+
+int hoist_plan_done(hoist_plan* plan, uint32_t group, hoist_stream stream,
                     hoist_error** error) {
   return Guarded(error, [&]() -> Status {
     if (plan == nullptr) return Missing("plan");
@@ -107,10 +135,21 @@ int hoist_plan_done(hoist_plan* plan, uint32_t group, void* stream,
   });
 }
 
-int hoist_plan_check(hoist_plan* plan, hoist_error** error) {
+int hoist_plan_check(const hoist_plan* plan, hoist_error** error) {
   return Guarded(error, [&]() -> Status {
     if (plan == nullptr) return Missing("plan");
     return plan->plan->Check();
+  });
+}
+
+int hoist_plan_event_fd(const hoist_plan* plan, int* fd, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (plan == nullptr) return Missing("plan");
+    if (fd == nullptr) return Missing("fd");
+    if (plan->plan->forked()) return hoist::ForkedStatus();
+    const auto made = plan->plan->EventFd();
+    if (made.ok()) *fd = made.value();
+    return made.status();
   });
 }
 
@@ -168,6 +207,7 @@ int hoist_plan_describe(const hoist_plan* plan, hoist_plan_info* info,
     out.streamed_count = facts.streamed;
     out.lead = facts.lead;
     out.learning = facts.learning ? 1 : 0;
+    out.generation = facts.generation;
     return hoist::WriteSized(out, info);
   });
 }
@@ -196,24 +236,36 @@ int hoist_plan_group_kind(const hoist_plan* plan, uint32_t group, int* kind,
   });
 }
 
-int hoist_plan_tensor(hoist_plan* plan, uint32_t group, uint32_t tensor,
+int hoist_plan_tensor(const hoist_plan* plan, uint32_t group, uint32_t tensor,
                       hoist_tensor_info* info, hoist_error** error) {
   return Guarded(error, [&]() -> Status {
     if (plan == nullptr) return Missing("plan");
     if (info == nullptr) return Missing("info");
-    const auto image = plan->plan->AddressOf(group);
-    if (!image.ok()) return image.status();
-    const hoist::GroupEntry& entry = plan->plan->model().groups()[group];
-    if (tensor >= entry.tensors.size()) {
-      return Status(Code::kOutOfRange,
-                    "group \"" + entry.name + "\" has " +
-                        std::to_string(entry.tensors.size()) + " tensors");
+    return hoist::DescribePlanned(*plan->plan, group, tensor, info);
+  });
+}
+
+int hoist_plan_find_tensor(const hoist_plan* plan, uint32_t group,
+                           const char* name, hoist_tensor_info* info,
+                           hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (plan == nullptr) return Missing("plan");
+    if (name == nullptr) return Missing("name");
+    if (info == nullptr) return Missing("info");
+    const auto& groups = plan->plan->model().groups();
+    uint32_t tensor = 0;
+    if (group < groups.size()) {
+      const hoist::GroupEntry& entry = groups[group];
+      while (tensor < entry.tensors.size() &&
+             entry.tensors[tensor].name != name) {
+        ++tensor;
+      }
+      if (tensor == entry.tensors.size()) {
+        return Status(Code::kNotFound, "group \"" + entry.name +
+                                           "\" has no tensor \"" + name + "\"");
+      }
     }
-    const hoist::TensorEntry& found = entry.tensors[tensor];
-    const auto* start = static_cast<const std::byte*>(image.value());
-    const bool none = start == nullptr || found.size_bytes == 0;
-    return hoist::DescribeTensor(
-        found, none ? nullptr : start + found.offset_bytes, info);
+    return hoist::DescribePlanned(*plan->plan, group, tensor, info);
   });
 }
 

@@ -1,8 +1,15 @@
-// The C API's staging: leases, prefetch, order.
+// The C API's staging: leases, prefetch, fetches, order.
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "client/src/c_handles.h"
+#include "client/src/fetch.h"
+#include "client/src/fork_guard.h"
+
+struct hoist_fetch {
+  std::unique_ptr<hoist::Fetch> fetch;
+};
 
 namespace hoist {
 namespace {
@@ -59,12 +66,13 @@ int hoist_stage(hoist_session* session, const hoist_model* model,
     hoist::Session& on = *session->session;
     if (Status s = hoist::CheckGroup(*model->table, group); !s.ok()) return s;
     if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
+    hoist::HeldModel held = {model->table, on.Hold(model->table)};
     auto grant = on.Stage(*model->table, group, device,
                           hoist::Milliseconds(deadline_ms));
     if (!grant.ok()) return grant.status();
     const uint64_t id = grant->id;
     try {
-      *lease = new hoist_lease(session->session, model->table,
+      *lease = new hoist_lease(session->session, std::move(held),
                                std::move(grant).value());
     } catch (const std::bad_alloc&) {
       on.PostRelease(id);
@@ -102,34 +110,43 @@ const void* hoist_lease_data(const hoist_lease* lease) {
   return lease->lease.grant().address;
 }
 
-uint64_t hoist_lease_bytes(const hoist_lease* lease) {
-  return lease->lease.grant().image_bytes;
+namespace {
+
+const hoist::LeaseGrant& GrantOf(const hoist_lease* lease) {
+  static const auto* const none = new hoist::LeaseGrant;
+  return lease == nullptr ? *none : lease->lease.grant();
 }
 
-uint64_t hoist_lease_id(const hoist_lease* lease) {
-  return lease->lease.grant().id;
+}  // namespace
+
+uint64_t hoist_lease_bytes(const hoist_lease* lease) {
+  return GrantOf(lease).image_bytes;
 }
+
+uint64_t hoist_lease_id(const hoist_lease* lease) { return GrantOf(lease).id; }
 
 uint32_t hoist_lease_group(const hoist_lease* lease) {
-  return lease->lease.grant().group;
+  return GrantOf(lease).group;
 }
 
 uint32_t hoist_lease_device(const hoist_lease* lease) {
-  return lease->lease.grant().device;
+  return GrantOf(lease).device;
 }
 
 int hoist_lease_device_kind(const hoist_lease* lease) {
-  const auto* device =
-      lease->lease.session().FindDevice(lease->lease.grant().device);
+  if (lease == nullptr) return 0;
+  const auto* device = lease->lease.session().FindDevice(GrantOf(lease).device);
   return static_cast<int>(device->kind);
 }
 
 int hoist_lease_was_resident(const hoist_lease* lease) {
-  return lease->lease.grant().was_resident ? 1 : 0;
+  return GrantOf(lease).was_resident ? 1 : 0;
 }
 
 uint32_t hoist_lease_tensor_count(const hoist_lease* lease) {
-  return static_cast<uint32_t>(lease->lease.group().tensors.size());
+  return lease == nullptr
+             ? 0
+             : static_cast<uint32_t>(lease->lease.group().tensors.size());
 }
 
 int hoist_lease_tensor(const hoist_lease* lease, uint32_t tensor,
@@ -178,6 +195,7 @@ int hoist_prefetch(hoist_session* session, const hoist_model* model,
       if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
     }
     if (Status s = hoist::CheckGroups(*model->table, wanted); !s.ok()) return s;
+    on.model_uses().AskedFor(*model->table);
     return on.Prefetch(*model->table, wanted, tier, device);
   });
 }
@@ -191,6 +209,60 @@ int hoist_set_order(hoist_session* session, const hoist_model* model,
     if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
     if (Status s = hoist::CheckGroups(*model->table, order); !s.ok()) return s;
+    if (!order.empty()) on.model_uses().AskedFor(*model->table);
     return on.SetOrder(*model->table, order);
+  });
+}
+
+int hoist_fetch_start(hoist_session* session, const hoist_model* model,
+                      const uint32_t* groups, size_t group_count,
+                      uint32_t device, uint64_t deadline_ms,
+                      hoist_fetch** fetch, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (fetch == nullptr) return Missing("fetch");
+    if (groups == nullptr && group_count > 0) return Missing("groups");
+    const std::span<const uint32_t> wanted(groups, group_count);
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    if (Status s = hoist::CheckDevice(*session->session, device); !s.ok()) {
+      return s;
+    }
+    if (Status s = hoist::CheckGroups(*model->table, wanted); !s.ok()) return s;
+    auto handle = std::make_unique<hoist_fetch>();
+    auto started = hoist::Fetch::Start({session->session,
+                                        session->session->Hold(model->table),
+                                        {wanted.begin(), wanted.end()},
+                                        device,
+                                        hoist::Milliseconds(deadline_ms)});
+    if (!started.ok()) return started.status();
+    handle->fetch = std::move(started).value();
+    *fetch = handle.release();
+    return Status();
+  });
+}
+
+int hoist_fetch_wait(const hoist_fetch* fetch, uint64_t timeout_ms,
+                     size_t* there, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (fetch == nullptr) return Missing("fetch");
+    if (fetch->fetch->forked()) return hoist::ForkedStatus();
+    return fetch->fetch->Wait(hoist::Milliseconds(timeout_ms), there);
+  });
+}
+
+int hoist_fetch_event_fd(const hoist_fetch* fetch) {
+  return fetch == nullptr ? -1 : fetch->fetch->event_fd();
+}
+
+void hoist_fetch_cancel(hoist_fetch* fetch) {
+  if (fetch == nullptr || fetch->fetch->forked()) return;
+  fetch->fetch->Cancel();
+}
+
+// In the child of a fork it is the parent's; see hoist_session_free.
+void hoist_fetch_free(hoist_fetch* fetch) {
+  if (fetch == nullptr || fetch->fetch->forked()) return;
+  (void)Guarded(nullptr, [fetch] {
+    delete fetch;
+    return Status();
   });
 }

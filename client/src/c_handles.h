@@ -24,17 +24,24 @@ struct hoist_error {
 
 struct hoist_session {
   std::shared_ptr<hoist::Session> session;
+  // Shared by the handles alone, not by leases and plans: closes the session
+  // with the last of them.
+  std::shared_ptr<void> open;
 };
 
 struct hoist_model {
   hoist::ModelPtr table;
   // Of the hoistd that named it: its numbers mean others' weights to another.
   std::array<uint8_t, 16> instance_id = {};
+  const hoist::ModelUses* uses = nullptr;  // Of whom `held` is; to compare.
+  mutable hoist::Mutex mu = {};
+  // nullptr: whoever has this handle is done with the model.
+  mutable hoist::ModelPtr held HOIST_GUARDED_BY(mu) = {};
 };
 
 struct hoist_lease {
   explicit hoist_lease(std::shared_ptr<hoist::Session> session,
-                       hoist::ModelPtr model, hoist::LeaseGrant grant)
+                       hoist::HeldModel model, hoist::LeaseGrant grant)
       : lease(std::move(session), std::move(model), std::move(grant)) {}
   hoist::Lease lease;
 };

@@ -111,8 +111,10 @@ void HostImage::Drop() {
 Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
                        uint32_t group) {
   if (forked() || session->forked()) return ForkedStatus();
-  // Let go of below, outside of the lock: a session's end joins its thread.
+  // Let go of below, outside of the lock: a session's end joins its thread, and
+  // hoistd is told that a model is not used any more.
   std::shared_ptr<Session> before;
+  ModelPtr model_before;
   const MutexLock lock(mu_);
   const GroupEntry& old = model_->groups()[group_];
   const GroupEntry& entry = model->groups()[group];
@@ -124,7 +126,7 @@ Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
                       "\" do not lie as this image's do; make a new image");
   }
   before = std::exchange(session_, std::move(session));
-  model_ = std::move(model);
+  model_before = std::exchange(model_, std::move(model));
   group_ = group;
   return Status();
 }

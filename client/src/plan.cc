@@ -180,6 +180,7 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
   info_.groups = static_cast<uint32_t>(grant.groups.size());
   info_.streamed = static_cast<uint32_t>(layout_.streamed.size());
   info_.lead = grant.lead;
+  if (++info_.generation > 1) life_.Tell();
   residents_->Start();
   return Status();
 }

@@ -58,6 +58,7 @@ class Plan {
     uint32_t streamed = 0;
     uint32_t lead = 0;
     bool learning = false;
+    uint64_t generation = 0;  // Times that it was made.
   };
   struct Stats {
     uint64_t stages = 0;
@@ -77,9 +78,12 @@ class Plan {
   // Waits for the GPU. Not in the child of a fork.
   ~Plan();
 
-  Status Stage(uint32_t group, cuda::Stream stream, const void** data);
+  // `turn_deadline`: to wait where a group in the same place is staged.
+  Status Stage(uint32_t group, cuda::Stream stream, const void** data,
+               std::chrono::milliseconds turn_deadline = {});
   Status Done(uint32_t group, cuda::Stream stream);
   Status Check();
+  Result<int> EventFd() { return life_.EventFd(); }
   Status EndPass(bool* changed);
   Status SetBudget(uint64_t budget_bytes);
   Status SetOrder(std::vector<uint32_t> order);
@@ -122,6 +126,9 @@ class Plan {
     return life_.ended() || (lane_ != nullptr && lane_->faulted());
   }
 
+  // Lets go of the lock while it waits.
+  Status AwaitTurn(uint32_t number, std::chrono::milliseconds deadline)
+      HOIST_REQUIRES(mu_);
   Status StagePlanned(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
   // These let go of the lock while they wait.
   Status StageResident(Group& group, cuda::Stream stream) HOIST_REQUIRES(mu_);
@@ -149,6 +156,8 @@ class Plan {
       HOIST_GUARDED_BY(unplanned_mu_);
 
   mutable Mutex mu_;
+  CondVar turn_ended_;
+  uint32_t awaiting_turn_ HOIST_GUARDED_BY(mu_) = 0;
   std::vector<Group> groups_ HOIST_GUARDED_BY(mu_);  // By the model's numbers.
   // Groups whose count is not 0.
   uint32_t staged_ HOIST_GUARDED_BY(mu_) = 0;

@@ -1,8 +1,10 @@
 #include "client/src/plan_life.h"
 
 #include <pthread.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include "client/src/signals_blocked.h"
@@ -32,6 +34,27 @@ void PlanLife::End(const Status& why) {
   ended_.store(true, std::memory_order_seq_cst);
   if (lane_ != nullptr) lane_->Release();
   changed_.NotifyAll();
+  TellLocked();
+}
+
+void PlanLife::Tell() {
+  const MutexLock lock(mu_);
+  TellLocked();
+}
+
+// Where it is full it is readable anyway.
+void PlanLife::TellLocked() {
+  if (event_.valid()) (void)eventfd_write(event_.get(), 1);
+}
+
+Result<int> PlanLife::EventFd() {
+  const MutexLock lock(mu_);
+  if (!event_.valid()) {
+    event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!event_.valid()) return ErrnoStatus(errno, "make an eventfd");
+    if (ended()) TellLocked();
+  }
+  return event_.get();
 }
 
 void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {

@@ -11,6 +11,7 @@
 #include "client/src/plan_lane.h"
 #include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoist {
 
@@ -33,6 +34,10 @@ class PlanLife final : public Connection::Listener {
   // Which of hoistd's plans it is from now on.
   void SetPlan(uint64_t id) { plan_.store(id); }
 
+  // An eventfd, which is this object's; told by End, and by
+  void Tell();
+  Result<int> EventFd();
+
   // The lane whose waits are to be let through; nullptr: none. What was set
   // before is not touched any more. Once is not enough: a graph that is
   // launched after the end waits again, and a copy that was under way may write
@@ -42,10 +47,12 @@ class PlanLife final : public Connection::Listener {
 
  private:
   void LetThrough();
+  void TellLocked() HOIST_REQUIRES(mu_);
 
   mutable Mutex mu_;
   Status why_ HOIST_GUARDED_BY(mu_);
   PlanLane* lane_ HOIST_GUARDED_BY(mu_) = nullptr;
+  UniqueFd event_ HOIST_GUARDED_BY(mu_);  // None: nobody asked yet.
   bool stopping_ HOIST_GUARDED_BY(mu_) = false;
   CondVar changed_;
   std::atomic<bool> ended_{false};

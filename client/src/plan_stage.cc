@@ -1,4 +1,7 @@
 // Staging under a plan: what runs for every group of every pass.
+#include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include "client/src/fork_guard.h"
@@ -6,6 +9,8 @@
 
 namespace hoist {
 namespace {
+
+constexpr std::chrono::milliseconds kLookForTheEnd{10};
 
 Status NotStaged(const GroupEntry& group) {
   return Status(
@@ -15,11 +20,15 @@ Status NotStaged(const GroupEntry& group) {
 
 }  // namespace
 
-Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data) {
+Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data,
+                   std::chrono::milliseconds turn_deadline) {
   if (forked()) return ForkedStatus();
   if (number >= model_->groups().size()) return CheckGroup(number);
   {
     const MutexLock lock(mu_);
+    if (turn_deadline.count() > 0) {
+      if (Status s = AwaitTurn(number, turn_deadline); !s.ok()) return s;
+    }
     if (MayHaveEnded()) return CheckAlive();
     if (info_.learning) {
       Record(number, stream);
@@ -33,6 +42,31 @@ Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data) {
     }
   }
   return StageUnplanned(number, data, stream);
+}
+
+// Whoever had the place tells when it is done, or never, as after the plan's
+// end, which is therefore looked for.
+Status Plan::AwaitTurn(uint32_t number, std::chrono::milliseconds deadline) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + deadline;
+  bool waited = false;
+  while (!MayHaveEnded()) {
+    const Group& group = groups_[number];  // The plan may be another by now.
+    if (group.kind != GroupKind::kStreamed || group.count > 0) return Status();
+    const Status free = turns_->CheckPlaceFree(group.lane);
+    if (free.ok()) return free;
+    const Clock::time_point now = Clock::now();
+    if (now >= end) {
+      return Status(Code::kDeadlineExceeded,
+                    "no turn came in " + std::to_string(deadline.count()) +
+                        " ms: " + free.message());
+    }
+    if (!std::exchange(waited, true)) ++stats_.host_waits;
+    ++awaiting_turn_;
+    turn_ended_.WaitUntil(mu_, std::min(end, now + kLookForTheEnd));
+    --awaiting_turn_;
+  }
+  return CheckAlive();
 }
 
 Status Plan::StagePlanned(Group& group, cuda::Stream stream) {
@@ -125,6 +159,7 @@ Status Plan::Done(uint32_t number, cuda::Stream stream) {
 Status Plan::DoneStreamed(Group& group, cuda::Stream stream) {
   if (Status s = turns_->Done(group.lane, stream); !s.ok()) return s;
   if (--group.count == 0) --staged_;
+  if (awaiting_turn_ > 0) turn_ended_.NotifyAll();
   return Status();
 }
 

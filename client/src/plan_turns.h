@@ -39,6 +39,9 @@ class PlanTurns {
   // all streams that staged it are done, up to what is on them now.
   Status Done(uint32_t group, cuda::Stream stream);
 
+  // FailedPrecondition: a group in the same place is staged.
+  Status CheckPlaceFree(uint32_t group) const;
+
   const PlanLane::Turn& turn(uint32_t group) const {
     return groups_[group].turn;
   }
@@ -53,7 +56,6 @@ class PlanTurns {
   };
 
   Status TakeTurn(uint32_t group, cuda::Stream stream);
-  Status CheckPlaceFree(uint32_t group) const;
   static void NoteStream(Group& group, cuda::Stream stream);
 
   PlanLane& lane_;

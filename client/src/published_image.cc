@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "client/src/cuda_context.h"
+#include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/image_layout.h"
 #include "hoist/shared/packet_socket.h"
 
@@ -34,6 +37,24 @@ Status WriteAt(int fd, const void* data, uint64_t bytes, uint64_t offset) {
   return Status();
 }
 
+// A piece at a time, so that a worker needs no second copy of its weights.
+constexpr size_t kPiece = size_t{8} << 20;
+
+Status CopyAt(int fd, const ReadBytes& read, const void* data, uint64_t bytes,
+              uint64_t offset) {
+  std::vector<std::byte> piece(std::min<uint64_t>(bytes, kPiece));
+  for (uint64_t at = 0; at < bytes; at += kPiece) {
+    const auto to =
+        std::span(piece).first(std::min<uint64_t>(bytes - at, kPiece));
+    const auto* from = static_cast<const std::byte*>(data) + at;
+    if (Status s = read(from, to); !s.ok()) return s;
+    if (Status s = WriteAt(fd, to.data(), to.size(), offset + at); !s.ok()) {
+      return s;
+    }
+  }
+  return Status();
+}
+
 Status Invalid(const TensorEntry& tensor, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "tensor \"" + tensor.name + "\" " + why);
@@ -41,8 +62,28 @@ Status Invalid(const TensorEntry& tensor, const std::string& why) {
 
 }  // namespace
 
+Result<ReadBytes> ReadFrom(const DeviceFacts& device) {
+  if (device.kind == DeviceKind::kEmulated) return ReadBytes();
+  Result<std::unique_ptr<CudaContext>> opened = CudaContext::Open(device.uuid);
+  if (!opened.ok()) return opened.status();
+  // Copies of the function share it.
+  std::shared_ptr<CudaContext> cuda = std::move(opened).value();
+  return ReadBytes([cuda](const void* from, std::span<std::byte> to) {
+    const cuda::Driver& driver = cuda->driver();
+    const cuda::ScopedContext current(driver, cuda->context());
+    if (current.error() != cuda::kSuccess) {
+      return driver.Check(current.error(), "enter the GPU's context");
+    }
+    return driver.Check(
+        driver.copy_out(to.data(), reinterpret_cast<cuda::Address>(from),
+                        to.size()),
+        "read weights from the GPU");
+  });
+}
+
 Result<PublishedImage> BuildImage(std::string group_name,
-                                  std::span<const SourceTensor> tensors) {
+                                  std::span<const SourceTensor> tensors,
+                                  const ReadBytes& read) {
   PublishedImage image;
   image.group.name = std::move(group_name);
   std::vector<uint64_t> sizes;     // Of storages.
@@ -91,11 +132,10 @@ Result<PublishedImage> BuildImage(std::string group_name,
   if (!memfd.ok()) return memfd.status();
   image.memfd = std::move(memfd).value();
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (Status s =
-            WriteAt(image.memfd.get(), bytes[i], sizes[i], layout->offsets[i]);
-        !s.ok()) {
-      return s;
-    }
+    const int fd = image.memfd.get();
+    Status s = read ? CopyAt(fd, read, bytes[i], sizes[i], layout->offsets[i])
+                    : WriteAt(fd, bytes[i], sizes[i], layout->offsets[i]);
+    if (!s.ok()) return s;
   }
   if (Status s = SealMemfd(image.memfd.get()); !s.ok()) return s;
   return image;

@@ -24,9 +24,15 @@ std::vector<int> Borrow(const std::vector<OpenFile>& shards,
 }  // namespace
 
 Session::Session(std::chrono::milliseconds call_deadline)
-    : fork_generation_(ForkGeneration()), call_deadline_(call_deadline) {}
+    : fork_generation_(ForkGeneration()),
+      call_deadline_(call_deadline),
+      model_uses_(std::make_shared<ModelUses>([this](uint64_t model) {
+        connection_->Post(
+            [model](uint64_t id) { return EncodeSetOrder(id, model, {}); });
+      })) {}
 
 Session::~Session() {
+  model_uses_->End();
   Close();
   // In the child of a fork the mappings are the parent's to count.
   if (forked()) return;
@@ -178,6 +184,7 @@ Status Session::OnResumed(const ResumeReply& lost) {
       lost.lost_plans,
       Status(Code::kAborted,
              "the plan has ended with the hoistd that made it; make it anew"));
+  model_uses_->SayAgain();
   if (lost.lost_leases.empty()) return Status();
   return Status(Code::kUnavailable,
                 "hoistd died, and the next one has not all that this session "
@@ -214,16 +221,18 @@ Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
   return Status();
 }
 
-Result<ModelPtr> Session::CallForModel(const Connection::Encode& encode,
-                                       std::span<const int> fds,
-                                       std::chrono::milliseconds deadline) {
+Result<HeldModel> Session::CallForModel(const Connection::Encode& encode,
+                                        std::span<const int> fds,
+                                        std::chrono::milliseconds deadline,
+                                        std::optional<std::string> name) {
   if (forked()) return ForkedStatus();
+  ModelUses::Ask ask(*model_uses_, std::move(name));
   Result<Reply> reply =
       connection_->Call(encode, fds, deadline + call_deadline_);
   if (!reply.ok()) return reply.status();
   auto* model = std::get_if<ModelPtr>(&reply->body);
   if (model == nullptr) return WrongAnswer();
-  return std::move(*model);
+  return HeldModel{*model, ask.Answered(*model)};
 }
 
 Status Session::CallForNothing(const Connection::Encode& encode) {
@@ -231,25 +240,26 @@ Status Session::CallForNothing(const Connection::Encode& encode) {
   return connection_->Call(encode, {}, call_deadline_).status();
 }
 
-Result<ModelPtr> Session::Register(const RegisterRequest& request) {
+Result<HeldModel> Session::Register(const RegisterRequest& request) {
   const std::vector<int> fds = Borrow(request.shards, request.index);
   return CallForModel(
       [&request](uint64_t id) { return EncodeRegister(id, request); }, fds);
 }
 
-Result<ModelPtr> Session::Publish(const PublishRequest& request) {
+Result<HeldModel> Session::Publish(const PublishRequest& request) {
   const int fd = request.image.get();
   return CallForModel(
       [&request](uint64_t id) { return EncodePublish(id, request); },
-      std::span(&fd, 1), std::chrono::milliseconds(request.deadline_ms));
+      std::span(&fd, 1), std::chrono::milliseconds(request.deadline_ms),
+      request.model);
 }
 
-Result<ModelPtr> Session::Describe(const std::string& name) {
+Result<HeldModel> Session::Describe(const std::string& name) {
   return CallForModel(
       [&name](uint64_t id) { return EncodeDescribe(id, name); });
 }
 
-Result<ModelPtr> Session::FindContent(std::span<const uint8_t> content) {
+Result<HeldModel> Session::FindContent(std::span<const uint8_t> content) {
   return CallForModel(
       [content](uint64_t id) { return EncodeFindContent(id, content); });
 }
@@ -393,6 +403,7 @@ Status Lease::Release() {
   if (session_->forked()) return ForkedStatus();
   if (released_.exchange(true)) return Status();
   Status released = session_->Release(grant_.id);
+  held_.reset();
   // A closed session has given everything back already.
   if (released.code() == Code::kFailedPrecondition) return Status();
   return released;

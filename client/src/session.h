@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,13 +17,12 @@
 #include "client/src/connection.h"
 #include "client/src/messages.h"
 #include "client/src/model_table.h"
+#include "client/src/model_uses.h"
 #include "client/src/shared_device.h"
 #include "client/src/slab_uses.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
-
-using ModelPtr = std::shared_ptr<const ModelTable>;
 
 struct ConnectOptions {
   std::string socket_path;  // "": the first of SessionSocketsToTry().
@@ -30,6 +30,12 @@ struct ConnectOptions {
   uint64_t device_budget_bytes = 0;
   std::chrono::milliseconds connect_deadline{0};
   std::chrono::milliseconds call_deadline{600'000};
+};
+
+// A model that a request was answered with.
+struct HeldModel {
+  ModelPtr table;
+  ModelPtr held;  // The same, in use for as long as this is there.
 };
 
 // Threads:  thread-safe.
@@ -57,12 +63,16 @@ class Session final : private Connection::Handler {
   const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
   const DeviceFacts* FindDevice(uint32_t index) const;
 
-  Result<ModelPtr> Register(const RegisterRequest& request);
-  Result<ModelPtr> Publish(const PublishRequest& request);
-  Result<ModelPtr> Describe(const std::string& name);
+  // What hoistd answers with is in use, as long as it is held (ModelUses).
+  Result<HeldModel> Register(const RegisterRequest& request);
+  Result<HeldModel> Publish(const PublishRequest& request);
+  Result<HeldModel> Describe(const std::string& name);
   // `content`: 32 bytes.
-  Result<ModelPtr> FindContent(std::span<const uint8_t> content);
+  Result<HeldModel> FindContent(std::span<const uint8_t> content);
   Status Forget(const ModelTable& model);
+  ModelUses& model_uses() { return *model_uses_; }
+  // For what uses it in this session, however it came by it.
+  ModelPtr Hold(const ModelPtr& model) { return model_uses_->Hold(model); }
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
                            uint32_t device, std::chrono::milliseconds deadline,
                            const std::atomic<bool>* cancelled = nullptr);
@@ -104,9 +114,11 @@ class Session final : private Connection::Handler {
 
   // Call's Internal where hoistd's answer is not the one that was asked for.
   // `deadline`: what hoistd may wait for, beside the time that a call takes.
-  Result<ModelPtr> CallForModel(const Connection::Encode& encode,
-                                std::span<const int> fds = {},
-                                std::chrono::milliseconds deadline = {});
+  // `name`: of a model that alone can be the answer.
+  Result<HeldModel> CallForModel(const Connection::Encode& encode,
+                                 std::span<const int> fds = {},
+                                 std::chrono::milliseconds deadline = {},
+                                 std::optional<std::string> name = {});
   Status CallForNothing(const Connection::Encode& encode);
   Status Once(Status status) const;
   Status Open(const ConnectOptions& options);
@@ -129,6 +141,7 @@ class Session final : private Connection::Handler {
   // The two above, and connection_, can be used on the reading thread.
   std::atomic<bool> ready_{false};
   SlabUses uses_;
+  const std::shared_ptr<ModelUses> model_uses_;  // Also of all that hold one.
   std::mutex plans_mu_;
   std::set<uint64_t> plans_;  // That stand; guarded by plans_mu_.
   std::unique_ptr<Connection> connection_;
@@ -139,9 +152,10 @@ class Session final : private Connection::Handler {
 // Threads:  thread-safe.
 class Lease {
  public:
-  Lease(std::shared_ptr<Session> session, ModelPtr model, LeaseGrant grant)
+  Lease(std::shared_ptr<Session> session, HeldModel model, LeaseGrant grant)
       : session_(std::move(session)),
-        model_(std::move(model)),
+        model_(std::move(model.table)),
+        held_(std::move(model.held)),
         grant_(std::move(grant)) {}
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -159,6 +173,7 @@ class Lease {
  private:
   const std::shared_ptr<Session> session_;
   const ModelPtr model_;
+  ModelPtr held_;  // Until it is released, by whoever releases it.
   const LeaseGrant grant_;
   std::atomic<bool> released_{false};
 };

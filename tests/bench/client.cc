@@ -97,7 +97,8 @@ bool IsStreamed(const Plan& plan, uint32_t group) {
 const void* Stage(const Plan& plan, uint32_t group, void* stream) {
   const void* data = nullptr;
   hoist_error* error = nullptr;
-  const int code = hoist_plan_stage(plan.get(), group, stream, &data, &error);
+  const int code = hoist_plan_stage(
+      plan.get(), group, static_cast<hoist_stream>(stream), &data, &error);
   if (code != HOIST_OK) {
     RequireOk(code, error, "stage group " + std::to_string(group));
   }
@@ -106,7 +107,8 @@ const void* Stage(const Plan& plan, uint32_t group, void* stream) {
 
 void Done(const Plan& plan, uint32_t group, void* stream) {
   hoist_error* error = nullptr;
-  const int code = hoist_plan_done(plan.get(), group, stream, &error);
+  const int code = hoist_plan_done(plan.get(), group,
+                                   static_cast<hoist_stream>(stream), &error);
   if (code != HOIST_OK) {
     RequireOk(code, error, "done with group " + std::to_string(group));
   }

@@ -11,6 +11,8 @@
 //
 // Errors:   Status and Result with gRPC's codes; messages say what would do.
 // Threads:  as the C API: all but a handle's own end is thread-safe.
+// Moves:    a handle that was moved from answers kInvalidArgument, and gives
+//           what an empty one would.
 // Fork:     in the child, sessions and leases answer kFailedPrecondition.
 #ifndef HOIST_HOIST_H_
 #define HOIST_HOIST_H_
@@ -20,12 +22,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "hoist/hoist_c.h"
+#include "hoist/hoist_plan.h"
 #include "hoist/hoist_types.h"
 
 namespace hoist {
@@ -160,6 +164,37 @@ class Lease {
   internal::Owned<hoist_lease> handle_;
 };
 
+// Groups on their way to a device; see hoist_fetch_start. Move-only; dropping
+// it calls it off, and gives back what has come.
+class Fetch {
+ public:
+  explicit Fetch(hoist_fetch* handle) : handle_(handle) {}
+
+  // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Else why one
+  // cannot come.
+  Status Wait(std::chrono::milliseconds timeout) const {
+    const int64_t count = timeout.count();
+    return internal::Run([&](hoist_error** error) {
+      return hoist_fetch_wait(handle_.get(),
+                              count < 0 ? 0 : static_cast<uint64_t>(count),
+                              nullptr, error);
+    });
+  }
+  // How many groups are.
+  size_t there() const {
+    size_t count = 0;
+    hoist_fetch_wait(handle_.get(), 0, &count, nullptr);
+    return count;
+  }
+  // Readable once Wait has nothing to wait for.
+  int event_fd() const { return hoist_fetch_event_fd(handle_.get()); }
+  // What has come stays.
+  void Cancel() { hoist_fetch_cancel(handle_.get()); }
+
+ private:
+  internal::Owned<hoist_fetch> handle_;
+};
+
 class Session;
 
 // A group's bytes in this process's own memory, at an address that is known and
@@ -188,120 +223,6 @@ class HostImage {
 
  private:
   internal::Owned<hoist_host_image> handle_;
-};
-
-enum class Planned {
-  kResident = HOIST_PLANNED_RESIDENT,
-  kStreamed = HOIST_PLANNED_STREAMED,
-  kNot = HOIST_PLANNED_NOT,
-};
-
-// Groups staged one after another, without messages; see hoist_c.h. A stream is
-// a CUstream or cudaStream_t (nullptr: the default stream); emulated devices
-// ignore it. Move-only; dropping it waits for the GPU and gives everything
-// back.
-//
-//   for (uint32_t group : order) {
-//     hoist::Result<const void*> image = plan.Stage(group, stream);
-//     if (!image.ok()) return image.status();
-//     Compute(*image, stream);
-//     if (hoist::Status s = plan.Done(group, stream); !s.ok()) return s;
-//   }
-class Plan {
- public:
-  explicit Plan(hoist_plan* handle) : handle_(handle) {}
-
-  // The image's address, for what is put on the stream from now on.
-  Result<const void*> Stage(uint32_t group, void* stream = nullptr) {
-    const void* data = nullptr;
-    Status staged = internal::Run([&](hoist_error** error) {
-      return hoist_plan_stage(handle_.get(), group, stream, &data, error);
-    });
-    if (!staged.ok()) return staged;
-    return data;
-  }
-  // What is on the stream by now is the last that reads the image.
-  Status Done(uint32_t group, void* stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_done(handle_.get(), group, stream, error);
-    });
-  }
-  // Whether what was computed under the plan may be trusted. Ask after
-  // synchronizing, before results are used.
-  Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_check(handle_.get(), error);
-    });
-  }
-  // True: the plan was made anew with the order that was learned, and addresses
-  // have changed.
-  Result<bool> EndPass() {
-    int changed = 0;
-    Status ended = internal::Run([&](hoist_error** error) {
-      return hoist_plan_end_pass(handle_.get(), &changed, error);
-    });
-    if (!ended.ok()) return ended;
-    return changed != 0;
-  }
-  // Between passes; addresses change. ResourceExhausted: the plan stands as
-  // before.
-  Status SetBudget(uint64_t budget_bytes) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_set_budget(handle_.get(), budget_bytes, error);
-    });
-  }
-  // The same with another order, of one pass; nothing is learned any more.
-  Status SetOrder(const std::vector<uint32_t>& order) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_set_order(handle_.get(), order.data(), order.size(),
-                                  error);
-    });
-  }
-
-  hoist_plan_info info() const {
-    auto info = internal::Sized<hoist_plan_info>();
-    hoist_plan_describe(handle_.get(), &info, nullptr);
-    return info;
-  }
-  hoist_plan_stats stats() const {
-    auto stats = internal::Sized<hoist_plan_stats>();
-    hoist_plan_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
-  }
-  // kNot, too, where the model has no such group.
-  Planned kind(uint32_t group) const {
-    int kind = HOIST_PLANNED_NOT;
-    hoist_plan_group_kind(handle_.get(), group, &kind, nullptr);
-    return static_cast<Planned>(kind);
-  }
-  // A planned group's, with the address that it has whenever it is staged.
-  Result<TensorView> tensor(uint32_t group, uint32_t index) const {
-    auto info = internal::Sized<hoist_tensor_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_plan_tensor(handle_.get(), group, index, &info, error);
-    });
-    if (!found.ok()) return found;
-    return TensorView(info);
-  }
-  hoist_plan* get() const { return handle_.get(); }
-
- private:
-  internal::Owned<hoist_plan> handle_;
-};
-
-struct PlanOptions {
-  uint32_t device = 0;
-  // Residents and ring together; 0: what hoistd can promise.
-  uint64_t budget_bytes = 0;
-  std::vector<uint32_t> order = {};       // Of one pass; empty: learned.
-  std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
-  // For a group's bytes to come; 0: 60 s.
-  std::chrono::milliseconds stage_deadline{0};
-  // How the device's link is shared with other plans.
-  uint32_t weight = 1;                // 1 to 1,000.
-  int32_t priority = 0;               // -10 to 10; higher goes first.
-  uint64_t max_bytes_per_second = 0;  // 0: no cap.
-  bool learn = false;  // `order` serves until EndPass; see hoist_c.h.
 };
 
 struct ConnectOptions {
@@ -349,7 +270,7 @@ struct PublishTensor {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  const void* data = nullptr;         // Host memory.
+  const void* data = nullptr;         // Host memory, or see `on_device`.
   std::vector<int64_t> strides = {};  // In elements; empty: contiguous.
 };
 
@@ -359,6 +280,9 @@ struct PublishOptions {
   std::vector<PublishTensor> tensors;  // Same data and size: stored once.
   Readers readers = Readers::kDefault;
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: 60 s.
+  // hoistd's number of the device where the data lie; what wrote them has
+  // finished.
+  std::optional<uint32_t> on_device = {};
 };
 
 struct StageOptions {
@@ -399,6 +323,16 @@ class Session {
     });
   }
   void Close() { hoist_session_close(handle_.get()); }
+  // The same session: it ends with the last that shares it, or when one is
+  // closed.
+  Result<Session> Share() const {
+    hoist_session* shared = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_session_share(handle_.get(), &shared, error);
+    });
+    if (!status.ok()) return status;
+    return Session(shared, options_);
+  }
   // With these another one finds the hoistd that listens there by then.
   const ConnectOptions& options() const { return options_; }
 
@@ -439,7 +373,7 @@ class Session {
     });
   }
 
-  Result<Model> DescribeModel(const std::string& name) {
+  Result<Model> DescribeModel(const std::string& name) const {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_describe_model(handle_.get(), name.c_str(), model, error);
     });
@@ -447,7 +381,7 @@ class Session {
 
   // By content, whoever published it; see hoist_find_content.
   Result<Model> FindContent(
-      const std::array<uint8_t, HOIST_CONTENT_BYTES>& content) {
+      const std::array<uint8_t, HOIST_CONTENT_BYTES>& content) const {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_find_content(handle_.get(), content.data(), model, error);
     });
@@ -483,6 +417,8 @@ class Session {
     given.tensor_count = tensors.size();
     given.readers = static_cast<int>(options.readers);
     given.deadline_ms = Count(options.deadline);
+    given.on_device = options.on_device.has_value() ? 1 : 0;
+    given.device = options.on_device.value_or(0);
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_publish_group(handle_.get(), &given, model, error);
     });
@@ -517,6 +453,20 @@ class Session {
     return HostImage(image);
   }
 
+  // Brings the groups to the device, in order, beside the caller.
+  Result<Fetch> StartFetch(const Model& model,
+                           const std::vector<uint32_t>& groups,
+                           const StageOptions& options = {}) {
+    hoist_fetch* fetch = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_fetch_start(handle_.get(), model.get(), groups.data(),
+                               groups.size(), options.device,
+                               Count(options.deadline), &fetch, error);
+    });
+    if (!status.ok()) return status;
+    return Fetch(fetch);
+  }
+
   // Asks for groups to be brought to a tier, in order of first need.
   Status Prefetch(const Model& model, const std::vector<uint32_t>& groups,
                   Tier tier = Tier::kDevice, uint32_t device = 0) {
@@ -526,7 +476,16 @@ class Session {
                             error);
     });
   }
-  // The order in which the groups will be staged, over and over; empty: none.
+  // The caller is done with the model, and so is this session once nothing else
+  // of it is held: hoistd may then forget a published one that no session uses.
+  // `model` can still be read. See hoist_done_with_model.
+  Status DoneWith(const Model& model) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_done_with_model(handle_.get(), model.get(), error);
+    });
+  }
+  // The order in which the groups will be staged, over and over; empty: none,
+  // and the session is done with the model whatever is held of it.
   Status SetOrder(const Model& model, const std::vector<uint32_t>& groups) {
     return internal::Run([&](hoist_error** error) {
       return hoist_set_order(handle_.get(), model.get(), groups.data(),

@@ -194,6 +194,7 @@ struct Free {
   void operator()(hoist_session* session) const { hoist_session_free(session); }
   void operator()(hoist_model* model) const { hoist_model_free(model); }
   void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
+  void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
   void operator()(hoist_host_image* image) const {
     hoist_host_image_free(image);

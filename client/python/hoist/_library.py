@@ -65,7 +65,8 @@ class PublishOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("model", c.c_char_p),
                 ("group", c.c_char_p), ("tensors", c.POINTER(PublishTensor)),
                 ("tensor_count", c.c_size_t), ("readers", c.c_int),
-                ("deadline_ms", c.c_uint64)]
+                ("deadline_ms", c.c_uint64), ("on_device", c.c_int),
+                ("device", c.c_uint32)]
 
 
 class GroupInfo(c.Structure):
@@ -97,7 +98,7 @@ class PlanInfoRecord(c.Structure):
                 ("resident_bytes", c.c_uint64), ("ring_bytes", c.c_uint64),
                 ("streamed_bytes", c.c_uint64), ("group_count", c.c_uint32),
                 ("streamed_count", c.c_uint32), ("lead", c.c_uint32),
-                ("learning", c.c_int)]
+                ("learning", c.c_int), ("generation", c.c_uint64)]
 
 
 class PlanStatsRecord(c.Structure):
@@ -134,6 +135,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "host_image_create": (None, [_P, _P, c.c_uint32, c.POINTER(_P)]),
     "host_image_load": (None, [_P, c.c_uint64]),
     "host_image_move": (None, [_P, _P, _P, c.c_uint32]),
+    "done_with_model": (None, [_P, _P]),
     "set_order": (None, [_P, _P, _U32P, c.c_size_t]),
     "set_plan": (None, [_P, _P, c.POINTER(PlanOptions), c.POINTER(_P)]),
     "plan_stage": (None, [_P, c.c_uint32, _P, c.POINTER(_P)]),

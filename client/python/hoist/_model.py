@@ -65,42 +65,48 @@ class Model:
         self.readers = _READERS.get(ask("model_readers", handle), "owner")
         self.image_bytes: int = ask("model_image_bytes", handle)
         self.published = bool(ask("model_is_published", handle))
-        self.groups: list[Group] = []
+        # No Group, which refers to this: what is dropped goes at once.
+        self._infos: list[tuple[str, int, int]] = []
         for index in range(ask("model_group_count", handle)):
             info = sized(GroupInfo)
             call("model_group", handle, index, c.byref(info))
-            self.groups.append(Group(self, index, info.name.decode(),
-                                     info.image_bytes, info.tensor_count))
-        self._by_name = {group.name: group for group in self.groups}
+            self._infos.append((info.name.decode(), info.image_bytes,
+                                info.tensor_count))
+        self._index = {name: at for at, (name, *_) in enumerate(self._infos)}
 
     def __del__(self) -> None:
         free = getattr(self, "_free", None)
         if free is not None:
             free(self._handle)
 
+    @property
+    def groups(self) -> list[Group]:
+        return list(self)
+
     def __getitem__(self, name: str) -> Group:
-        try:
-            return self._by_name[name]
-        except KeyError:
+        index = self._index.get(name)
+        if index is None:
             raise NotFound(f'model "{self.name}" has no group "{name}"; it has '
-                           + ", ".join(list(self._by_name)[:20])) from None
+                           + ", ".join(list(self._index)[:20]))
+        return Group(self, index, *self._infos[index])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self._index
 
     def __iter__(self) -> Iterator[Group]:
-        return iter(self.groups)
+        return (Group(self, index, *info)
+                for index, info in enumerate(self._infos))
 
     def __len__(self) -> int:
-        return len(self.groups)
+        return len(self._infos)
 
     def __repr__(self) -> str:
-        return (f"<hoist.Model {self.name!r}: {len(self.groups)} groups, "
+        return (f"<hoist.Model {self.name!r}: {len(self)} groups, "
                 f"{self.image_bytes} bytes>")
 
     def _tensors(self, group: int) -> list[TensorInfo]:
         found = []
-        for index in range(self.groups[group].tensor_count):
+        for index in range(self._infos[group][2]):
             record = sized(TensorRecord)
             call("model_tensor", self._handle, group, index, c.byref(record))
             found.append(TensorInfo.of_record(record))

@@ -280,7 +280,17 @@ class Session:
              c.byref(handle))
         return Plan(self, model, handle)
 
+    def done_with(self, model: Model) -> None:
+        """Whoever has this object is done with the model, and so is the session
+        once nothing else of it is held: no other Model, lease, plan or host
+        image. hoistd then makes room with it first where it needs some, and a
+        published one that nobody uses is forgotten. A Model that is dropped
+        without a word leaves it used until the session ends."""
+        call("done_with_model", self._handle, model._handle)
+
     def clear_order(self, model: Model) -> None:
+        """No order any more; and this session is done with the model until it
+        asks for it again, whatever is held of it: see done_with."""
         call("set_order", self._handle, model._handle, None, 0)
 
 

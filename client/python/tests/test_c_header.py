@@ -18,16 +18,20 @@ from hoist import _library as lib
 
 HEADER = (pathlib.Path(__file__).resolve().parents[2] / "include" / "hoist"
           / "hoist_c.h")
+# Of the parts that it includes.
+TEXT = "".join(part.read_text()
+               for part in sorted((HEADER.parent / "c").glob("*.h")))
 
 SCALARS = {"int": c.c_int, "size_t": c.c_size_t, "uint8_t": c.c_uint8,
            "uint32_t": c.c_uint32, "int32_t": c.c_int32,
-           "uint64_t": c.c_uint64, "int64_t": c.c_int64, "void": None}
+           "uint64_t": c.c_uint64, "int64_t": c.c_int64, "void": None,
+           "hoist_stream": c.c_void_p}
 
 
 def read_header() -> tuple[dict[str, list[tuple[str, str]]],
                            dict[str, tuple[str, list[str]]]]:
     """{struct: [(type, field)]} and {call: (result, arguments' types)}."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", HEADER.read_text(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", TEXT, flags=re.S)
     structs = {
         name: [split(one) for one in body.split(";") if one.strip()]
         for body, name in re.findall(
@@ -121,16 +125,14 @@ def test_a_call_takes_and_gives_what_the_header_says(name):
 
 
 def test_the_header_is_read_as_a_whole():
-    text = HEADER.read_text()
-    assert len(CALLS) == text.count("\nHOIST_API ")
-    assert len(STRUCTS) == len(re.findall(r"^typedef struct \w+ \{", text,
+    assert len(CALLS) == TEXT.count("\nHOIST_API ")
+    assert len(STRUCTS) == len(re.findall(r"^typedef struct \w+ \{", TEXT,
                                           re.M))
     assert {c_name(kind) for kind in KINDS} == set(STRUCTS)
 
 
 def test_the_headers_version_is_the_librarys():
-    found = dict(re.findall(r"#define HOIST_VERSION_(\w+) (\d+)",
-                            HEADER.read_text()))
+    found = dict(re.findall(r"#define HOIST_VERSION_(\w+) (\d+)", TEXT))
     assert lib.library_version() == ".".join(
         found[part] for part in ("MAJOR", "MINOR", "PATCH"))
 

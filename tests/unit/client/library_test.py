@@ -4,6 +4,7 @@ library_test.py LIBHOIST [unittest options]
 """
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -35,10 +36,9 @@ class Libhoist(unittest.TestCase):
         self.assertEqual(others, [])
 
     def test_exports_all_that_the_header_declares(self):
-        header = os.path.join(os.path.dirname(__file__), "..", "..", "..",
-                              "client", "include", "hoist", "hoist_c.h")
-        with open(header, encoding="utf-8") as file:
-            text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+        headers = pathlib.Path(__file__).parents[3] / "client/include/hoist/c"
+        text = "".join(file.read_text() for file in headers.glob("*.h"))
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
         declared = set(re.findall(r"HOIST_API[^;]*?\b(hoist_\w+)\(", text))
         exported = {line.split()[-1].split("@")[0] for line in
                     output("nm", "-D", "--defined-only", LIBRARY).splitlines()}

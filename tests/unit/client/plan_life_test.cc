@@ -1,4 +1,6 @@
 // How plans change and end: learned orders, budgets, faults, hoistd's death.
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -250,6 +252,59 @@ TEST(PlanBudget, IsRefusedWhileAGroupIsStaged) {
   ASSERT_TRUE(worker.plan.Stage(0).ok());
   EXPECT_EQ(worker.plan.SetBudget(1).code(), Code::kFailedPrecondition);
   EXPECT_EQ(daemon.plans().size(), 1u);
+}
+
+bool IsReadable(int fd) {
+  pollfd one = {fd, POLLIN, 0};
+  return poll(&one, 1, 0) == 1;
+}
+// Whether it was told since it was asked last.
+bool TakeNotice(int fd) {
+  eventfd_t count = 0;
+  return eventfd_read(fd, &count) == 0;
+}
+
+TEST(PlanNotice, ComesWithEachNewPlanAndItsGeneration) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1, 2});
+  const auto fd = worker.plan.event_fd();
+  ASSERT_TRUE(fd.ok()) << fd.status().ToString();
+  EXPECT_EQ(*worker.plan.event_fd(), *fd);
+  EXPECT_EQ(worker.plan.info().generation, 1u);
+  EXPECT_FALSE(IsReadable(*fd));
+  ASSERT_TRUE(worker.plan.SetOrder({2, 1, 0}).ok());
+  EXPECT_EQ(worker.plan.info().generation, 2u);
+  EXPECT_TRUE(IsReadable(*fd));
+  EXPECT_TRUE(TakeNotice(*fd));
+  EXPECT_FALSE(IsReadable(*fd));
+  ASSERT_TRUE(worker.plan.SetOrder({2, 1, 0}).ok());  // As it is.
+  EXPECT_EQ(worker.plan.info().generation, 2u);
+  EXPECT_FALSE(IsReadable(*fd));
+  ASSERT_TRUE(worker.plan.SetBudget(1 << 20).ok());
+  EXPECT_TRUE(TakeNotice(*fd));
+  EXPECT_EQ(worker.plan.info().generation, 3u);
+  EXPECT_TRUE(worker.plan.Check().ok());
+}
+
+TEST(PlanNotice, ComesWithTheEndThoughNobodyCalls) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1});
+  const auto fd = worker.plan.event_fd();
+  ASSERT_TRUE(fd.ok());
+  worker.session.Close();
+  pollfd one = {*fd, POLLIN, 0};
+  EXPECT_EQ(poll(&one, 1, 60'000), 1);
+  EXPECT_FALSE(worker.plan.Check().ok());
+}
+
+TEST(PlanNotice, OfAnEndThatWasBeforeComesAtOnce) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1});
+  worker.session.Close();
+  while (worker.plan.Check().ok()) std::this_thread::yield();
+  const auto fd = worker.plan.event_fd();
+  ASSERT_TRUE(fd.ok());
+  EXPECT_TRUE(IsReadable(*fd));
 }
 
 TEST(PlanEnd, AFaultIsToldByEveryCall) {

@@ -61,6 +61,26 @@ TEST(Plan, AnAddressIsTheSlotsForAsLongAsThePlanStands) {
   EXPECT_NE(first[0], first[1]);
 }
 
+TEST(Plan, ItsTensorsAreFoundByName) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {2, 0});
+  daemon.lane().ReadyForAll();
+  auto found = worker.plan.tensor(2, "w");
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  EXPECT_EQ(found->raw(), *worker.plan.Stage(2));
+  EXPECT_EQ(found->shape(), std::vector<int64_t>{1024});
+  const auto code = [&](uint32_t group, const char* name) {
+    auto info = hoist::internal::Sized<hoist_tensor_info>();
+    return hoist_plan_find_tensor(worker.plan.get(), group, name, &info,
+                                  nullptr);
+  };
+  EXPECT_EQ(code(2, "w"), HOIST_OK);
+  EXPECT_EQ(code(2, "x"), HOIST_NOT_FOUND);
+  EXPECT_EQ(code(1, "w"), HOIST_FAILED_PRECONDITION);  // Not in the plan.
+  EXPECT_EQ(code(99, "w"), HOIST_OUT_OF_RANGE);
+  EXPECT_EQ(code(2, nullptr), HOIST_INVALID_ARGUMENT);
+}
+
 TEST(Plan, AStageWaitsUntilTheBytesAreThere) {
   FakeDaemon daemon;
   PlanWorker worker(daemon, {0, 1});
@@ -171,6 +191,89 @@ TEST(Plan, AGroupWhosePlaceIsHeldIsRefusedWithWhatWouldDo) {
   EXPECT_EQ(daemon.lane().header().cursor.load(), 2u);  // Nothing was taken.
   ASSERT_TRUE(worker.plan.Done(0).ok());
   EXPECT_TRUE(worker.plan.Stage(2).ok());
+}
+
+// Three groups in two slots: the third's turn comes when the first is done.
+TEST(PlanTurns, AStageMayWaitForItsTurn) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1, 2});
+  daemon.lane().ReadyForAll();
+  ASSERT_TRUE(worker.plan.Stage(0).ok());
+  ASSERT_TRUE(worker.plan.Stage(1).ok());
+  auto staged = std::async(std::launch::async, [&] {
+    return worker.plan.StageInTurn(2, std::chrono::minutes(1));
+  });
+  while (worker.plan.stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_EQ(daemon.lane().header().cursor.load(), 2u);  // Nothing was taken.
+  ASSERT_TRUE(worker.plan.Done(1).ok());                // Not its place.
+  EXPECT_EQ(staged.wait_for(std::chrono::seconds(0)),
+            std::future_status::timeout);
+  ASSERT_TRUE(worker.plan.Done(0).ok());
+  auto data = staged.get();
+  ASSERT_TRUE(data.ok()) << data.status().ToString();
+  EXPECT_TRUE(worker.plan.Done(2).ok());
+  // What is free, or staged by itself already, waits for nobody.
+  EXPECT_TRUE(worker.plan.StageInTurn(0, std::chrono::minutes(1)).ok());
+  EXPECT_TRUE(worker.plan.StageInTurn(0, std::chrono::minutes(1)).ok());
+}
+
+TEST(PlanTurns, ATurnThatDoesNotComeIsToldWithWhoHasThePlace) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1, 2});
+  daemon.lane().ReadyForAll();
+  ASSERT_TRUE(worker.plan.Stage(0).ok());
+  auto late = worker.plan.StageInTurn(2, std::chrono::milliseconds(5));
+  EXPECT_EQ(late.status().code(), hoist::Code::kDeadlineExceeded);
+  EXPECT_THAT(late.status().message(), HasSubstr("\"l0\""));
+  EXPECT_EQ(worker.plan.StageInTurn(2, {}).status().code(),
+            hoist::Code::kFailedPrecondition);  // As Stage.
+}
+
+TEST(PlanTurns, TheEndOfThePlanEndsTheWait) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1, 2});
+  daemon.lane().ReadyForAll();
+  ASSERT_TRUE(worker.plan.Stage(0).ok());
+  auto staged = std::async(std::launch::async, [&] {
+    return worker.plan.StageInTurn(2, std::chrono::hours(1));
+  });
+  while (worker.plan.stats().host_waits == 0) std::this_thread::yield();
+  worker.session.Close();
+  EXPECT_EQ(staged.get().status().code(), hoist::Code::kFailedPrecondition);
+}
+
+TEST(PlanTurns, ThreadsThatWaitAreNeverRefusedAndReadTheirOwn) {
+  FakeDaemon daemon;
+  PlanWorker worker(daemon, {0, 1, 2, 3});
+  daemon.lane().ReadyForAll();
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (uint32_t i = 0; i < 60; ++i) {
+        const uint32_t group = i % 4;
+        if (!worker.plan.StageInTurn(group, std::chrono::minutes(1)).ok()) {
+          ++refused;
+        } else if (!worker.plan.Done(group).ok()) {
+          ++refused;
+        }
+      }
+    });
+  }
+  std::atomic<bool> stop{false};
+  // hoistd's part: what was asked to be skipped has been.
+  std::thread hoistd([&] {
+    while (!stop) {
+      FakeLane& lane = daemon.lane();
+      lane.header().tail.store(lane.header().head.load());
+      std::this_thread::yield();
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  hoistd.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(worker.plan.stats().stages, 240u);
 }
 
 TEST(Plan, StagesNestAndTheLastDoneCounts) {

@@ -1,5 +1,4 @@
 // libhoist.so and a hoistd that dies: the next one goes on over the socket.
-// socket.
 #include <mutex>
 #include <vector>
 
@@ -41,6 +40,9 @@ class DyingDaemon {
         peer.Send(reply);
         return true;
       }
+      if (message.has_set_order()) {
+        done_with_.push_back(message.set_order().model_id());
+      }
       if (!verb_(message) || died_ == deaths_) return false;
       fds_.push_back(fds.size());
       ids_.push_back(message.request_id());
@@ -55,6 +57,7 @@ class DyingDaemon {
   std::vector<pb::ResumeRequest> asked() { return Locked(asked_); }
   std::vector<uint64_t> ids() { return Locked(ids_); }
   std::vector<size_t> fds() { return Locked(fds_); }
+  std::vector<uint64_t> done_with() { return Locked(done_with_); }
 
   pb::ResumeReply lost;
 
@@ -73,6 +76,7 @@ class DyingDaemon {
   std::vector<pb::ResumeRequest> asked_;
   std::vector<uint64_t> ids_;
   std::vector<size_t> fds_;
+  std::vector<uint64_t> done_with_;
 };
 
 hoist::ConnectOptions To(const FakeDaemon& daemon) {
@@ -174,6 +178,19 @@ TEST(SessionResume, PlansAreToldAndALostOneEnds) {
   EXPECT_EQ(ended.code(), Code::kAborted);
   EXPECT_THAT(ended.message(), HasSubstr("make it anew"));
   EXPECT_TRUE(worker.session.Check().ok());
+}
+
+// It takes each session to use all that it may read.
+TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionIsDoneWith) {
+  DyingDaemon dying(IsPrefetch, 1);
+  FakeDaemon daemon(dying.script());
+  auto session = hoist::Session::Connect(To(daemon));
+  auto model = session->DescribeModel("m");
+  auto deep = session->DescribeModel("deep");
+  ASSERT_TRUE(session->DoneWith(*model).ok());
+  ASSERT_TRUE(session->Prefetch(*deep, {0}).ok());  // It dies of it.
+  ASSERT_TRUE(session->DescribeModel("deep").ok());
+  EXPECT_THAT(dying.done_with(), ElementsAre(model->id(), model->id()));
 }
 
 }  // namespace

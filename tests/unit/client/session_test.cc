@@ -8,6 +8,7 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -19,6 +20,7 @@
 namespace hoist_test {
 namespace {
 
+using hoist::Code;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -306,6 +308,22 @@ TEST(Session, PublishedBytesAreLaidOutAndAliasesStoredOnce) {
             hoist::Code::kInvalidArgument);
 }
 
+// Of an emulated device the addresses are of host memory.
+TEST(Session, WeightsArePublishedFromADevicesMemory) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  const std::vector<uint8_t> bytes = {5, 6, 7};
+  hoist::PublishOptions options;
+  options.model = "p";
+  options.group = "g";
+  options.tensors = {{"t", hoist::DType::kU8, {3}, bytes.data()}};
+  options.on_device = worker.session.devices().front().index;
+  ASSERT_TRUE(worker.session.Publish(options).ok());
+  EXPECT_EQ(daemon.published().first.substr(0, 3), "\x05\x06\x07");
+  options.on_device = 99;
+  EXPECT_EQ(worker.session.Publish(options).status().code(), Code::kNotFound);
+}
+
 TEST(Session, JoinedTensorsAreToldAsGiven) {
   std::mutex mu;
   pb::RegisterModelRequest asked;
@@ -427,6 +445,95 @@ TEST(Session, NoDescriptorIsLeftOver) {
     EXPECT_TRUE(worker.session.Publish(options).ok());
   }
   EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST(Session, EndsWithTheLastHandleThatSharesIt) {
+  FakeDaemon daemon;
+  std::optional<Worker> worker(std::in_place, daemon);
+  auto shared = worker->session.Share();
+  ASSERT_TRUE(shared.ok());
+  auto lease = worker->session.Stage(worker->model, "b");
+  ASSERT_TRUE(lease.ok());
+  worker.reset();
+  EXPECT_TRUE(shared->Check().ok());
+  EXPECT_TRUE(lease->Check().ok());  // It was leased by the other one.
+  EXPECT_TRUE(shared->DescribeModel("m").ok());
+  EXPECT_EQ(shared->options().socket_path, daemon.path());
+  { auto last = std::move(*shared); }
+  EXPECT_EQ(lease->Check().code(), Code::kFailedPrecondition);
+}
+
+TEST(Session, ThatIsClosedByOneIsClosedForAllThatShareIt) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto shared = worker.session.Share();
+  ASSERT_TRUE(shared.ok());
+  shared->Close();
+  EXPECT_EQ(worker.session.Check().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(worker.session.Share().status().code(), Code::kFailedPrecondition);
+}
+
+TEST(CApi, HandlesThatAreNullAreRefusedAndNeverFollowed) {
+  EXPECT_EQ(hoist_session_share(nullptr, nullptr, nullptr),
+            HOIST_INVALID_ARGUMENT);
+  EXPECT_EQ(hoist_session_id(nullptr), 0u);
+  EXPECT_STREQ(hoist_session_daemon_version(nullptr), "");
+  EXPECT_EQ(hoist_session_device_count(nullptr), 0u);
+  EXPECT_EQ(hoist_model_id(nullptr), 0u);
+  EXPECT_STREQ(hoist_model_name(nullptr), "");
+  EXPECT_EQ(hoist_model_fingerprint(nullptr)[15], 0);
+  EXPECT_EQ(hoist_model_owner(nullptr), UINT32_MAX);
+  EXPECT_STREQ(hoist_model_owner_tenant(nullptr), "");
+  EXPECT_EQ(hoist_model_image_bytes(nullptr), 0u);
+  EXPECT_EQ(hoist_model_group_count(nullptr), 0u);
+  EXPECT_EQ(hoist_lease_bytes(nullptr), 0u);
+  EXPECT_EQ(hoist_lease_device_kind(nullptr), 0);
+  EXPECT_EQ(hoist_lease_tensor_count(nullptr), 0u);
+  EXPECT_EQ(hoist_host_image_is_loaded(nullptr), 0);
+  EXPECT_EQ(hoist_host_image_data(nullptr), nullptr);
+  EXPECT_EQ(hoist_host_image_bytes(nullptr), 0u);
+}
+
+// As NULL handles.
+TEST(Handles, ThatWereMovedFromAreRefused) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "b");
+  ASSERT_TRUE(lease.ok());
+  auto image = worker.session.ReserveHostImage(worker.model, 0);
+  ASSERT_TRUE(image.ok());
+  hoist::Plan plan(nullptr);
+  {
+    auto to_lease = std::move(*lease);
+    auto to_image = std::move(*image);
+    auto to_model = std::move(worker.model);
+    auto to_session = std::move(worker.session);
+  }
+  const auto refused = [](const hoist::Status& status) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.ToString();
+  };
+  refused(lease->Check());
+  refused(lease->tensor("y").status());
+  EXPECT_EQ(lease->image_bytes() + lease->group() + lease->tensors().size(),
+            0u);
+  refused(image->Load());
+  EXPECT_FALSE(image->loaded());
+  EXPECT_EQ(worker.model.name(), "");
+  EXPECT_EQ(worker.model.fingerprint(), std::string(16, '\0'));
+  EXPECT_EQ(worker.model.group_count(), 0u);
+  EXPECT_TRUE(worker.model.tensors(0).empty());
+  refused(worker.model.FindGroup("a").status());
+  refused(worker.session.Check());
+  refused(worker.session.Share().status());
+  refused(worker.session.DescribeModel("m").status());
+  refused(worker.session.Stage(worker.model, 0).status());
+  refused(worker.session.SetPlan(worker.model).status());
+  EXPECT_TRUE(worker.session.devices().empty());
+  refused(plan.Stage(0).status());
+  refused(plan.Check());
+  EXPECT_EQ(plan.info().id + plan.stats().stages, 0u);
+  EXPECT_EQ(plan.kind(0), hoist::Planned::kNot);
+  worker.session.Close();
 }
 
 TEST(CApi, RefusesNullAndUnsizedStructs) {

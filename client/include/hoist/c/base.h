@@ -1,0 +1,58 @@
+/* hoist_c.h: errors, versions, and what handles are called. */
+#ifndef HOIST_C_BASE_H_
+#define HOIST_C_BASE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HOIST_API __attribute__((visibility("default")))
+
+enum {
+  HOIST_OK = 0,
+  HOIST_CANCELLED = 1,
+  HOIST_UNKNOWN = 2,
+  HOIST_INVALID_ARGUMENT = 3,    /* Fix the call. */
+  HOIST_DEADLINE_EXCEEDED = 4,   /* The deadline that was given has passed. */
+  HOIST_NOT_FOUND = 5,           /* No such model, group, tensor, file. */
+  HOIST_ALREADY_EXISTS = 6,      /* The name is taken by something else. */
+  HOIST_PERMISSION_DENIED = 7,   /* Another user's. */
+  HOIST_RESOURCE_EXHAUSTED = 8,  /* Free something, or wait. */
+  HOIST_FAILED_PRECONDITION = 9, /* Change state first. */
+  HOIST_ABORTED = 10,            /* Lost a race. */
+  HOIST_OUT_OF_RANGE = 11,
+  HOIST_UNIMPLEMENTED = 12, /* Not in this build or on this device. */
+  HOIST_INTERNAL = 13,      /* hoist's bug. */
+  HOIST_UNAVAILABLE = 14,   /* No daemon, daemon gone or draining: retry. */
+  HOIST_DATA_LOSS = 15,     /* The bytes are not what they were. */
+  HOIST_UNAUTHENTICATED = 16
+};
+
+typedef struct hoist_error hoist_error;
+typedef struct hoist_session hoist_session;
+typedef struct hoist_model hoist_model;
+typedef struct hoist_lease hoist_lease;
+
+/* --- Errors and versions. --- */
+
+HOIST_API int hoist_error_code(const hoist_error* error);
+/* What is wrong, and what would do. */
+HOIST_API const char* hoist_error_message(const hoist_error* error);
+HOIST_API void hoist_error_free(hoist_error* error); /* NULL is allowed. */
+/* "NOT_FOUND"; "UNKNOWN" for a number that is no code. */
+HOIST_API const char* hoist_code_name(int code);
+/* libhoist's own, "0.1.0". */
+HOIST_API const char* hoist_version(void);
+/* These headers'. */
+#define HOIST_VERSION_MAJOR 0
+#define HOIST_VERSION_MINOR 1
+#define HOIST_VERSION_PATCH 0
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HOIST_C_BASE_H_ */

@@ -1,0 +1,219 @@
+/* hoist_c.h: models, named sets of groups of tensors. */
+#ifndef HOIST_C_MODEL_H_
+#define HOIST_C_MODEL_H_
+
+#include "hoist/c/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How tensors are put into groups. */
+enum {
+  HOIST_GROUPS_BLOCK = 1,   /* "encoder.layer.3.x.y" -> "encoder.layer.3". */
+  HOIST_GROUPS_MODULE = 2,  /* "encoder.layer.3.x.y" -> "encoder.layer.3.x". */
+  HOIST_GROUPS_WHOLE = 3,   /* One group, "model". */
+  HOIST_GROUPS_EXPLICIT = 4 /* As `groups` says; every tensor once. */
+};
+
+enum {
+  HOIST_READERS_DEFAULT = 0, /* As hoistd is configured. */
+  HOIST_READERS_OWNER = 1,   /* This user. */
+  HOIST_READERS_EVERYONE = 2 /* Whoever may open the socket. */
+};
+
+typedef struct hoist_group_spec {
+  const char* name;
+  const char* const* tensors; /* In image order. */
+  size_t tensor_count;
+} hoist_group_spec;
+
+/* Bytes of a tensor in the files. */
+typedef struct hoist_joined_part {
+  const char* tensor;
+  uint64_t offset_bytes;
+  uint64_t size_bytes; /* 0: up to its end. */
+} hoist_joined_part;
+
+/* A tensor of the model that the files hold in parts: its bytes are theirs, end
+ * to end, and its type theirs. Groups name it, and none of its parts. */
+typedef struct hoist_joined_tensor {
+  const char* name; /* None that the files have. */
+  int rank;
+  const int64_t* shape;
+  const hoist_joined_part* parts;
+  size_t part_count;
+} hoist_joined_tensor;
+
+typedef struct hoist_register_options {
+  size_t struct_size;
+  const char* name;
+  /* A safetensors file, or a folder of them: all *.safetensors files if it has
+   * a model.safetensors.index.json; else model.safetensors; else all. They are
+   * opened here, with this process's rights. */
+  const char* path;
+  int grouping; /* HOIST_GROUPS_*; 0: HOIST_GROUPS_BLOCK. */
+  const hoist_group_spec* groups;
+  size_t group_count;
+  int readers;
+  const hoist_joined_tensor* joined;
+  size_t joined_count;
+} hoist_register_options;
+
+/* Attaches to the model if it is registered already from the same files: the
+ * user's own of that name, or anybody's that everyone may read, whose name may
+ * be another. ALREADY_EXISTS: the user has other weights of that name. */
+HOIST_API int hoist_register_model(hoist_session* session,
+                                   const hoist_register_options* options,
+                                   hoist_model** model, hoist_error** error);
+/* A model that was registered or published before. "llama" is this user's, or
+ * else root's; "1000:llama" is user 1000's, which they say who may read.
+ * Weights of such a name are what that user made them: use it if you trust
+ * them. */
+HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
+                                   hoist_model** model, hoist_error** error);
+
+#define HOIST_CONTENT_BYTES 32
+/* A published model whose groups have these names, tensors and bytes, whoever
+ * published it, under whatever name: this user's, else root's, else one that
+ * everyone may read. hoistd has hashed the bytes that it holds itself, so
+ * nobody can offer others. `content`: HOIST_CONTENT_BYTES bytes, a SHA-256; of
+ * what is said in daemon/model/published_group.h. NOT_FOUND: there is none, or
+ * not for this user. */
+HOIST_API int hoist_find_content(hoist_session* session, const uint8_t* content,
+                                 hoist_model** model, hoist_error** error);
+/* Drops a model of this user's, in every tier; its name is free then.
+ * FAILED_PRECONDITION: it is in use. PERMISSION_DENIED: it is another user's.
+ */
+HOIST_API int hoist_forget_model(hoist_session* session,
+                                 const hoist_model* model, hoist_error** error);
+
+/* Numbers of safetensors' element types. */
+enum {
+  HOIST_BOOL = 1,
+  HOIST_U8 = 2,
+  HOIST_I8 = 3,
+  HOIST_U16 = 4,
+  HOIST_I16 = 5,
+  HOIST_U32 = 6,
+  HOIST_I32 = 7,
+  HOIST_U64 = 8,
+  HOIST_I64 = 9,
+  HOIST_F16 = 10,
+  HOIST_BF16 = 11,
+  HOIST_F32 = 12,
+  HOIST_F64 = 13,
+  HOIST_C64 = 14,
+  HOIST_C128 = 15,
+  HOIST_F8_E4M3 = 16,
+  HOIST_F8_E5M2 = 17,
+  HOIST_F8_E8M0 = 18,
+  HOIST_F8_E4M3FNUZ = 19,
+  HOIST_F8_E5M2FNUZ = 20,
+  HOIST_F6_E2M3 = 21,
+  HOIST_F6_E3M2 = 22,
+  HOIST_F4 = 23
+};
+
+/* "BF16", as safetensors writes it; "?" for a number that is no type. */
+HOIST_API const char* hoist_dtype_name(int dtype);
+/* Of one element; 4 and 6 for the sub-byte types. 0: no type. */
+HOIST_API int hoist_dtype_bits(int dtype);
+
+typedef struct hoist_publish_tensor {
+  const char* name;
+  int dtype;
+  int rank;
+  const int64_t* shape;
+  const int64_t* strides; /* In elements, none negative; NULL: contiguous. */
+  /* Host memory, or see on_device. NULL only if there is no element. */
+  const void* data;
+} hoist_publish_tensor;
+
+typedef struct hoist_publish_options {
+  size_t struct_size;
+  const char* model;
+  const char* group;
+  const hoist_publish_tensor* tensors; /* In image order. */
+  size_t tensor_count;
+  int readers;
+  uint64_t deadline_ms; /* To wait for space on the host; 0: 60 s. */
+  /* 1: the tensors' data lie on hoistd's device of this number, in its primary
+   * context in this process, and what wrote them has finished. */
+  int on_device;
+  uint32_t device;
+} hoist_publish_options;
+
+/* Adds one group to a published model, which is made if need be; `model`, if
+ * not NULL, gets the model as it then is. Tensors with the same data and size
+ * are stored once. The bytes are copied before this returns. Only its owner
+ * adds to a model. The same group again is attached to; ALREADY_EXISTS: it has
+ * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. */
+HOIST_API int hoist_publish_group(hoist_session* session,
+                                  const hoist_publish_options* options,
+                                  hoist_model** model, hoist_error** error);
+
+/* A session uses a model from when it asked for it (register, describe,
+ * publish, find_content, prefetch, an order) until it is done with it, or ends.
+ * hoistd makes room with what no session uses first, and forgets published
+ * models so.
+ *
+ * This says that the caller is done, as one who has this handle, which can
+ * still be read. The session is done once nothing else of it holds the model:
+ * no other handle, no lease, plan, host image or fetch. A handle that is freed
+ * without a word leaves the model used: whoever publishes need not keep one. */
+HOIST_API int hoist_done_with_model(hoist_session* session,
+                                    const hoist_model* model,
+                                    hoist_error** error);
+HOIST_API void hoist_model_free(hoist_model* model);
+HOIST_API uint64_t hoist_model_id(const hoist_model* model);
+HOIST_API const char* hoist_model_name(const hoist_model* model);
+/* 16 bytes: what the weights are. */
+HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
+/* The uid whose model it is, and who may read it (HOIST_READERS_*). */
+HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
+/* The tenant (hoistd.toml) whose model it is, the uid then being UINT32_MAX;
+ * "" if it is a uid's. */
+HOIST_API const char* hoist_model_owner_tenant(const hoist_model* model);
+HOIST_API int hoist_model_readers(const hoist_model* model);
+HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
+HOIST_API int hoist_model_is_published(const hoist_model* model);
+HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);
+
+typedef struct hoist_group_info {
+  size_t struct_size;
+  const char* name;
+  uint64_t image_bytes;
+  uint32_t tensor_count;
+} hoist_group_info;
+
+typedef struct hoist_tensor_info {
+  size_t struct_size;
+  const char* name;
+  int dtype;
+  int rank;
+  const int64_t* shape;
+  const int64_t* strides; /* In elements; always given. */
+  uint64_t offset_bytes;  /* From the image's start. */
+  uint64_t size_bytes;    /* That the elements span. */
+  /* Of the first element, on the lease's device; NULL if asked of a model. */
+  const void* data;
+} hoist_tensor_info;
+
+HOIST_API int hoist_model_group(const hoist_model* model, uint32_t group,
+                                hoist_group_info* info, hoist_error** error);
+HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
+                                 uint32_t tensor, hoist_tensor_info* info,
+                                 hoist_error** error);
+HOIST_API int hoist_model_find_group(const hoist_model* model, const char* name,
+                                     uint32_t* group, hoist_error** error);
+/* Which group holds the tensor, and where in the group. */
+HOIST_API int hoist_model_find_tensor(const hoist_model* model,
+                                      const char* name, uint32_t* group,
+                                      uint32_t* tensor, hoist_error** error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HOIST_C_MODEL_H_ */

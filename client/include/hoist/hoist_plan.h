@@ -1,0 +1,168 @@
+// Plans, for C++. Part of hoist.h, which includes this.
+#ifndef HOIST_HOIST_PLAN_H_
+#define HOIST_HOIST_PLAN_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hoist/hoist_c.h"
+#include "hoist/hoist_types.h"
+
+namespace hoist {
+inline namespace v0 {
+
+enum class Planned {
+  kResident = HOIST_PLANNED_RESIDENT,
+  kStreamed = HOIST_PLANNED_STREAMED,
+  kNot = HOIST_PLANNED_NOT,
+};
+
+// Groups staged one after another, without messages; see hoist_c.h. A stream is
+// a CUstream or cudaStream_t (nullptr: the default stream); emulated devices
+// ignore it. Move-only; dropping it waits for the GPU and gives everything
+// back.
+//
+//   for (uint32_t group : order) {
+//     hoist::Result<const void*> image = plan.Stage(group, stream);
+//     if (!image.ok()) return image.status();
+//     Compute(*image, stream);
+//     if (hoist::Status s = plan.Done(group, stream); !s.ok()) return s;
+//   }
+class Plan {
+ public:
+  explicit Plan(hoist_plan* handle) : handle_(handle) {}
+
+  // The image's address, for what is put on the stream from now on.
+  Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr) {
+    const void* data = nullptr;
+    Status staged = internal::Run([&](hoist_error** error) {
+      return hoist_plan_stage(handle_.get(), group, stream, &data, error);
+    });
+    if (!staged.ok()) return staged;
+    return data;
+  }
+  // The same, but that it waits where a group that shares its place is staged.
+  // DeadlineExceeded: its turn did not come.
+  Result<const void*> StageInTurn(uint32_t group,
+                                  std::chrono::milliseconds turn_deadline,
+                                  hoist_stream stream = nullptr) {
+    const int64_t count = turn_deadline.count();
+    const void* data = nullptr;
+    Status staged = internal::Run([&](hoist_error** error) {
+      return hoist_plan_stage_in_turn(
+          handle_.get(), group, stream,
+          count < 0 ? 0 : static_cast<uint64_t>(count), &data, error);
+    });
+    if (!staged.ok()) return staged;
+    return data;
+  }
+  // What is on the stream by now is the last that reads the image.
+  Status Done(uint32_t group, hoist_stream stream = nullptr) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_plan_done(handle_.get(), group, stream, error);
+    });
+  }
+  // Whether what was computed under the plan may be trusted. Ask after
+  // synchronizing, before results are used.
+  Status Check() const {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_plan_check(handle_.get(), error);
+    });
+  }
+  // Readable once the plan was made anew or has ended; see
+  // hoist_plan_event_fd. The plan's.
+  Result<int> event_fd() const {
+    int fd = -1;
+    Status made = internal::Run([&](hoist_error** error) {
+      return hoist_plan_event_fd(handle_.get(), &fd, error);
+    });
+    if (!made.ok()) return made;
+    return fd;
+  }
+  // True: the plan was made anew with the order that was learned, and addresses
+  // have changed.
+  Result<bool> EndPass() {
+    int changed = 0;
+    Status ended = internal::Run([&](hoist_error** error) {
+      return hoist_plan_end_pass(handle_.get(), &changed, error);
+    });
+    if (!ended.ok()) return ended;
+    return changed != 0;
+  }
+  // Between passes; addresses change. ResourceExhausted: the plan stands as
+  // before.
+  Status SetBudget(uint64_t budget_bytes) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_plan_set_budget(handle_.get(), budget_bytes, error);
+    });
+  }
+  // The same with another order, of one pass; nothing is learned any more.
+  Status SetOrder(const std::vector<uint32_t>& order) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_plan_set_order(handle_.get(), order.data(), order.size(),
+                                  error);
+    });
+  }
+
+  hoist_plan_info info() const {
+    auto info = internal::Sized<hoist_plan_info>();
+    hoist_plan_describe(handle_.get(), &info, nullptr);
+    return info;
+  }
+  hoist_plan_stats stats() const {
+    auto stats = internal::Sized<hoist_plan_stats>();
+    hoist_plan_get_stats(handle_.get(), &stats, nullptr);
+    return stats;
+  }
+  // kNot, too, where the model has no such group.
+  Planned kind(uint32_t group) const {
+    int kind = HOIST_PLANNED_NOT;
+    hoist_plan_group_kind(handle_.get(), group, &kind, nullptr);
+    return static_cast<Planned>(kind);
+  }
+  // A planned group's, with the address that it has whenever it is staged.
+  Result<TensorView> tensor(uint32_t group, uint32_t index) const {
+    auto info = internal::Sized<hoist_tensor_info>();
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_plan_tensor(handle_.get(), group, index, &info, error);
+    });
+    if (!found.ok()) return found;
+    return TensorView(info);
+  }
+  // NotFound: the group has no such tensor.
+  Result<TensorView> tensor(uint32_t group, const std::string& name) const {
+    auto info = internal::Sized<hoist_tensor_info>();
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_plan_find_tensor(handle_.get(), group, name.c_str(), &info,
+                                    error);
+    });
+    if (!found.ok()) return found;
+    return TensorView(info);
+  }
+  hoist_plan* get() const { return handle_.get(); }
+
+ private:
+  internal::Owned<hoist_plan> handle_;
+};
+
+struct PlanOptions {
+  uint32_t device = 0;
+  // Residents and ring together; 0: what hoistd can promise.
+  uint64_t budget_bytes = 0;
+  std::vector<uint32_t> order = {};       // Of one pass; empty: learned.
+  std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
+  // For a group's bytes to come; 0: 60 s.
+  std::chrono::milliseconds stage_deadline{0};
+  // How the device's link is shared with other plans.
+  uint32_t weight = 1;                // 1 to 1,000.
+  int32_t priority = 0;               // -10 to 10; higher goes first.
+  uint64_t max_bytes_per_second = 0;  // 0: no cap.
+  bool learn = false;  // `order` serves until EndPass; see hoist_c.h.
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_PLAN_H_

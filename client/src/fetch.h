@@ -1,0 +1,64 @@
+// Groups on their way to a device, beside whoever asked for them.
+#ifndef HOIST_CLIENT_SRC_FETCH_H_
+#define HOIST_CLIENT_SRC_FETCH_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/src/session.h"
+#include "hoist/shared/mutex.h"
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist {
+
+// What hoist_fetch_* calls promise is in hoist/c/stage.h.
+//
+// Threads:  thread-safe. A thread of its own stages the groups in order, to the
+//           first that cannot come.
+// Owns:     the leases, which go with it.
+class Fetch {
+ public:
+  struct Options {
+    std::shared_ptr<Session> session;
+    ModelPtr model;
+    std::vector<uint32_t> groups;
+    uint32_t device = 0;
+    std::chrono::milliseconds deadline{0};
+  };
+
+  static Result<std::unique_ptr<Fetch>> Start(Options options);
+  Fetch(const Fetch&) = delete;
+  Fetch& operator=(const Fetch&) = delete;
+  // Not in the child of a fork.
+  ~Fetch();
+
+  Status Wait(std::chrono::milliseconds timeout, size_t* there) const;
+  void Cancel();
+  int event_fd() const { return event_.get(); }
+  bool forked() const { return options_.session->forked(); }
+
+ private:
+  Fetch(Options options, UniqueFd event);
+  void Run();
+  Status StageOne(uint32_t group);
+
+  const Options options_;
+  const UniqueFd event_;
+  std::atomic<bool> cancelled_{false};
+  mutable Mutex mu_;
+  mutable CondVar changed_;
+  bool done_ HOIST_GUARDED_BY(mu_) = false;
+  Status how_ HOIST_GUARDED_BY(mu_);  // It ended, once done.
+  std::vector<uint64_t> leases_ HOIST_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_FETCH_H_
