@@ -12,8 +12,11 @@
 //
 // LibTorch has no hooks, so the caller says what is used, and where: Use, or
 // Forward, or Run for a Sequential. A weight that is used outside of a scope
-// throws a c10::Error that says so; it never shows another group's bytes.
+// throws a c10::Error that says so; it never shows another group's bytes. What
+// the plan keeps resident needs no scope once it was in one; see `bound`.
 //
+// Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
+//           weight shows itself, under this plan and any later one.
 // Death:    where hoistd has ended, what is in use then ends with Unavailable,
 //           and the next Use, SetBudget or SetOrder attaches the module again,
 //           as it was, to the hoistd that listens there by then; for which it
@@ -26,11 +29,13 @@
 // Ties:     kept, within and across groups: groups that share bytes are one.
 // Buffers:  private to this process unless `hoist_buffer` says otherwise, so
 //           that forward may write them; on a GPU they are moved there.
-// Autograd: forward may record; backward throws, as it comes after the scope.
+// Autograd: forward may record; backward throws, as it comes after the scope,
+//           but for weights that are bound until then.
 // Writes:   to hoisted weights: see torch/staged.h.
 #ifndef HOIST_TORCH_H_
 #define HOIST_TORCH_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -40,6 +45,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -58,7 +64,9 @@ class Attacher;
 struct AttachOptions {
   // Where the weights are, if they are not to be the module's own: a
   // safetensors file or folder, or a model that hoistd has. Their groups are
-  // theirs; private weights that they have are copied from them.
+  // theirs; private weights that they have are copied from them. The module
+  // needs no memory for them: its tensors may be on the meta device, and have
+  // their home on the CPU then.
   std::string path;
   std::string model;
   // Of the module's weights in those; empty: its own names.
@@ -79,14 +87,23 @@ struct AttachOptions {
   // Budget, device, share of the link; `order` is the one above.
   PlanOptions plan;
   Readers readers = Readers::kDefault;
+  // How long a scope waits for its turn where a group that shares its group's
+  // place is in use by another thread; 0: it is refused at once.
+  std::chrono::milliseconds turn_deadline{0};
 };
 
-// A module whose weights are hoist's. Move-only. Dropped without Detach, the
-// module stays without weights, until it is attached with `path` or `model`.
-// The module must outlive it; the session need not.
+// A module whose weights are hoist's. Move-only; one that was moved from
+// answers InvalidArgument, and has neither model, plan nor device. Dropped
+// without Detach, whatever became of the session or of hoistd, the module stays
+// without weights until it is attached again: where they were, or with `path`
+// or `model`. The module must outlive it; the session need not, which it shares
+// and keeps alive. With it, or Detach, the session is done with the model, so
+// that hoistd may make room with that.
 //
 // Threads:  Use, Forward, Run and their scopes are thread-safe; the others want
-//           nothing in use.
+//           nothing in use. Threads that share a plan that streams want a
+//           turn_deadline, and an order that is set or learned before them;
+//           each pass then brings the groups that others' passes have put out.
 class Attached {
  public:
   // The weights of a module, of all below it, are there until the scope ends,
@@ -123,13 +140,31 @@ class Attached {
       void operator()(std::atomic<int>* uses) const { uses->fetch_sub(1); }
     };
     Scope() = default;
+    // What forward returns and goes with the scope gets bytes of its own.
+    void Own(at::Tensor& tensor) const {
+      const bool lent = std::any_of(
+          scopes_.begin(), scopes_.end(),
+          [&](const StagedTensors::Scope& one) { return one.lends(tensor); });
+      if (lent) tensor = tensor.clone();
+    }
+    void Own(std::vector<at::Tensor>& tensors) const {
+      for (at::Tensor& tensor : tensors) Own(tensor);
+    }
+    template <typename... Parts>
+    void Own(std::tuple<Parts...>& parts) const {
+      std::apply([this](Parts&... part) { (Own(part), ...); }, parts);
+    }
+    template <typename Other>
+    void Own(Other&) const {}
+
     std::unique_ptr<std::atomic<int>, Leave> use_;  // Ends after the scopes.
     std::atomic<bool>* told_ = nullptr;             // The State's.
     std::vector<StagedTensors::Scope> scopes_;
   };
 
   // NotFound: not of the attached module. FailedPrecondition: detached, or two
-  // of the module's groups take turns in one place.
+  // of the module's groups take turns in one place. DeadlineExceeded: another
+  // thread's did not end in turn_deadline.
   Result<Scope> Use(const ::torch::nn::Module& module) {
     return Anew<Result<Scope>>([&] { return UseModule(module); });
   }
@@ -149,14 +184,32 @@ class Attached {
     });
   }
 
+  // Whether the weights of the module, and of all below it, need no scope: the
+  // plan keeps them resident, and each was in a scope since it was made. They
+  // stay until EndPass learns an order, SetBudget, SetOrder or Detach, or until
+  // the module is attached again by itself: while another thread may do so,
+  // whoever uses them holds a scope.
+  bool bound(const ::torch::nn::Module& module) const {
+    if (state_ == nullptr) return false;
+    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
+    const auto found = state_->groups_of.find(&module);
+    return state_->staged.has_value() && found != state_->groups_of.end() &&
+           std::all_of(
+               found->second.begin(), found->second.end(),
+               [&](uint32_t group) { return state_->staged->bound(group); });
+  }
+
   // block->forward(x...) in a scope of its own. `block` is a ModuleHolder, a
-  // shared_ptr or a pointer. What forward throws passes through.
+  // shared_ptr or a pointer. A tensor that it returns, also in a tuple or a
+  // vector, is a copy if it shows a weight that is not bound. What forward
+  // throws passes through.
   template <typename Block, typename... X>
   auto Forward(Block&& block, X&&... x)
       -> Result<std::decay_t<decltype(block->forward(std::forward<X>(x)...))>> {
     Result<Scope> scope = Use(*block);
     if (!scope.ok()) return scope.status();
     auto result = block->forward(std::forward<X>(x)...);
+    scope->Own(result);
     if (Status ended = scope->End(); !ended.ok()) return ended;
     return result;
   }
@@ -166,6 +219,7 @@ class Attached {
       Result<Scope> scope = Use(*element.ptr());
       if (!scope.ok()) return scope.status();
       x = element.forward<at::Tensor>(std::move(x));
+      scope->Own(x);
       if (Status ended = scope->End(); !ended.ok()) return ended;
     }
     return x;
@@ -174,6 +228,7 @@ class Attached {
   // The end of a pass; the first one's order is learned by it, and the plan is
   // then made anew with that.
   Status EndPass() {
+    if (state_ == nullptr) return MovedFrom();
     const std::shared_lock<std::shared_mutex> lock(state_->renewing);
     Status ended = Live([&] { return state_->staged->EndPass(); });
     state_->between = ended.ok();
@@ -210,6 +265,7 @@ class Attached {
   // Ask after synchronizing, before results are used. Unavailable, once, if
   // hoistd ended since it was asked last and a GPU may have computed meanwhile.
   Status Check() const {
+    if (state_ == nullptr) return MovedFrom();
     const std::shared_lock<std::shared_mutex> lock(state_->renewing);
     if (state_->is_void.exchange(false)) return Explained(Ended());
     Status checked = Live([&] { return state_->staged->Check(); });
@@ -222,11 +278,12 @@ class Attached {
   Result<at::Tensor> Value(const std::string& name);
 
   // Gives the module its weights back: its own memory, as it was, with the
-  // values that private ones have now. Where hoistd or the session has ended it
-  // connects again, and waits as Use does. DataLoss: some weights were hoistd's
-  // alone; the module is detached all the same, and those, which are named,
-  // throw when they are used, until it is attached with `path` or `model`. On
-  // any other error nothing has changed.
+  // values that private ones have now. Views of them that somebody holds show
+  // that memory, where it is on the same device. FailedPrecondition: a scope
+  // has not ended. Where hoistd or the session has ended it connects again, and
+  // waits as Use does. DataLoss: some weights were hoistd's alone; the module
+  // is detached all the same, and those, which are named, throw when they are
+  // used, until it is attached again. On any other error nothing has changed.
   Status Detach();
 
   // Valid until Detach, or until the module is attached again by itself.
@@ -241,14 +298,21 @@ class Attached {
   struct State {
     ~State() {
       if (!staged.has_value()) return;
+      Leave();  // Nothing is bound then.
       for (size_t i = 0; i < bindings.kept.size(); ++i) {
         bindings.MakeOrphans(i, "was in hoistd when its Attached was dropped");
       }
     }
+    // It uses its model no more.
+    void Leave() {
+      (void)staged->DoneWithModel();  // The session may have ended.
+      staged.reset();
+    }
     void Watch() {
       staged->Watch(
-          {[this](uint32_t group, const std::vector<at::Tensor>& tensors,
-                  bool made) { bindings.Begun(group, tensors, made); },
+          {[this](uint32_t group, const std::vector<at::Tensor>& tensors) {
+             bindings.Begun(group, tensors);
+           },
            [this](uint32_t group) { bindings.Ended(group); }});
     }
 
@@ -265,6 +329,7 @@ class Attached {
     mutable std::atomic<bool> is_void{false};  // What a GPU computed.
     std::optional<std::chrono::steady_clock::time_point> until;  // To wait.
     c10::Device device{at::kCPU};
+    std::chrono::milliseconds turn_deadline{0};
     std::unordered_map<const ::torch::nn::Module*, std::vector<uint32_t>>
         groups_of;
     std::unordered_map<std::string, const ::torch::nn::Module*> modules;
@@ -298,7 +363,8 @@ class Attached {
     scope.told_ = &state_->told;
     Status used = Live([&] {
       for (const uint32_t group : groups) {
-        Result<StagedTensors::Scope> one = state_->staged->Stage(group);
+        Result<StagedTensors::Scope> one =
+            state_->staged->Stage(group, state_->turn_deadline);
         if (!one.ok()) return one.status();
         scope.scopes_.push_back(std::move(*one));
       }
@@ -311,6 +377,7 @@ class Attached {
   // What ended with hoistd, and was told of or hit nothing, is done anew.
   template <typename Done, typename Call>
   Done Anew(const Call& call) {
+    if (state_ == nullptr) return MovedFrom();
     Status why;
     {
       const std::shared_lock<std::shared_mutex> lock(state_->renewing);
@@ -336,6 +403,10 @@ class Attached {
   static Status StatusOf(const Result<T>& result) {
     return result.ok() ? Status() : result.status();
   }
+  static Status MovedFrom() {
+    return Status(Code::kInvalidArgument,
+                  "this Attached was moved from; use the one that it became");
+  }
   bool HoistdEnded(const Status& status) const {
     return status.code() == Code::kUnavailable && state_->staged.has_value() &&
            Ended().code() == Code::kUnavailable;
@@ -356,13 +427,19 @@ class Attached {
 
 // Puts the module's weights under hoist, within options.plan.budget_bytes of
 // device memory. On an error the module is as it was; it keeps its memory until
-// all is published. InvalidArgument: a weight that hoist cannot keep, by name.
-// NotFound: `path` or `model` lacks a weight. ResourceExhausted: the budget is
-// too small. Unavailable: no daemon.
+// all is published. A module that an Attached left without weights has them
+// where they were, with the groups of then, if neither `path` nor `model` is
+// given. InvalidArgument: a weight that hoist cannot keep, by name. NotFound:
+// `path` or `model` lacks a weight, or hoistd has no more what was left there.
+// FailedPrecondition: the module is attached; or a weight has no bytes, or is
+// not where the others were left; give `path` or `model`. ResourceExhausted:
+// the budget is too small. Unavailable: no daemon. DataLoss: what was left
+// there is other weights by now.
 Result<Attached> Attach(::torch::nn::Module& module, Session& session,
                         const AttachOptions& options = {});
 
 inline Result<at::Tensor> Attached::Value(const std::string& name) {
+  if (state_ == nullptr) return MovedFrom();
   const auto found = state_->weights.find(name);
   if (found == state_->weights.end()) {
     return Status(Code::kNotFound, "there is no weight \"" + name + "\"");
@@ -417,7 +494,7 @@ inline Status Attached::RenewOnce(const ConnectOptions& connect) {
   State& state = *state_;
   Result<Session> session = Session::Connect(connect);
   if (!session.ok()) return session.status();
-  Result<Model> model = state.origin.Find(*session);
+  Result<Model> model = state.bindings.source->Find(*session);
   if (!model.ok()) return model.status();
   Result<internal::Renumbered> now =
       internal::Renumber(state.staged->model(), *model);
@@ -431,6 +508,7 @@ inline Status Attached::RenewOnce(const ConnectOptions& connect) {
     return Status(Code::kFailedPrecondition,
                   "hoistd was started again with another device; detach");
   }
+  staged->TakeTensors(*state.staged, now->group, now->tensor);
   internal::Renumber(*now, staged->model().group_count(), &state.bindings);
   for (auto& [module, groups] : state.groups_of) {
     internal::Renumber(*now, &groups);
@@ -444,6 +522,11 @@ inline Status Attached::RenewOnce(const ConnectOptions& connect) {
 }
 
 inline Status Attached::Detach() {
+  if (state_ == nullptr) return MovedFrom();
+  if (state_->uses.load() > 0) {
+    return Status(Code::kFailedPrecondition,
+                  "the module is in use; end its scopes before Detach");
+  }
   std::vector<std::string> lost;
   const auto give_back = [&](StagedTensors* staged) {
     return Live([&] { return state_->bindings.GiveBack(staged, &lost); });
@@ -457,7 +540,9 @@ inline Status Attached::Detach() {
     if (!given.ok() && !Ended().ok()) given = give_back(nullptr);
   }
   if (!given.ok()) return given;
-  state_->staged.reset();
+  state_->staged->Forget();  // What was bound is the module's own by now.
+  state_->Leave();
+  state_->bindings.ShowHomes();
   state_->bindings = {};
   if (lost.empty()) return Status();
   return Status(Code::kDataLoss,

@@ -466,12 +466,34 @@ TEST(BackwardAfterTheScopeThrows) {
   hoist::Session session = Connect();
   nn::ModuleList list(nn::Linear(32, 32), nn::Linear(32, 32));
   for (Tensor& weight : list->parameters()) weight.set_requires_grad(false);
+  // Room for one.
+  ht::Attached attached = Take(ht::Attach(*list, session, Budget(10 << 10)));
+  const Tensor x = torch::rand(
+      {2, 32}, torch::device(attached.device()).requires_grad(true));
+  const Tensor y = Take(attached.Forward(list[0]->as<nn::Linear>(), x)).sum();
+  EXPECT(y.requires_grad());
+  EXPECT(!Thrown([&] { y.backward(); }).empty());
+  const auto again = Take(attached.Use(*list[0]));
+  EXPECT(!Thrown([&] { y.backward(); }).empty());
+}
+
+TEST(BackwardThroughWhatIsBoundIsRightUntilThePlanIsMadeAnew) {
+  const torch::AutoGradMode record(true);
+  hoist::Session session = Connect();
+  nn::ModuleList list(nn::Linear(32, 32), nn::Linear(32, 32));
+  for (Tensor& weight : list->parameters()) weight.set_requires_grad(false);
+  const Tensor weight = list[0]->as<nn::Linear>()->weight.clone();
   ht::Attached attached = Take(ht::Attach(*list, session, Budget(1 << 20)));
   const Tensor x = torch::rand(
       {2, 32}, torch::device(attached.device()).requires_grad(true));
-  const Tensor y = Take(attached.Forward(list[0]->as<nn::Linear>(), x));
-  EXPECT(y.requires_grad());
-  EXPECT(!Thrown([&] { y.sum().backward(); }).empty());
+  const auto forward = [&] {
+    return Take(attached.Forward(list[0]->as<nn::Linear>(), x)).sum();
+  };
+  forward().backward();
+  EXPECT(torch::allclose(x.grad()[1].cpu(), weight.sum(0)));
+  const Tensor y = forward();
+  Ok(attached.SetBudget(2 << 20));
+  EXPECT(!Thrown([&] { y.backward(); }).empty());
 }
 
 TEST(ModulesOfInferenceModeWork) {

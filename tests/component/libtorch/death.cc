@@ -5,19 +5,13 @@
 //
 // PID is the hoistd at SOCKET; others are started as HOISTD --config CONFIG.
 // FOLDER is for a model that it writes.
-#include <fcntl.h>
 #include <hoist/torch.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,6 +19,7 @@
 #include <vector>
 
 #include "check.h"
+#include "hoistd.h"
 #include "tensors.h"
 
 namespace {
@@ -33,56 +28,6 @@ namespace nn = torch::nn;
 namespace ht = hoist::torch;
 using namespace hoist_check;  // NOLINT
 using hoist::Code;
-
-std::string socket_path, folder, binary, config;
-pid_t hoistd = 0;
-
-hoist::Result<hoist::Session> TryToConnect(int seconds = 0) {
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  options.connect_deadline = std::chrono::seconds(seconds);
-  return hoist::Session::Connect(options);
-}
-hoist::Session Connect(int seconds = 0) { return Take(TryToConnect(seconds)); }
-
-void Kill() {
-  EXPECT(kill(hoistd, SIGKILL) == 0);
-  waitpid(hoistd, nullptr, 0);  // The first one is another's child.
-  while (TryToConnect().ok()) std::this_thread::yield();
-  // What it listened at may go last.
-  while (TryToConnect().status().message().find("no hoistd listens") ==
-         std::string::npos) {
-    std::this_thread::yield();
-  }
-}
-
-pid_t Fork() {
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int nothing = open("/dev/null", O_WRONLY);
-    dup2(nothing, STDOUT_FILENO);
-    dup2(nothing, STDERR_FILENO);
-    execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
-    _exit(127);
-  }
-  return child;
-}
-
-// The kernel closes what the last one had open one by one: who comes before its
-// lock is free is refused, and started again, as systemd does.
-void Start() {
-  hoistd = Fork();
-  while (!TryToConnect().ok()) {
-    if (waitpid(hoistd, nullptr, WNOHANG) == hoistd) hoistd = Fork();
-    std::this_thread::yield();
-  }
-}
-
-void KillAndStart() {
-  Kill();
-  Start();
-}
 
 constexpr int kLayers = 6, kWidth = 64;
 
@@ -228,13 +173,41 @@ TEST(OtherWeightsAreRefused) {
   EXPECT(world.attached->Detach().code() == Code::kDataLoss);
 }
 
-TEST(DetachWorksAfterADroppedSession) {
-  auto session = std::make_unique<hoist::Session>(Connect());
+// A dropped session ends nothing: the module shares it.
+TEST(DetachWorksAfterAClosedSession) {
+  hoist::Session session = Connect();
   World world(9);
-  world.AttachTo(*session);
+  world.AttachTo(session);
   Ok(world.Pass());
-  session.reset();
+  session.Close();
   EXPECT(world.Pass().code() == Code::kFailedPrecondition);
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
+TEST(ViewsThatWereKeptAreRightUnderTheNextHoistd) {
+  World world(23);
+  {
+    hoist::Session session = Connect();
+    world.AttachTo(session);
+  }
+  Ok(world.Pass());
+  std::vector<Tensor> views;
+  for (nn::AnyModule& element : *world.net) {
+    const auto use = Take(world.attached->Use(*element.ptr()));
+    views.push_back(element.get<nn::Linear>()->weight.t());
+  }
+  for (int i = 0; i < 2; ++i) {
+    KillAndStart();
+    (void)world.Pass();  // It may be told of the end.
+    Ok(world.Pass());
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const auto use =
+          Take(world.attached->Use(*world.net[layer]->as<nn::Linear>()));
+      EXPECT(SameBits(views[layer],
+                      world.plain[layer]->as<nn::Linear>()->weight.t()));
+    }
+  }
   Ok(world.attached->Detach());
   world.ExpectOwn();
 }
@@ -253,9 +226,8 @@ TEST(DetachWorksWithoutAHoistdAndAttachAgainAfterIt) {
   EXPECT(world.attached->Detach().code() == Code::kFailedPrecondition);
   Start();
   hoist::Session other = Connect();
-  ht::AttachOptions own = Options({});
-  EXPECT(ht::Attach(*world.net, other, own).status().code() ==
-         Code::kFailedPrecondition);
+  // Where they were, which is in files; or where it is told.
+  Take(ht::Attach(*world.net, other, Options({})));
   world.AttachTo(other);
   Ok(world.Pass());
   Ok(world.attached->Detach());
@@ -354,11 +326,7 @@ TEST(ThreadsGoOnTogether) {
 
 int main(int argc, char** argv) {
   if (argc < 6) return 2;
-  socket_path = argv[1];
-  hoistd = std::atoi(argv[2]);
-  folder = argv[3];
-  binary = argv[4];
-  config = argv[5];
+  TakeHoistd(argv);
   const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   int failed = 0, left_out = 0;
@@ -367,6 +335,6 @@ int main(int argc, char** argv) {
     if (!RunOne(test, &left_out)) ++failed;
   }
   std::printf("%zu passed, %d failed\n", Tests().size() - failed, failed);
-  kill(hoistd, SIGKILL);
+  StopHoistd();
   return failed == 0 ? 0 : 1;
 }

@@ -27,6 +27,18 @@ from real_daemon import MIB, RealDaemon  # noqa: E402
 PYTHON = os.environ.get("HOIST_TORCH_PYTHON") or sys.executable
 FIND = ("import importlib.util as u; s = u.find_spec('torch'); "
         "print(s.submodule_search_locations[0] if s else '')")
+# Two layers, by AOTInductor; for compiled.cc.
+PACKAGE = """
+import sys, torch
+pair = torch.nn.Sequential()
+pair.add_module("a", torch.nn.Linear(64, 64))
+pair.add_module("relu", torch.nn.ReLU())
+pair.add_module("b", torch.nn.Linear(64, 64))
+with torch.no_grad():
+    torch._inductor.aoti_compile_and_package(
+        torch.export.export(pair.eval(), (torch.rand(4, 64),)),
+        package_path=sys.argv[1])
+"""
 ARGS = argparse.Namespace()
 
 
@@ -60,7 +72,8 @@ class LibTorch(unittest.TestCase):
                     f"-DCMAKE_PREFIX_PATH={installed}",
                     f"-DHOIST_TORCH_PREFIX={prefix}", "-DHOIST_TORCH_CHECK=" +
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
-                             for name in ("check.cc", "death.cc")), *cached)
+                             for name in ("again.cc", "check.cc", "compiled.cc",
+                                          "death.cc", "views.cc")), *cached)
         cls.command("cmake", "--build", cls.bin)
 
     @staticmethod
@@ -88,21 +101,46 @@ class LibTorch(unittest.TestCase):
         self.assertIsNotNone(passed, said)
         self.assertGreaterEqual(int(passed.group(1)), 24, said)
 
+    def test_what_somebody_keeps(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "views", daemon.socket)
+        print(said)
+        passed = re.search(r"^(\d+) passed, 0 failed, 0 skipped$", said,
+                           re.MULTILINE)
+        self.assertIsNotNone(passed, said)
+        self.assertGreaterEqual(int(passed.group(1)), 8, said)
+
+    def test_what_libtorch_compiled(self) -> None:
+        package = ARGS.work / "pair.pt2"
+        self.command(PYTHON, "-c", PACKAGE, package)
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "compiled", daemon.socket, package)
+        print(said)
+        self.assertRegex(said, re.compile("^5 passed, 0 failed, 0 skipped$",
+                                          re.MULTILINE))
+
     def test_hoistds_death(self) -> None:
         daemon = self.daemon(pool=64 * MIB)
         said = self.command(self.bin / "check", "--socket", daemon.socket,
                             "--kill", daemon.process.pid)
         self.assertIn("ok     HoistdsDeathIsAnError", said)
 
-    def test_it_goes_on_after_hoistds_death(self) -> None:
+    def passes_all(self, program: str, at_least: int) -> None:
+        """A program that kills hoistd and starts it again."""
         daemon = self.daemon(pool=64 * MIB)
-        said = self.command(self.bin / "death", daemon.socket,
+        said = self.command(self.bin / program, daemon.socket,
                             daemon.process.pid, ARGS.work, ARGS.hoistd,
                             daemon.path / "hoistd.toml")
         print(said)
         passed = re.search(r"^(\d+) passed, 0 failed$", said, re.MULTILINE)
         self.assertIsNotNone(passed, said)
-        self.assertGreaterEqual(int(passed.group(1)), 9, said)
+        self.assertGreaterEqual(int(passed.group(1)), at_least, said)
+
+    def test_it_goes_on_after_hoistds_death(self) -> None:
+        self.passes_all("death", 9)
+
+    def test_between_two_attached(self) -> None:
+        self.passes_all("again", 12)
 
     def test_transformer_in_a_device_smaller_than_its_weights(self) -> None:
         daemon = self.daemon(pool=16 * MIB)
@@ -112,6 +150,17 @@ class LibTorch(unittest.TestCase):
         self.assertIn("and given back", said)
         streamed = re.search(r"([\d.]+) MiB streamed a pass", said)
         self.assertGreater(float(streamed.group(1)), 10, said)
+        bound = re.search(r"^(\d) of 8 blocks stay", said, re.MULTILINE)
+        self.assertIn(int(bound.group(1)), range(1, 8), said)
+        self.assertNotIn("without any scope", said)
+
+    def test_transformer_that_fits_needs_no_scopes(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "transformer", "--socket",
+                            daemon.socket, "--passes", "2", "--budget", "48")
+        self.assertIn("8 of 8 blocks stay", said)
+        self.assertIn("a pass without any scope: equal\n", said)
+        self.assertIn("and given back", said)
 
     def test_minilm(self) -> None:
         folder = ROOT / "build/models/minilm"

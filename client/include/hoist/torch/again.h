@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,36 +17,15 @@ inline namespace v0 {
 namespace torch {
 namespace internal {
 
-// Where the weights were found, what they must be, and how they are planned.
+// Where a hoistd is found again, and how the weights are planned there.
 struct Origin {
   ConnectOptions connect;
-  std::optional<RegisterOptions> files;  // None: the model of that name.
-  std::string model;
-  std::string fingerprint;
   PlanOptions plan;  // As it is by now.
 
   // How long a hoistd is waited for.
   std::chrono::milliseconds wait() const {
     return plan.stage_deadline.count() > 0 ? plan.stage_deadline
                                            : std::chrono::seconds(60);
-  }
-
-  // DataLoss: it has other weights. NotFound: it has none.
-  Result<Model> Find(Session& session) const {
-    Result<Model> found = files.has_value() ? session.RegisterModel(*files)
-                                            : session.DescribeModel(model);
-    if (!found.ok()) {
-      if (found.status().code() != Code::kNotFound) return found;
-      return Status(Code::kNotFound,
-                    "hoistd was started again without the weights of \"" +
-                        model + "\": " + found.status().message());
-    }
-    if (found->fingerprint() == fingerprint) return found;
-    if (files.has_value()) (void)session.Forget(*found);  // It has the name.
-    return Status(Code::kDataLoss,
-                  "hoistd was started again, and \"" + model +
-                      "\" is other weights now" +
-                      (files.has_value() ? "; the files have changed" : ""));
   }
 };
 
@@ -97,7 +75,6 @@ inline void Renumber(const Renumbered& now, uint32_t group_count,
     one.tensor = now.tensor[one.group][one.tensor];
     one.group = now.group[one.group];
     bindings->of_group[one.group].push_back(i);
-    for (Bound& bound : one.bound) bound.staged.reset();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -89,30 +90,41 @@ class Attacher {
         !s.ok()) {
       return s;
     }
-    Result<Model> model = theirs ? FindModel() : PublishModel();
+    std::shared_ptr<const Source> left;
+    if (Status s = theirs ? Status() : FindLeft(&left); !s.ok()) return s;
+    Result<Model> model = theirs            ? FindModel()
+                          : left != nullptr ? FindAgain(*left)
+                                            : PublishModel();
     if (!model.ok()) return model.status();
-    if (Status s = theirs ? BindByName(*model) : BindPublished(*model);
-        !s.ok()) {
-      return s;
-    }
-    PlanOptions plan = options_.plan;
-    if (Status s = SetOrder(*model, &plan); !s.ok()) return s;
-    state_->origin.connect = session_.options();
-    state_->origin.model = std::string(model->name());
-    state_->origin.fingerprint = model->fingerprint();
-    state_->origin.plan = plan;
-    Result<StagedTensors> staged =
-        StagedTensors::Create(session_, std::move(*model), plan);
-    if (!staged.ok()) return staged.status();
-    state_->device = staged->device();
-    state_->staged.emplace(std::move(*staged));
-    Index();
-    return TakeOver();
+    state_->bindings.source = std::make_shared<const Source>(
+        Source{files_, std::string(model->name()), model->fingerprint()});
+    Status bound = theirs            ? BindByName(*model)
+                   : left != nullptr ? BindLeft(*model)
+                                     : BindPublished(*model);
+    if (bound.ok()) bound = MakePlan(*model);
+    // Where it was given away, nothing is left to say of it here.
+    if (!bound.ok()) (void)session_.DoneWith(*model);
+    return bound.ok() ? TakeOver() : bound;
   }
 
   Attached Take() { return Attached(std::move(state_)); }
 
  private:
+  // `model` is given away, unless the plan is refused.
+  Status MakePlan(Model& model) {
+    PlanOptions plan = options_.plan;
+    if (Status s = SetOrder(model, &plan); !s.ok()) return s;
+    state_->turn_deadline = options_.turn_deadline;
+    state_->origin = {session_.options(), plan};
+    Result<StagedTensors> staged =
+        StagedTensors::Create(session_, std::move(model), plan);
+    if (!staged.ok()) return staged.status();
+    state_->device = staged->device();
+    state_->staged.emplace(std::move(*staged));
+    Index();
+    return Status();
+  }
+
   // As the caller says; else the module's own, until EndPass knows better.
   Status SetOrder(const Model& model, PlanOptions* plan) const {
     for (const std::string& group : options_.order) {
@@ -151,8 +163,42 @@ class Attacher {
     given.grouping =
         options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
     given.readers = options_.readers;
-    state_->origin.files = given;
+    files_ = given;
     return session_.RegisterModel(given);
+  }
+
+  // Where an Attached that is no more left the weights; nullptr: they are here.
+  Status FindLeft(std::shared_ptr<const Source>* left) const {
+    const Weight* other = nullptr;
+    for (const Weight& weight : tree_.weights) {
+      if (!weight.hoisted) continue;
+      const Orphan* orphan = OrphanOf(weight.tensor);
+      if (orphan == nullptr) {
+        if (SpanOf(GeometryOf(weight.tensor)) > 0) other = &weight;
+      } else if (*left == nullptr) {
+        *left = orphan->source;
+      } else if ((*left)->fingerprint != orphan->source->fingerprint) {
+        other = &weight;
+      }
+    }
+    if (*left == nullptr || other == nullptr) return Status();
+    return Status(Code::kFailedPrecondition,
+                  "some weights were left in hoistd, as model \"" +
+                      (*left)->model + "\", and \"" + other->name() +
+                      "\" was not; give `path` or `model`, where all are, or "
+                      "see `exclude`");
+  }
+
+  Result<Model> FindAgain(const Source& left) {
+    files_ = left.files;
+    Result<Model> found = left.Find(session_);
+    if (found.ok() || (found.status().code() != Code::kNotFound &&
+                       found.status().code() != Code::kDataLoss)) {
+      return found;
+    }
+    return Status(found.status().code(), found.status().message() +
+                                             "; give `path` or `model`, where "
+                                             "the module's weights are");
   }
 
   // The bytes as host memory; on a GPU, a copy of them.
@@ -211,7 +257,16 @@ class Attacher {
     return "libtorch-" + digest.Hex();
   }
 
+  // Which has these groups, whole.
   Result<Model> PublishModel() {
+    std::optional<Model> model;
+    Status published = PublishGroups(&model);
+    if (published.ok()) return std::move(*model);
+    if (model.has_value()) (void)session_.DoneWith(*model);
+    return published;
+  }
+
+  Status PublishGroups(std::optional<Model>* model) {
     stored_ = FindStored(tree_);
     for (Stored& stored : stored_) {
       // So that each view begins at a whole element of the bytes.
@@ -226,7 +281,6 @@ class Attacher {
     PublishOptions given;
     given.model = options_.name.empty() ? MakeName() : options_.name;
     given.readers = options_.readers;
-    std::optional<Model> model;
     for (const StoredGroup& group : groups_) {
       given.group = group.name;
       given.tensors.clear();
@@ -241,17 +295,17 @@ class Attacher {
       }
       Result<Model> now = session_.Publish(given);
       if (!now.ok()) return now.status();
-      model.emplace(std::move(*now));
+      model->emplace(std::move(*now));
     }
-    if (model->group_count() != groups_.size()) {
+    if ((*model)->group_count() != groups_.size()) {
       return Status(Code::kAlreadyExists,
                     "the model \"" + given.model + "\" has " +
-                        std::to_string(model->group_count()) +
+                        std::to_string((*model)->group_count()) +
                         " groups, and not only this module's " +
                         std::to_string(groups_.size()) +
                         "; give it another name, or attach with `model`");
     }
-    return std::move(*model);
+    return Status();
   }
 
   size_t AddHome(const at::Tensor& tensor) {
@@ -298,7 +352,7 @@ class Attacher {
         }
         bindings.of_group[*number].push_back(bindings.kept.size());
         bindings.kept.push_back(std::move(kept));
-        bindings.MakeIdle(bindings.kept.size() - 1, first.name(), group.name);
+        bindings.MakeIdle(bindings.kept.size() - 1, first.name(), model);
       }
     }
     return Status();
@@ -350,11 +404,14 @@ class Attacher {
     for (const Weight& weight : tree_.weights) {
       const auto place = Find(places, weight);
       if (!place.has_value()) {
-        if (!weight.hoisted) continue;
-        return Status(Code::kNotFound,
-                      "the model \"" + std::string(model.name()) +
-                          "\" has no tensor \"" + weight.name() +
-                          "\"; see `rename`, or name it in `exclude`");
+        if (!weight.hoisted && !weight.tensor.is_meta()) continue;
+        return Status(
+            Code::kNotFound,
+            "the model \"" + std::string(model.name()) + "\" has no tensor \"" +
+                weight.name() +
+                (weight.hoisted ? "\"; see `rename`, or name it in `exclude`"
+                                : "\", which is on the meta device: see "
+                                  "`rename`, or make it on the CPU"));
       }
       const TensorView& view = views[place->first][place->second];
       if (Status s = CheckSame(weight, view); !s.ok()) return s;
@@ -376,7 +433,7 @@ class Attacher {
                                  view.size_bytes(),
                                  {}});
         bindings.homes.push_back(
-            {view.size_bytes(), weight.tensor.device(), std::nullopt});
+            {view.size_bytes(), HomeOrOrphans(weight.tensor), std::nullopt});
       }
       const Geometry geometry{weight.tensor.scalar_type(), view.shape(),
                               view.strides(), 0};
@@ -385,8 +442,41 @@ class Attacher {
         return Refuse(weight.name(), "is a part of another weight's bytes");
       }
       kept.bound.push_back({weight.tensor, geometry, geometry, {}, {}});
-      bindings.MakeIdle(it->second, weight.name(),
-                        std::string(model.group_name(place->first)));
+      bindings.MakeIdle(it->second, weight.name(), model);
+    }
+    return Status();
+  }
+
+  static c10::Device HomeOrOrphans(const at::Tensor& tensor) {
+    const Orphan* orphan = OrphanOf(tensor);
+    return orphan != nullptr ? orphan->home : HomeDevice(tensor);
+  }
+
+  // To where the weights' own storages say.
+  Status BindLeft(const Model& model) {
+    Bindings& bindings = state_->bindings;
+    bindings.of_group.resize(model.group_count());
+    std::unordered_map<const Orphan*, size_t> known;  // Of one storage.
+    for (const Weight& weight : tree_.weights) {
+      const Orphan* orphan = weight.hoisted ? OrphanOf(weight.tensor) : nullptr;
+      if (orphan == nullptr) continue;
+      const auto [it, fresh] = known.try_emplace(orphan, bindings.kept.size());
+      if (fresh) {
+        Result<uint32_t> group = model.FindGroup(orphan->group);
+        if (!group.ok()) return group.status();
+        const auto index = FindTensor(model.tensors(*group), orphan->tensor);
+        if (!index.has_value()) {
+          return Refuse(weight.name(), "was left in hoistd, and is not there");
+        }
+        bindings.of_group[*group].push_back(bindings.kept.size());
+        bindings.kept.push_back(
+            {*group, *index, bindings.homes.size(), 0, orphan->bytes, {}});
+        bindings.homes.push_back({orphan->bytes, orphan->home, std::nullopt});
+      }
+      const Geometry geometry = GeometryOf(weight.tensor);
+      bindings.kept[it->second].bound.push_back(
+          {weight.tensor, geometry, geometry, {}, {}});
+      bindings.MakeIdle(it->second, weight.name(), model);
     }
     return Status();
   }
@@ -438,7 +528,7 @@ class Attacher {
       Result<StagedTensors::Scope> scope = state_->staged->Stage(place.first);
       if (!scope.ok()) return scope.status();
       values->emplace_back(tensor, scope->tensors()[place.second].to(
-                                       tensor.device(), tensor.scalar_type(),
+                                       HomeDevice(tensor), tensor.scalar_type(),
                                        /*non_blocking=*/false, /*copy=*/true));
     }
     return to_load_.empty() ? Status() : state_->staged->Check();
@@ -449,7 +539,12 @@ class Attacher {
     std::vector<std::pair<at::Tensor, at::Tensor>> values;
     if (Status s = Load(&values); !s.ok()) return s;
     for (const auto& [tensor, value] : values) {
-      View(tensor.storage(), GeometryOf(tensor)).copy_(value);
+      if (tensor.is_meta()) {
+        SetData(tensor, View(value.storage(), GeometryOf(value),
+                             tensor.is_inference()));
+      } else {
+        View(tensor.storage(), GeometryOf(tensor)).copy_(value);
+      }
     }
     std::map<c10::StorageImpl*, std::vector<at::Tensor>> by_storage;
     for (const Weight& weight : tree_.weights) {
@@ -470,6 +565,7 @@ class Attacher {
   Tree tree_;
   std::vector<Stored> stored_;
   std::vector<StoredGroup> groups_;
+  std::optional<RegisterOptions> files_;  // That the model is of.
   std::unordered_map<c10::StorageImpl*, size_t> homes_;
   std::vector<std::pair<at::Tensor, std::pair<uint32_t, uint32_t>>> to_load_;
   std::unique_ptr<Attached::State> state_;

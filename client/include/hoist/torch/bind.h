@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,7 @@ struct Kept {
   uint64_t bytes = 0;
   std::vector<Bound> bound;
   std::string name = {};  // Of its first weight.
+  std::string group_name = {}, tensor_name = {};
 };
 
 // A weight that was moved to the device, where forward may write it.
@@ -65,15 +67,19 @@ struct Moved {
 // Threads:  Begun and Ended of one group one after another; the others alone.
 class Bindings {
  public:
+  std::shared_ptr<const Source> source;  // Of all of these.
   std::vector<Home> homes;
   std::vector<Kept> kept;
   std::vector<Moved> moved;
   std::vector<std::vector<size_t>> of_group;  // Of `kept`.
 
   // `name` of a weight of `kept[i]`, for what it says when it is misused.
-  void MakeIdle(size_t i, const std::string& name, const std::string& group) {
-    const c10::Storage storage =
-        Borrow(nullptr, kept[i].bytes, c10::Device(at::kCPU));
+  void MakeIdle(size_t i, const std::string& name, const Model& model) {
+    const std::string group(model.group_name(kept[i].group));
+    kept[i].group_name = group;
+    kept[i].tensor_name =
+        std::string(model.tensors(kept[i].group)[kept[i].tensor].name());
+    const c10::Storage storage = Borrow(kept[i].bytes, c10::Device(at::kCPU));
     kept[i].name = name;
     storage.unsafeGetStorageImpl()
         ->release_data_and_set_meta_custom_data_ptr_error_msg_(
@@ -88,25 +94,24 @@ class Bindings {
 
   // The idle tensors of `kept[i]` from now on. Nothing of it is staged.
   void MakeOrphans(size_t i, const std::string& why) {
-    const c10::Storage storage = kept[i].bound.front().idle.storage();
-    storage.unsafeGetStorageImpl()
-        ->release_data_and_set_meta_custom_data_ptr_error_msg_(
-            "hoist: \"" + kept[i].name + "\" " + why +
-            "; attach the module again with `path` or `model`");
-    storage.unsafeGetStorageImpl()->set_nbytes(0);
+    const Kept& one = kept[i];
+    MakeOrphan(
+        one.bound.front().idle.storage(),
+        {source, one.group_name, one.tensor_name, one.bytes,
+         homes[one.home].device},
+        "hoist: \"" + one.name + "\" " + why + "; attach the module again");
   }
 
   void LetGo() {
     for (const Kept& one : kept) {
-      for (const Bound& bound : one.bound) bound.tensor.set_data(bound.idle);
+      for (const Bound& bound : one.bound) SetData(bound.tensor, bound.idle);
     }
   }
 
-  void Begun(uint32_t group, const std::vector<at::Tensor>& tensors,
-             bool made) {
+  void Begun(uint32_t group, const std::vector<at::Tensor>& tensors) {
     for (const size_t i : of_group[group]) {
       for (Bound& bound : kept[i].bound) {
-        if (made || !bound.staged.defined()) {
+        if (!bound.staged.defined()) {
           bound.staged = View(tensors[kept[i].tensor].storage(), bound.image,
                               bound.tensor.is_inference());
         }
@@ -187,6 +192,25 @@ class Bindings {
           View(storages[one.home], one.geometry, one.tensor.is_inference()));
     }
     return Status();
+  }
+
+  // Views that somebody kept show the module's own bytes from now on; of
+  // weights that were given back, if those are where the views are.
+  void ShowHomes() const {
+    for (const Kept& one : kept) {
+      const at::Tensor& staged = one.bound.front().staged;
+      if (!staged.defined()) continue;
+      const at::Tensor& own = one.bound.front().tensor;
+      const c10::Storage home = own.storage();
+      if (OrphanOf(own) != nullptr || home.device() != staged.device()) {
+        continue;
+      }
+      const auto* data = static_cast<const char*>(home.data());
+      Show(staged.storage(),
+           {const_cast<char*>(data + one.from), new c10::Storage(home),
+            [](void* held) { delete static_cast<c10::Storage*>(held); },
+            staged.device()});
+    }
   }
 
   static void Copy(const c10::Storage& from, uint64_t at,

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "hoist/torch/source.h"
 #include "hoist/torch/staged.h"
 
 namespace hoist {
@@ -109,8 +110,8 @@ inline std::string WhyNot(const at::Tensor& tensor) {
       tensor.is_nested() || !tensor.has_storage()) {
     return "is no plain strided tensor";
   }
-  if (!tensor.is_cpu() && !tensor.is_cuda()) {
-    return "is on " + tensor.device().str() + ", neither CPU nor CUDA";
+  if (!tensor.is_cpu() && !tensor.is_cuda() && !tensor.is_meta()) {
+    return "is on " + tensor.device().str() + ", neither CPU, CUDA nor meta";
   }
   if (tensor.is_conj() || tensor.is_neg()) return "is a lazy conjugate";
   for (const TypePair& type : Types()) {
@@ -128,12 +129,36 @@ inline const void* RawData(const at::Tensor& tensor) {
       .get();
 }
 
-// A weight whose bytes are nowhere in this process and that nothing brings any
-// more: its Attached was dropped, or hoistd had them and has ended. Told by the
-// storage, which keeps less than the weight spans; an idle one's does not.
-inline bool IsOrphan(const at::Tensor& tensor) {
-  return RawData(tensor) == nullptr && tensor.storage().nbytes() == 0 &&
-         SpanOf(GeometryOf(tensor)) > 0;
+// Where a module's weights are that is detached.
+inline c10::Device HomeDevice(const at::Tensor& tensor) {
+  return tensor.is_meta() ? c10::Device(at::kCPU) : tensor.device();
+}
+
+// FailedPrecondition: its bytes are nowhere. `theirs`: as in Choose.
+inline Status CheckBytes(const Weight& weight, bool theirs) {
+  if (weight.tensor.is_meta() && !theirs) {
+    return Status(Code::kFailedPrecondition,
+                  "\"" + weight.name() +
+                      "\" is on the meta device and has no bytes; give `path` "
+                      "or `model`, where they are");
+  }
+  if (!weight.hoisted || SpanOf(GeometryOf(weight.tensor)) == 0 ||
+      OrphanOf(weight.tensor) != nullptr) {
+    return Status();
+  }
+  if (IsLent(weight.tensor.storage())) {
+    return Status(Code::kFailedPrecondition,
+                  "\"" + weight.name() +
+                      "\" is hoist's; if the module is attached already, "
+                      "detach it first");
+  }
+  if (RawData(weight.tensor) == nullptr && !theirs) {
+    return Status(Code::kFailedPrecondition,
+                  "\"" + weight.name() +
+                      "\" has no bytes of its own; give `path` or `model`, "
+                      "where they are");
+  }
+  return Status();
 }
 
 // Says which weights are hoisted; `theirs`: their bytes come from elsewhere.
@@ -155,30 +180,15 @@ inline Status Choose(const std::vector<std::string>& exclude,
         !excluded &&
         (!weight.buffer ||
          (hoist_buffer && hoist_buffer(weight.name(), weight.tensor)));
-    if (!weight.hoisted) {
-      if (WhyNot(weight.tensor).empty()) {
-        kept.insert(weight.tensor.storage().unsafeGetStorageImpl());
-      }
-      continue;
-    }
     const std::string why = WhyNot(weight.tensor);
-    if (!why.empty()) {
+    if (weight.hoisted && !why.empty()) {
       return Status(Code::kInvalidArgument, "\"" + weight.name() + "\" " + why +
                                                 "; name it in `exclude`");
     }
-    if (SpanOf(GeometryOf(weight.tensor)) > 0 &&
-        RawData(weight.tensor) == nullptr) {
-      if (IsOrphan(weight.tensor)) {
-        if (theirs) continue;
-        return Status(Code::kFailedPrecondition,
-                      "\"" + weight.name() +
-                          "\" has no bytes any more; give `path` or `model`, "
-                          "where they are");
-      }
-      return Status(Code::kFailedPrecondition,
-                    "\"" + weight.name() +
-                        "\" has no memory of its own; if the module is "
-                        "attached already, detach it first");
+    if (!why.empty()) continue;
+    if (Status s = CheckBytes(weight, theirs); !s.ok()) return s;
+    if (!weight.hoisted) {
+      kept.insert(weight.tensor.storage().unsafeGetStorageImpl());
     }
   }
   for (Weight& weight : tree->weights) {

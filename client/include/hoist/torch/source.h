@@ -1,0 +1,81 @@
+// Where a module's weights are found again: by Attached, once hoistd has ended,
+// and by Attach, where an Attached left weights behind. Internal to torch.h.
+#ifndef HOIST_TORCH_SOURCE_H_
+#define HOIST_TORCH_SOURCE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hoist/torch/tensor.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+namespace internal {
+
+// A model, and what its weights must be.
+struct Source {
+  std::optional<RegisterOptions> files;  // None: the model of that name.
+  std::string model;
+  std::string fingerprint;
+
+  // DataLoss: it has other weights. NotFound: it has none.
+  Result<Model> Find(Session& session) const {
+    Result<Model> found = files.has_value() ? session.RegisterModel(*files)
+                                            : session.DescribeModel(model);
+    if (!found.ok()) {
+      if (found.status().code() != Code::kNotFound) return found;
+      return Status(Code::kNotFound,
+                    "hoistd has the weights of \"" + model +
+                        "\" no more; it was started again, or needed the "
+                        "room: " +
+                        found.status().message());
+    }
+    if (found->fingerprint() == fingerprint) return found;
+    if (files.has_value()) (void)session.Forget(*found);  // It has the name.
+    return Status(Code::kDataLoss,
+                  "hoistd was started again, and \"" + model +
+                      "\" is other weights now" +
+                      (files.has_value() ? "; the files have changed" : ""));
+  }
+};
+
+// Of a weight whose bytes are nowhere in this process and that nothing brings
+// any more: what brings them back. Its storage has it, beside the error that it
+// throws, so that it goes with the last tensor of the weight.
+struct Orphan {
+  std::shared_ptr<const Source> source;  // Shared by all of one Attached.
+  std::string group, tensor;             // There.
+  uint64_t bytes = 0;
+  c10::Device home{at::kCPU};  // Where the module had it.
+};
+
+inline void DropOrphan(void* orphan) { delete static_cast<Orphan*>(orphan); }
+
+// nullptr: it is none.
+inline const Orphan* OrphanOf(const at::Tensor& tensor) {
+  const c10::DataPtr& data =
+      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return data.get_deleter() == &DropOrphan
+             ? static_cast<const Orphan*>(data.get_context())
+             : nullptr;
+}
+
+// `storage`, of idle tensors, has no bytes from now on, and throws `error`.
+inline void MakeOrphan(const c10::Storage& storage, Orphan orphan,
+                       const std::string& error) {
+  c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  impl.set_data_ptr_noswap({nullptr, new Orphan(std::move(orphan)), &DropOrphan,
+                            c10::Device(at::kCPU)});
+  impl.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
+  impl.set_nbytes(0);
+}
+
+}  // namespace internal
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_SOURCE_H_

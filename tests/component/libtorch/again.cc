@@ -1,0 +1,377 @@
+// hoist/torch.h's modules between two Attached, and before the first: those
+// that have no memory, and those that an Attached left without weights.
+//
+//   again SOCKET PID FOLDER HOISTD CONFIG [NAME]
+//
+// Arguments as death.cc's. Exit status: 0 if all passed.
+#include <hoist/torch.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "hoistd.h"
+#include "tensors.h"
+
+namespace {
+
+namespace nn = torch::nn;
+namespace ht = hoist::torch;
+using namespace hoist_check;  // NOLINT
+using hoist::Code;
+
+constexpr int64_t kLayers = 6, kWidth = 64;
+constexpr uint64_t kHalf = kLayers * kWidth * (kWidth + 2) * 4 / 2;
+
+struct LayerImpl : nn::Module {
+  LayerImpl(c10::Device device, c10::Device buffers)
+      : weight(register_parameter("weight", Made({kWidth, kWidth}, device))),
+        bias(register_parameter("bias", Made({kWidth}, device))),
+        scale(register_buffer("scale", Made({kWidth}, buffers))) {}
+  static Tensor Made(c10::IntArrayRef sizes, c10::Device device) {
+    return device.is_meta() ? torch::empty(sizes, device) : torch::rand(sizes);
+  }
+  Tensor forward(const Tensor& x) {
+    return torch::relu(at::linear(x, weight, bias)) * scale;
+  }
+
+  Tensor weight, bias, scale;
+};
+TORCH_MODULE(Layer);
+
+nn::Sequential MakeNet(uint64_t seed, c10::Device device, c10::Device buffers) {
+  torch::manual_seed(seed);
+  nn::Sequential net;
+  for (int64_t i = 0; i < kLayers; ++i) net->push_back(Layer(device, buffers));
+  return net;
+}
+nn::Sequential MakeNet(uint64_t seed, c10::Device device = at::kCPU) {
+  return MakeNet(seed, device, device);
+}
+LayerImpl& LayerOf(nn::Sequential& net, size_t i) {
+  return *net[i]->as<Layer>();
+}
+
+ht::AttachOptions Options(const std::string& path = "") {
+  ht::AttachOptions options;
+  options.plan.budget_bytes = kHalf;
+  options.plan.deadline = std::chrono::seconds(30);
+  options.path = path;
+  return options;
+}
+
+// All of MakeNet(seed)'s weights and buffers.
+std::string ModelFile(uint64_t seed) {
+  const nn::Sequential net = MakeNet(seed);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : net->named_parameters()) {
+    tensors[item.key()] = item.value();
+  }
+  for (const auto& item : net->named_buffers()) {
+    tensors[item.key()] = item.value();
+  }
+  const std::string path =
+      folder + "/again-" + std::to_string(seed) + ".safetensors";
+  WriteModel(path, tensors);
+  return path;
+}
+
+void EqualPasses(nn::Sequential& net, ht::Attached& attached, uint64_t seed) {
+  nn::Sequential plain = MakeNet(seed);
+  plain->to(attached.device());
+  const Tensor x = torch::rand({4, kWidth}).to(attached.device());
+  for (int pass = 0; pass < 3; ++pass) {
+    EXPECT(SameBits(Take(attached.Run(*net, x)), plain->forward(x)));
+    Ok(attached.EndPass());
+  }
+}
+void EqualWeights(nn::Sequential& net, uint64_t seed) {
+  nn::Sequential plain = MakeNet(seed);
+  for (const auto& item : plain->named_parameters()) {
+    const Tensor found = net->named_parameters()[item.key()];
+    EXPECT(found.is_cpu());
+    EXPECT(SameBits(found, item.value()));
+  }
+  for (const auto& item : plain->named_buffers()) {
+    EXPECT(SameBits(net->named_buffers()[item.key()], item.value()));
+  }
+  const Tensor x = torch::rand({4, kWidth});
+  EXPECT(SameBits(net->forward(x), plain->forward(x)));
+}
+
+TEST(AModuleWithoutMemoryComesFromFiles) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(1, at::kMeta);
+  const Tensor kept = LayerOf(net, 2).weight;
+  const auto* object = kept.unsafeGetTensorImpl();
+  ht::AttachOptions options = Options(ModelFile(1));
+  ht::Attached attached = Take(ht::Attach(*net, session, options));
+  EXPECT(!kept.is_meta());
+  EXPECT(Says(Thrown([&] { kept.clone(); }), "is not staged"));
+  EqualPasses(net, attached, 1);
+  nn::Sequential plain = MakeNet(1);
+  EXPECT(SameBits(Take(attached.Value("2.weight")), LayerOf(plain, 2).weight));
+  // What it gives back comes from hoistd.
+  EXPECT(std::remove(options.path.c_str()) == 0);
+  Ok(attached.Detach());
+  EqualWeights(net, 1);
+  EXPECT(LayerOf(net, 2).weight.unsafeGetTensorImpl() == object);
+  // Ordinary ones: they may be written to, and need gradients.
+  const torch::AutoGradMode record(true);
+  net->forward(torch::rand({4, kWidth})).sum().backward();
+  EXPECT(kept.grad().sizes() == kept.sizes());
+  const torch::NoGradGuard no_grad;
+  kept.zero_();
+  EXPECT(kept.sum().item<float>() == 0);
+}
+
+TEST(AModuleWithoutMemoryComesFromAModel) {
+  hoist::Session session = Connect();
+  nn::Sequential source = MakeNet(2), net = MakeNet(2, at::kMeta);
+  ht::Attached first = Take(ht::Attach(*source, session, Options()));
+  ht::AttachOptions options = Options();
+  options.model = std::string(first.model().name());
+  // Buffers are their process's own, and not in what was published.
+  const hoist::Status lacks = ht::Attach(*net, session, options).status();
+  EXPECT(lacks.code() == Code::kNotFound);
+  EXPECT(Says(lacks.message(), "scale") && Says(lacks.message(), "meta"));
+  net = MakeNet(2, at::kMeta, at::kCPU);
+  for (int64_t i = 0; i < kLayers; ++i) {
+    LayerOf(net, i).scale.copy_(LayerOf(source, i).scale);
+  }
+  ht::Attached second = Take(ht::Attach(*net, session, options));
+  EqualPasses(net, second, 2);
+  Ok(first.Detach());
+  Ok(second.Detach());
+  EqualWeights(net, 2);
+}
+
+TEST(AModuleWithoutMemoryStaysSoOnAnError) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(3, at::kMeta);
+  const hoist::Status nowhere = ht::Attach(*net, session, Options()).status();
+  EXPECT(nowhere.code() == Code::kFailedPrecondition);
+  EXPECT(Says(nowhere.message(), "`path` or `model`"));
+  ht::AttachOptions options = Options(ModelFile(3));
+  options.plan.budget_bytes = 4096;
+  EXPECT(ht::Attach(*net, session, options).status().code() ==
+         Code::kResourceExhausted);
+  for (const Tensor& weight : net->parameters()) EXPECT(weight.is_meta());
+  for (const Tensor& buffer : net->buffers()) EXPECT(buffer.is_meta());
+  options.plan.budget_bytes = kHalf;
+  options.exclude = {"1"};
+  ht::Attached attached = Take(ht::Attach(*net, session, options));
+  nn::Sequential plain = MakeNet(3);
+  EXPECT(SameBits(LayerOf(net, 1).weight, LayerOf(plain, 1).weight));
+  EqualPasses(net, attached, 3);
+  Ok(attached.Detach());
+  EqualWeights(net, 3);
+}
+
+TEST(WhatAnAttachedLeftIsAttachedAgain) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(5);
+  std::optional<ht::Attached> attached(
+      Take(ht::Attach(*net, session, Options())));
+  EqualPasses(net, *attached, 5);
+  attached.reset();
+  EXPECT(Says(Thrown([&] { LayerOf(net, 0).weight.clone(); }),
+              "attach the module again"));
+  ht::Attached again = Take(ht::Attach(*net, session, Options()));
+  EqualPasses(net, again, 5);
+  Ok(again.Detach());
+  EqualWeights(net, 5);
+}
+
+// Two views of one memory, and a weight that lies turned.
+TEST(WhatWasLeftLiesAsItDid) {
+  hoist::Session session = Connect();
+  nn::ModuleList list;
+  const Tensor whole = torch::rand({8, 16});
+  const Tensor kept = whole.clone();
+  list->register_parameter("part", whole.slice(0, 2, 6));
+  list->register_parameter("other", whole.slice(0, 4, 8));
+  list->register_parameter("turned", whole.clone().t());
+  ht::AttachOptions options = Options();
+  options.plan.budget_bytes = 1 << 20;
+  (void)Take(ht::Attach(*list, session, options));
+  ht::Attached again = Take(ht::Attach(*list, session, options));
+  const auto equal = [&] {
+    const auto now = list->named_parameters();
+    EXPECT(SameBits(now["part"], kept.slice(0, 2, 6)));
+    EXPECT(SameBits(now["other"], kept.slice(0, 4, 8)));
+    EXPECT(SameBits(now["turned"], kept.t()));
+    EXPECT(now["turned"].strides() == kept.t().strides());
+  };
+  {
+    const auto use = Take(again.Use(*list));
+    equal();
+  }
+  Ok(again.Detach());
+  equal();
+}
+
+TEST(OneWeightWithBytesOfItsOwnIsNamed) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(6);
+  (void)Take(ht::Attach(*net, session, Options()));
+  LayerOf(net, 3).bias.set_data(torch::rand({kWidth}));
+  const hoist::Status refused = ht::Attach(*net, session, Options()).status();
+  EXPECT(refused.code() == Code::kFailedPrecondition);
+  EXPECT(Says(refused.message(), "3.bias"));
+  ht::AttachOptions options = Options();
+  options.exclude = {"3.bias"};
+  const Tensor bias = LayerOf(net, 3).bias.clone();
+  ht::Attached again = Take(ht::Attach(*net, session, options));
+  Ok(again.Detach());
+  EXPECT(SameBits(LayerOf(net, 3).bias, bias));
+  nn::Sequential plain = MakeNet(6);
+  EXPECT(SameBits(LayerOf(net, 3).weight, LayerOf(plain, 3).weight));
+}
+
+TEST(AClosedSessionsModuleIsAttachedAgain) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(7);
+  std::optional<ht::Attached> attached(
+      Take(ht::Attach(*net, session, Options())));
+  session.Close();
+  EXPECT(attached->Use(*net[0]).status().code() == Code::kFailedPrecondition);
+  hoist::Session other = Connect();
+  const hoist::Status refused = ht::Attach(*net, other, Options()).status();
+  EXPECT(refused.code() == Code::kFailedPrecondition);
+  EXPECT(Says(refused.message(), "detach it first"));
+  attached.reset();
+  ht::Attached again = Take(ht::Attach(*net, other, Options()));
+  EqualPasses(net, again, 7);
+  Ok(again.Detach());
+  EqualWeights(net, 7);
+}
+
+TEST(OneThatWasMovedFromSaysSoAndLeavesTheModuleAlone) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(8);
+  std::optional<ht::Attached> first(Take(ht::Attach(*net, session, Options())));
+  ht::Attached second = std::move(*first);
+  const auto refuses = [](const hoist::Status& status) {
+    EXPECT(status.code() == Code::kInvalidArgument);
+    EXPECT(Says(status.message(), "moved from"));
+  };
+  refuses(first->Use(*net[0]).status());
+  refuses(first->Use("0").status());
+  refuses(first->Forward(net[0]->as<Layer>(), torch::rand({1})).status());
+  refuses(first->Run(*net, torch::rand({1})).status());
+  refuses(first->EndPass());
+  refuses(first->SetBudget(kHalf));
+  refuses(first->SetOrder({"0"}));
+  refuses(first->Check());
+  refuses(first->Value("0.weight").status());
+  refuses(first->Detach());
+  EXPECT(!first->bound(*net));
+  first.reset();
+  EqualPasses(net, second, 8);
+  // What it is given in its place lets go of the other module.
+  nn::Sequential other = MakeNet(9);
+  second = Take(ht::Attach(*other, session, Options()));
+  EXPECT(Says(Thrown([&] { LayerOf(net, 0).weight.clone(); }),
+              "attach the module again"));
+  EqualPasses(other, second, 9);
+  ht::Attached again = Take(ht::Attach(*net, session, Options()));
+  EqualPasses(net, again, 8);
+}
+
+TEST(OneSessionAttachesAndDetachesMoreThanFits) {
+  hoist::Session session = Connect();
+  for (uint64_t seed = 0; seed < 9; ++seed) {
+    // Of 48 MiB each; the host has 256.
+    torch::manual_seed(seed);
+    nn::ModuleList list;
+    for (int i = 0; i < 3; ++i) list->push_back(nn::Linear(2048, 2048));
+    const Tensor own = list[1]->as<nn::Linear>()->weight.clone();
+    ht::AttachOptions options = Options();
+    options.plan.budget_bytes = 40 << 20;
+    options.plan.deadline = std::chrono::seconds(2);
+    ht::Attached attached = Take(ht::Attach(*list, session, options));
+    EXPECT(SameBits(Take(attached.Value("1.weight")), own));
+    if (seed % 3 == 2) continue;  // Dropped.
+    Ok(attached.Detach());
+    EXPECT(SameBits(list[1]->as<nn::Linear>()->weight, own));
+  }
+}
+
+// The last ones: they kill hoistd.
+TEST(FilesAreFoundAgainAfterHoistdsDeath) {
+  nn::Sequential net = MakeNet(10, at::kMeta);
+  {
+    hoist::Session session = Connect();
+    ht::Attached attached =
+        Take(ht::Attach(*net, session, Options(ModelFile(10))));
+    KillAndStart();
+  }
+  hoist::Session session = Connect();
+  ht::Attached again = Take(ht::Attach(*net, session, Options()));
+  EqualPasses(net, again, 10);
+  KillAndStart();
+  Ok(again.Detach());
+  EqualWeights(net, 10);
+}
+
+TEST(WhatWasPublishedIsSaidToBeGoneAfterHoistdsDeath) {
+  nn::Sequential net = MakeNet(11);
+  {
+    hoist::Session session = Connect();
+    ht::Attached attached = Take(ht::Attach(*net, session, Options()));
+    KillAndStart();
+  }
+  hoist::Session session = Connect();
+  const hoist::Status gone = ht::Attach(*net, session, Options()).status();
+  EXPECT(gone.code() == Code::kNotFound);
+  EXPECT(Says(gone.message(), "give `path` or `model`"));
+  // Another worker has them yet.
+  nn::Sequential other = MakeNet(11);
+  ht::Attached theirs = Take(ht::Attach(*other, session, Options()));
+  ht::Attached again = Take(ht::Attach(*net, session, Options()));
+  EqualPasses(net, again, 11);
+  Ok(theirs.Detach());
+  Ok(again.Detach());
+  EqualWeights(net, 11);
+}
+
+TEST(WhatDetachLostIsAttachedAgain) {
+  nn::Sequential net = MakeNet(12);
+  hoist::Session session = Connect();
+  ht::AttachOptions options = Options();
+  options.plan.stage_deadline = std::chrono::milliseconds(100);
+  ht::Attached attached = Take(ht::Attach(*net, session, options));
+  Kill();
+  EXPECT(attached.Detach().code() == Code::kDataLoss);
+  Start();
+  hoist::Session later = Connect();
+  nn::Sequential other = MakeNet(12);
+  ht::Attached theirs = Take(ht::Attach(*other, later, Options()));
+  ht::Attached again = Take(ht::Attach(*net, later, Options()));
+  EqualPasses(net, again, 12);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 6) return 2;
+  TakeHoistd(argv);
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  int failed = 0, left_out = 0, tried = 0;
+  for (const Test& test : Tests()) {
+    if (argc > 6 && test.name != std::string(argv[6])) continue;
+    ++tried;
+    if (!RunOne(test, &left_out)) ++failed;
+  }
+  StopHoistd();
+  std::printf("%d passed, %d failed\n", tried - failed, failed);
+  return failed == 0 ? 0 : 1;
+}

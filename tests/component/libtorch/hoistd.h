@@ -1,0 +1,85 @@
+// A hoistd that a test kills, and starts again.
+#ifndef HOIST_TESTS_COMPONENT_LIBTORCH_HOISTD_H_
+#define HOIST_TESTS_COMPONENT_LIBTORCH_HOISTD_H_
+
+#include <fcntl.h>
+#include <hoist/hoist.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "check.h"
+
+namespace hoist_check {
+
+inline std::string socket_path, folder, binary, config;
+inline pid_t hoistd = 0;
+
+inline hoist::Result<hoist::Session> TryToConnect(int seconds = 0) {
+  hoist::ConnectOptions options;
+  options.socket_path = socket_path;
+  options.connect_deadline = std::chrono::seconds(seconds);
+  return hoist::Session::Connect(options);
+}
+inline hoist::Session Connect(int seconds = 0) {
+  return Take(TryToConnect(seconds));
+}
+
+inline void Kill() {
+  EXPECT(kill(hoistd, SIGKILL) == 0);
+  waitpid(hoistd, nullptr, 0);  // The first one is another's child.
+  while (TryToConnect().ok()) std::this_thread::yield();
+  // What it listened at may go last.
+  while (TryToConnect().status().message().find("no hoistd listens") ==
+         std::string::npos) {
+    std::this_thread::yield();
+  }
+}
+
+inline pid_t Fork() {
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int nothing = open("/dev/null", O_WRONLY);
+    dup2(nothing, STDOUT_FILENO);
+    dup2(nothing, STDERR_FILENO);
+    execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
+    _exit(127);
+  }
+  return child;
+}
+
+// The kernel closes what the last one had open one by one: who comes before its
+// lock is free is refused, and started again, as systemd does.
+inline void Start() {
+  hoistd = Fork();
+  while (!TryToConnect().ok()) {
+    if (waitpid(hoistd, nullptr, WNOHANG) == hoistd) hoistd = Fork();
+    std::this_thread::yield();
+  }
+}
+
+inline void KillAndStart() {
+  Kill();
+  Start();
+}
+
+// Of a program's arguments: SOCKET PID FOLDER HOISTD CONFIG.
+inline void TakeHoistd(char** argv) {
+  socket_path = argv[1];
+  hoistd = std::atoi(argv[2]);
+  folder = argv[3];
+  binary = argv[4];
+  config = argv[5];
+}
+inline void StopHoistd() { kill(hoistd, SIGKILL); }
+
+}  // namespace hoist_check
+
+#endif  // HOIST_TESTS_COMPONENT_LIBTORCH_HOISTD_H_
