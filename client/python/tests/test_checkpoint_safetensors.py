@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pickle
 
 import pytest
 
@@ -75,6 +76,22 @@ def test_nothing_there_is_not_found(tmp_path):
         find_files(tmp_path / "nowhere")
     with pytest.raises(hoist.NotFound, match="holds no"):
         find_files(tmp_path)
+
+
+def test_a_pickled_checkpoint_is_refused_with_what_would_do(tmp_path):
+    pickled = tmp_path / "pytorch_model.bin"
+    pickled.write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(hoist.NotFound,
+                       match=r"pytorch_model\.bin.*save_pretrained"):
+        find_files(tmp_path)
+    for text in (b"PK\x03\x04" + bytes(100), pickle.dumps({"a": 1})):
+        pickled.write_bytes(text)
+        with pytest.raises(hoist.InvalidArgument, match="pickled.*attach"):
+            find_files(pickled)
+    # Its name is not what it is.
+    write(pickled, a=("U8", [128], 128))
+    assert find_files(pickled) == [pickled]
+    assert read_headers([pickled])["a"] == FileTensor("U8", (128,))
 
 
 @pytest.mark.parametrize("header, length", [

@@ -13,6 +13,7 @@ from hoist.nn import _hooks  # noqa: E402
 from hoist.nn._assemble import _needed_at_once  # noqa: E402
 from hoist.nn._hooks import Begin, End  # noqa: E402
 from hoist.nn._layout import GroupSpec  # noqa: E402
+from hoist.nn._others import Modules  # noqa: E402
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -28,10 +29,10 @@ class FakeAttachment:
         self.entered: list[object] = []
         self.fails: object = None
 
-    def enter(self, group) -> None:
+    def enter(self, group, call) -> None:
         self.entered.append(group)
 
-    def leave(self, group) -> None:
+    def leave(self, group, call) -> None:
         self.entered.remove(group)
         if group is self.fails:
             raise RuntimeError("hoistd is gone")
@@ -126,7 +127,7 @@ def test_all_groups_of_a_module_are_left_whichever_of_them_fails():
 
 
 def spec(*triggers: nn.Module) -> GroupSpec:
-    return GroupSpec("g", triggers=list(triggers))
+    return GroupSpec("g", triggers=Modules(triggers))
 
 
 def test_groups_with_a_trigger_in_common_belong_together():

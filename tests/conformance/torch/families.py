@@ -196,6 +196,13 @@ def _denoise_sd3(model: nn.Module, device: torch.device) -> Any:
 
 
 @_seeded
+def _denoise_video(model: nn.Module, device: torch.device) -> Any:
+    return model(hidden_states=_noise(device, 2, 4, 2, 8, 8),
+                 timestep=torch.tensor([3, 7], device=device),
+                 encoder_hidden_states=_noise(device, 2, 5, HIDDEN))
+
+
+@_seeded
 def _reconstruct(model: nn.Module, device: torch.device) -> Any:
     return model(_noise(device, 1, 3, 16, 16))
 
@@ -228,6 +235,13 @@ FAMILIES = {
     "mixtral": Family(
         _transformer("MixtralForCausalLM", "MixtralConfig", **_LLAMA,
                      num_local_experts=4, num_experts_per_tok=2),
+        {"forward": _of_ids, "generate": _generate}),
+    # Its experts one matrix product, which compiles to one graph.
+    "qwen3_moe": Family(
+        _transformer("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **_LLAMA,
+                     head_dim=16, num_experts=4, num_experts_per_tok=2,
+                     moe_intermediate_size=32,
+                     experts_implementation="batched_mm"),
         {"forward": _of_ids, "generate": _generate}),
     "t5": Family(
         _transformer("T5ForConditionalGeneration", "T5Config",
@@ -288,6 +302,13 @@ FAMILIES = {
                   caption_projection_dim=HIDDEN, out_channels=4,
                   pooled_projection_dim=HIDDEN, pos_embed_max_size=8),
         {"forward": _denoise_sd3}),
+    "wan": Family(
+        _diffuser("WanTransformer3DModel", patch_size=(1, 2, 2),
+                  num_attention_heads=HEADS, attention_head_dim=16,
+                  in_channels=4, out_channels=4, text_dim=HIDDEN, freq_dim=32,
+                  ffn_dim=64, num_layers=LAYERS, cross_attn_norm=True,
+                  rope_max_seq_len=32),
+        {"forward": _denoise_video}),
     "autoencoder": Family(
         _diffuser("AutoencoderKL", in_channels=3, out_channels=3,
                   block_out_channels=(16, 32), layers_per_block=1,

@@ -261,3 +261,25 @@ def test_what_is_no_storage_type_is_refused(dtype):
     """Items 16 and 21."""
     with pytest.raises(hoist.InvalidArgument, match="float8_e4m3fn"):
         hoist.attach(Stack(2), storage_dtype=dtype)
+
+
+def test_a_model_weighs_what_is_stored(device):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(5)
+    model = transformers.BertModel(transformers.BertConfig(
+        hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=2,
+        num_attention_heads=4, vocab_size=100)).to(device).eval()
+    plain = model.get_memory_footprint()
+    layer = model.encoder.layer[0].attention.self.query.weight
+    cast_bytes = sum(
+        module.weight.nbytes + module.bias.nbytes
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear))
+    assert layer.dtype == torch.float32
+    with attached(model, 1.0, storage_dtype=torch.bfloat16):
+        assert model.get_memory_footprint() == plain - cast_bytes // 2
+        linear = model.encoder.layer[0].attention.self.query
+        assert linear.weight.nbytes == layer.nbytes
+    assert model.get_memory_footprint() == plain
+    with attached(model, 1.0):
+        assert model.get_memory_footprint() == plain

@@ -333,3 +333,26 @@ def test_a_library_that_does_not_tell_is_not_guessed_about(
     ids = torch.arange(6, device=device).reshape(2, 3)
     with torch.no_grad():
         assert torch.equal(loaded(ids).logits, resident(ids).logits)
+
+
+def test_a_folder_with_two_variants_is_refused_by_the_files_names(
+        hoistd, device, tmp_path):
+    torch.manual_seed(8)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    plain = {name: value.contiguous()
+             for name, value in model.state_dict().items()}
+    half = {name: value.half() for name, value in plain.items()}
+    save_file(plain, tmp_path / "diffusion_pytorch_model.safetensors")
+    variant = tmp_path / "diffusion_pytorch_model.fp16.safetensors"
+    save_file(half, variant)
+
+    def build():
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    with pytest.raises(hoist.InvalidArgument) as caught:
+        hoist.load(build, tmp_path)
+    for said in ("model.safetensors", variant.name, "name one of them"):
+        assert said in str(caught.value)
+    loaded = hoist.load(build, variant)
+    for name, value in loaded.state_dict().items():
+        assert same_bytes(value, half[name]), name

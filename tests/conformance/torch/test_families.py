@@ -70,13 +70,13 @@ def test_a_compiled_family_equals_the_compiled_resident(hoistd, device,
         smallest(hoist.attach, module, groups="block")
         counting = CountingBackend(found.backend)
         compiled = torch.compile(module, backend=counting)
-        for turn in range(2):
+        for turn in range(3):  # Two may show the order, uncompiled.
             assert_equal_outputs(way(compiled, device), expected,
                                  f"pass {turn}")
         warm = counting.compilations
         for turn in range(2):
             assert_equal_outputs(way(compiled, device), expected,
-                                 f"pass {2 + turn}")
+                                 f"pass {3 + turn}")
         assert counting.compilations == warm > 0
         hoist.check(module)
 

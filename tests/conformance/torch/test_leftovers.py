@@ -195,3 +195,40 @@ def test_what_does_not_fit_the_plan_is_said_once_not_every_time(
     assert len(logged) == len(set(logged)) <= hoist.stats(module).groups
     hoist.detach(module)
     assert_equal_outputs(module(x), expected)
+
+
+@pytest.mark.hoistd(host=20 * MIB)
+def test_models_that_no_session_uses_make_room_for_others(hoistd, device):
+    """5 MiB each, in a host pool of 20, and no spill folder."""
+    x = torch.ones(2, 576, device=device)
+    for seed in range(7):
+        torch.manual_seed(seed)
+        module = torch.nn.Sequential(*(
+            torch.nn.Linear(576, 576, bias=False) for _ in range(4)))
+        module = module.to(device)
+        with torch.no_grad(), hoist.connect(hoistd.socket) as session:
+            expected = module(x)
+            hoist.attach(module, 1.0, session=session)
+            assert torch.equal(module(x), expected)
+            hoist.detach(module)
+            assert torch.equal(module(x), expected)
+    assert hoistd.counters()["models_forgotten"] >= 3
+
+
+@pytest.mark.hoistd(host=20 * MIB)
+def test_models_that_a_session_uses_do_not_make_room(hoistd, device):
+    modules = []
+    with pytest.raises(hoist.ResourceExhausted):
+        for seed in range(7):
+            torch.manual_seed(seed)
+            module = torch.nn.Sequential(*(
+                torch.nn.Linear(576, 576, bias=False) for _ in range(4)))
+            modules.append((module, [one.clone() for one in
+                                     module.parameters()]))
+            hoist.attach(module.to(device), 0.5, deadline=2)
+    assert len(modules) >= 4
+    for module, weights in modules[:-1]:
+        hoist.detach(module)
+        for found, own in zip(module.parameters(), weights):
+            assert torch.equal(found.cpu(), own.cpu())
+    assert hoistd.counters()["models_forgotten"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from torch import nn  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
-from models import CASES, Block, Stack, Transformer, numbers  # noqa: E402
+from models import (CASES, WIDTH, Block, Stack, Transformer,  # noqa: E402
+                    numbers)
 from passes import (GROUPS, assert_passes, attached, group_names,  # noqa: E402
                     groups_of, least_budget, make, references)
 
@@ -265,3 +268,82 @@ def test_kernels_are_chosen_as_for_resident_weights(device):
             assert torch.equal(model(x), expected)
             with hoist.stage(model.layers[0]):
                 assert model.layers[0].weight.requires_grad
+
+
+class WorksInPlace(nn.Module):
+    """Neither it nor its blocks return anything."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+            self.fails = False
+
+        def forward(self, x: torch.Tensor) -> None:
+            if self.fails:
+                raise ValueError
+            x.copy_(torch.relu(self.linear(x)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Block() for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> None:
+        for at in (3, 0, 4, 1, 2):
+            self.layers[at](x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("within", ["", "a handler"])
+def test_a_pass_that_returns_nothing_is_learned(device, within):
+    """Also where it is called while an exception is handled; one that fails
+    is none."""
+    model = WorksInPlace().eval()
+    plain = copy.deepcopy(model).to(device)
+
+    def run() -> None:
+        x, expected = numbers(2, WIDTH).to(device), numbers(2, WIDTH).to(device)
+        if within:
+            try:
+                raise KeyError
+            except KeyError:
+                model(x)
+        else:
+            model(x)
+        plain(expected)
+        assert_equal_outputs(x, expected)
+
+    with attached(model, 0.5):
+        run()
+        assert hoist.stats(model).passes == 1
+        for _ in range(2):
+            run()
+        assert hoist.stats(model).passes == 3
+        before = hoist.stats(model).skipped
+        run()
+        assert hoist.stats(model).skipped == before  # It is as planned.
+        model.layers[1].fails = True
+        with pytest.raises(ValueError):
+            model(numbers(2, WIDTH).to(device))
+        assert hoist.stats(model).passes == 4
+        model.layers[1].fails = False
+        run()
+
+
+@torch.no_grad()
+def test_vmap_is_right_or_refused(device):
+    """As the very first call, too; the next pass is right."""
+    model = Stack(4).eval()
+    plain = copy.deepcopy(model).to(device)
+    several = numbers(3, 2, WIDTH).to(device)
+    with attached(model, 0.5):
+        for _ in range(3):
+            for one in model, model.layers[0]:
+                with pytest.raises(hoist.FailedPrecondition,
+                                   match="torch.vmap.*hoist.detach"):
+                    torch.vmap(one)(several)
+            assert_equal_outputs(model(several[0]), plain(several[0]))
+        hoist.set_budget(model, 1.0)
+        assert_equal_outputs(torch.vmap(model)(several),
+                             torch.vmap(plain)(several))
+        assert_equal_outputs(model(several[0]), plain(several[0]))

@@ -22,6 +22,11 @@ Paths = Union[OnePath, Sequence[OnePath]]
 
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # As safetensors itself.
+# Names of files that run code when they are read, as they often end.
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
+            "such (save_pretrained does), or read it yourself and hoist.attach "
+            "the module")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +38,13 @@ class FileTensor:
 
 
 def find_files(path: OnePath) -> list[pathlib.Path]:
-    """Those that hoistd will read of a file or a folder (see hoist_c.h)."""
+    """Those that hoistd will read of a file or a folder (see hoist_c.h).
+
+    NotFound: there is none. InvalidArgument: a checkpoint of another kind."""
     where = pathlib.Path(path)
     if where.is_file():
+        if _is_pickled(where):
+            raise InvalidArgument(f"{where} is a pickled checkpoint: {_INSTEAD}")
         return [where]
     if not where.is_dir():
         raise NotFound(f"{where} is neither a file nor a folder")
@@ -44,9 +53,20 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
         return [whole]
     found = sorted(where.glob("*.safetensors"))
     if not found:
-        raise NotFound(f"{where} holds no *.safetensors file; hoist reads "
-                       "weights from those")
+        others = [one.name for one in sorted(where.iterdir())
+                  if one.suffix in _PICKLED]
+        raise NotFound(f"{where} holds no *.safetensors file"
+                       + f", but {', '.join(others[:3])}" * bool(others)
+                       + f": {_INSTEAD}")
     return found
+
+
+def _is_pickled(path: pathlib.Path) -> bool:
+    """By its bytes: torch.save's zip archive, or a pickle of old; in a
+    safetensors file JSON begins behind the length."""
+    with open(path, "rb") as file:
+        head = file.read(9)
+    return head[8:] != b"{" and head.startswith((b"PK\x03\x04", b"\x80"))
 
 
 def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:

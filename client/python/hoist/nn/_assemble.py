@@ -24,6 +24,7 @@ from ._link import Link
 from ._live import LiveGroup
 from ._options import Wanted
 from ._sources import Source
+from ._uses import Uses
 
 log = logging.getLogger("hoist.nn")
 
@@ -42,10 +43,17 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     again: where the weights, of this model, are found again.
     source: what they are, in hexadecimal digits; None: as `original` says.
     """
-    _check_order(wanted, specs)
-    link = Link(wanted.session, wanted.stage_deadline)
-    parts, shares = _spread(wanted, specs, link)
-    attachment = Attachment(root, wanted, link, parts, excluded, {
+    uses = Uses()
+    if original is not None:
+        uses.add(wanted.session, original)
+    try:
+        _check_order(wanted, specs)
+        link = Link(wanted.session, wanted.stage_deadline)
+        parts, shares = _spread(wanted, specs, link)
+    except BaseException:
+        uses.end()
+        raise
+    attachment = Attachment(root, wanted, link, parts, uses, excluded, {
         stored.name: stored.device for spec in specs for stored in spec.stored})
     try:
         _make_live(attachment, wanted, specs, original, name, source, advance,
@@ -139,18 +147,22 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         assert source is not None
         attachment.cast_to = cast_to = cast_name(name, source, specs, wanted.storage_dtype)
         staged = known_model(session, cast_to, specs, cast=True)
+        if staged is not None:
+            attachment.uses.add(session, staged)
 
     def hand_over(spec: GroupSpec) -> tuple[Group, Group]:
         known = original if original is not None else (
             publish(session, name, spec, wanted.deadline))
+        attachment.uses.add(session, known)
         group = known[spec.name]
         check_group(group, spec, cast=False)
         if cast_to is None:
             return group, group
         if staged is not None:
             return group, staged[spec.name]
-        return group, publish_cast(session, cast_to, spec, group,
-                                   wanted.deadline)[spec.name]
+        made = publish_cast(session, cast_to, spec, group, wanted.deadline)
+        attachment.uses.add(session, made)
+        return group, made[spec.name]
 
     for at, (group, coming) in enumerate(_ahead(hand_over, specs)):
         spec = specs[at]
@@ -166,6 +178,7 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         session.model(name))
     attachment.model = attachment.original if cast_to is None else (
         staged if staged is not None else session.model(cast_to))
+    attachment.uses.add(session, attachment.original, attachment.model)
 
 
 def _ahead(work: Callable[[GroupSpec], Any],

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import weakref
 from typing import Any, Iterator, cast
 
@@ -37,6 +38,9 @@ from ._planning import Planning
 from ._sources import Source
 from ._stats import PLAN_COUNTS, AttachStats
 from ._tree import Tree
+from ._uses import Uses
+
+log = logging.getLogger("hoist.nn")
 
 DETACH_PATIENCE = 5.0  # Seconds, as for what is given back: see hoist_c.h.
 
@@ -52,7 +56,8 @@ class Attachment(NotCopied):
     cast_to: str | None = None  # The former's name, where it is another.
 
     def __init__(self, root: nn.Module, wanted: Wanted, link: Link,
-                 parts: list[DevicePart], excluded: set[nn.Module],
+                 parts: list[DevicePart], uses: Uses,
+                 excluded: set[nn.Module],
                  devices: dict[str, torch.device]) -> None:
         """wanted: as attach was called. devices: of stored tensors, before."""
         self.root = root
@@ -63,11 +68,13 @@ class Attachment(NotCopied):
         self.shelf = Shelf(link.renew)
         self.devices = devices
         self.planning = Planning(parts, self.groups)
-        self._tree = Tree(root, excluded, parts, self.groups)
+        self._tree = Tree(root, excluded, parts, self.groups, self._note_end)
         self._hooks = Hooks(root, self.groups, self._tree, self._watch)
         self.passes = Passes(root, parts, self.groups, self.planning,
                              self.shelf, wanted.idle, wanted.exclude_kwargs,
                              self._hooks, self.renew)
+        self.uses = uses
+        self._ended = False  # Detached, or never attached.
         self._at_collection: Any = None
         self._source: Source | None = None
         # Where it is staged; None: nowhere; hoistd has ended, or has all of it.
@@ -99,7 +106,8 @@ class Attachment(NotCopied):
         self.passes.bind()
         # A module that is let go of without detach is collected in any order.
         self._at_collection = weakref.finalize(
-            self.root, _give_back, [part.held for part in self.parts])
+            self.root, _give_all_back, [part.held for part in self.parts],
+            self.uses)
         self._at_collection.atexit = False
 
     def _watch(self, watches: bool) -> None:
@@ -111,6 +119,7 @@ class Attachment(NotCopied):
     def uninstall(self) -> None:
         self._hooks.remove()
         _registry.ignore_modules(self)
+        self._tree.forget()
         for module in self._known_modules():
             _registry.forget(module)
         if self._at_collection is not None:
@@ -120,10 +129,19 @@ class Attachment(NotCopied):
         return {self.root, *self._tree.modules}
 
     def close(self) -> None:
-        """Gives hoistd everything back; nothing may be running."""
+        """Gives hoistd everything back, for good; nothing may be running."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self._let_go)
             stack.callback(_give_back, [part.held for part in self.parts])
             self.passes.end_all()
+
+    def _let_go(self) -> None:
+        """What somebody holds of it keeps what it needs."""
+        self._ended = True
+        for group in self.groups:
+            group.binding.let_go()
+        self.shelf.close()
+        self.uses.end()
 
     def detach(self) -> None:
         """The module has its own weights again.
@@ -241,6 +259,7 @@ class Attachment(NotCopied):
         self.model = staged_model(
             place.session, place.original, self.cast_to,
             [group.spec for group in self.groups], self.wanted.deadline)
+        self.uses.add(place.session, self.model)
         for group in self.groups:
             group.move(self.model[group.spec.name])
         self.pin()
@@ -327,14 +346,18 @@ class Attachment(NotCopied):
         assert self._source is not None
         original = self._source.find(
             session, [group.spec for group in self.groups])
+        self.uses.add(session, original)
         for group in self.groups:
+            image = group.binding.image
             try:
-                group.binding.idle.image.move(session,
-                                              original[group.spec.name])
+                if image is not None:
+                    image.move(session, original[group.spec.name])
             except InvalidArgument as error:
                 raise FailedPrecondition(
                     f"hoistd lays weights out otherwise than before ({error}); "
                     "hoist.detach(module), and attach it again") from None
+        if self._ended:
+            self.uses.end()
         self.original = original
         self.wanted = dataclasses.replace(self.wanted, session=session)
         return original
@@ -344,6 +367,25 @@ class Attachment(NotCopied):
     def note_change(self) -> None:
         self._tree.note_change()
         self._hooks.hook_root()
+
+    def _note_end(self) -> None:
+        self.passes.once_free(self._leave_out_what_ended)
+
+    def _leave_out_what_ended(self) -> None:
+        """Gives back what groups have of the device whose modules were taken
+        out of the tree, and are nobody's."""
+        gone = {group for group in self._tree.ended()
+                if not (group.part.captured or group.part.is_capturing())}
+        if not gone:
+            return
+        self._tree.leave_out(gone)
+        try:
+            self.passes.leave_out(gone)
+            self.planning.leave_out(gone)
+            self.passes.bind()
+        except HoistError as error:  # The next call says so, if it matters.
+            log.debug("%s: groups end with their modules: %s",
+                      self.model.name, error)
 
     def shares(self, module: nn.Module, name: str) -> bool:
         return self._tree.shares(module, name)
@@ -398,6 +440,13 @@ def attachments_in(module: nn.Module) -> Iterator[Attachment]:
 def find_attached(model: str) -> Attachment | None:
     """See _registry.find."""
     return cast("Attachment | None", _registry.find(model))
+
+
+def _give_all_back(held: list[Held], uses: Uses) -> None:
+    try:
+        _give_back(held)
+    finally:
+        uses.end()
 
 
 def _give_back(held: list[Held]) -> None:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Iterable, Iterator, Mapping
+import weakref
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 import torch
 
+from .._host_image import HostImage
 from .._model import Group
 from .._tensor import Tensor
 from ._device_part import DevicePart
 from ._idle import IdleGroup, IdleTensor, Shelf
-from ._inventory import Stored, Weight, as_stored, span_bytes
+from ._inventory import Stored, Weight, as_stored, copy_of
 from ._layout import GroupSpec
 from ._lent import Lent
-from ._resident import KeptLease, guarded
+from ._resident import KeptLease, ResidentParameter, guarded
 
 # A buffer this small is the worker's own, on the device: a forward may write
 # to it. Larger ones are, too, if they are not persistent, or once their first
@@ -31,6 +33,8 @@ PRIVATE_BYTES = 1 << 20
 # is staged outside of it may lie anywhere.
 _ADDRESSES = 4
 
+
+_GONE = object()
 
 # Where to put what: `holder[key] = value`.
 Swap = tuple[dict[str, Any], str, Any]
@@ -42,11 +46,22 @@ class _Shown:
 
     swaps: list[Swap]
     casts: list[tuple[torch.Tensor, torch.Tensor]]  # To, from.
-    # What autograd would keep for a backward: as the module's own were, since
-    # torch chooses kernels by it (matmul folds for weights that need grad).
+    # Those that need gradients: as the module's own did, since torch chooses
+    # kernels by it (matmul folds for weights that need grad).
     graded: list[torch.Tensor]
-    lent: list[Lent] = dataclasses.field(default_factory=list)
-    is_lent: bool = False  # They have been shown.
+    # What autograd may keep for a backward, whose version it looks at then.
+    kept: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    lent: Lent = dataclasses.field(default_factory=Lent)
+
+
+@dataclasses.dataclass
+class _Placed:
+    """What is shown at an address before the group is staged there."""
+
+    address: int
+    shown: _Shown
+    weights: list[torch.Tensor]  # Each once.
+    with_grad: bool = False
 
 
 class Binding:
@@ -67,16 +82,41 @@ class Binding:
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
         self._stays_at: _Views | None = None
+        self._placed: _Placed | None = None
         self._buffers_seen = False
         self._infos = {info.name: info for info in staged.tensors}
         self.idle = IdleGroup(part.session.host_image(original), shelf,
                               deadline)
+        self._idle_left = weakref.ref(self.idle)
         self._idle_kind = idle
         self._host_infos = {info.name: info for info in original.tensors}
+        # What was put where last, in the order of all lists of swaps.
+        self._on = [(holder, key, holder[key]) for weight in spec.weights
+                    for holder, key, _ in weight.swaps(weight.value)]
+        self._order = {(id(holder), key): at
+                       for at, (holder, key, _) in enumerate(self._on)}
+        self._attributes = {
+            id(one.holder) for weight in spec.weights for one in
+            (*(weight.places if weight.kind == "state" else ()),
+             *weight.aliases)}
         self._off = self._idle_swaps(spec.weights)
         self.casts_bytes = _scratch_bytes(spec)
         if not spec.pinned:
             part.scratch_needed = max(part.scratch_needed, self.casts_bytes)
+
+    def let_go(self) -> None:
+        """The module is detached: what somebody has of the group keeps itself,
+        and nothing is done here any more but to tell of its image."""
+        self._off = self._on = []
+        self._shown.clear()
+        self._placed = None
+        del self.idle
+
+    @property
+    def image(self) -> HostImage | None:
+        """None: the module was detached, and nobody has any of it."""
+        idle = self._idle_left()
+        return None if idle is None else idle.image
 
     # While the group is not there.
 
@@ -118,8 +158,35 @@ class Binding:
         raise KeyError(key)
 
     def show_idle(self) -> None:
-        for holder, key, value in self._off:
-            holder[key] = value
+        self._put(self._off)
+
+    def _put(self, swaps: list[Swap]) -> None:
+        """Into the modules, where they have what was put there last. What
+        somebody has put in its place, or has taken out, is left alone: for
+        good, or until ours is there again (torch.func.functional_call)."""
+        found = swaps
+        for at, (holder, key, value) in enumerate(swaps):
+            before = self._on[at]
+            # Nearly always, and no call of ours for each weight.
+            if (holder.get(key, _GONE) is before[2]
+                    or self._is_there(before)):
+                holder[key] = value
+            else:
+                found = list(swaps) if found is swaps else found
+                found[at] = before
+        self._on = found
+
+    def _is_there(self, swap: Swap) -> bool:
+        """Libraries may put into a module's attributes what they make of
+        ours."""
+        holder, key, value = swap
+        return holder.get(key, _GONE) is value or id(holder) in self._attributes
+
+    def is_there(self, module: Any, key: str) -> bool:
+        """The module has ours yet; see `_put`."""
+        holders = (module._parameters, module._buffers)
+        return any(self._is_there(swap) for swap in self._on if swap[1] == key
+                   and any(swap[0] is holder for holder in holders))
 
     # At an address.
 
@@ -133,16 +200,16 @@ class Binding:
 
     def fill_and_show(self, address: int) -> None:
         """Of bytes that were staged just now."""
-        shown = self._shown.get(address)
+        shown = self._known_at(address)
         if shown is None or shown.casts or not self._buffers_seen:
             with torch.inference_mode(False):
                 shown = self._fill(address)
-        for holder, key, value in shown.swaps:
-            holder[key] = value
-        if not shown.is_lent:
-            shown.is_lent = True
-            for lent in shown.lent:
-                lent.lend()
+        self._show(shown)
+
+    def _show(self, shown: _Shown) -> None:
+        self._put(shown.swaps)
+        if not shown.lent.is_lent:
+            shown.lent.lend()
 
     def _fill(self, address: int) -> _Shown:
         shown = self._shown_at(address)
@@ -158,15 +225,14 @@ class Binding:
 
     def show(self, address: int) -> None:
         """Of bytes that have been filled."""
-        for holder, key, value in self._shown_at(address).swaps:
-            holder[key] = value
+        self._put(self._shown_at(address).swaps)
         self.idle.end_pointers()
 
     def end_forward(self, address: int) -> None:
         """A forward with the weights at that address is over; what else is put
         on the stream comes after it."""
         if torch.is_grad_enabled():
-            self._spoil_graphs()
+            self.spoil_graphs()
         else:
             self._keep_what_is_held(address)
         if self._trial:
@@ -177,24 +243,68 @@ class Binding:
 
         FailedPrecondition: it is a view, which cannot be given another.
         """
-        shown = self._shown.get(address)
-        if shown is None:
+        shown = self._known_at(address)
+        if shown is None or not shown.lent.is_held:
             return
-        for lent in shown.lent:
-            if not lent.is_held:
-                continue
-            self._shown.pop(address, None)  # Others are made the next time.
-            with torch.inference_mode(False), torch.no_grad():
-                lent.keep()
+        self._forget(address)  # Others are made the next time.
+        with torch.inference_mode(False), torch.no_grad():
+            shown.lent.keep()
 
-    def _spoil_graphs(self) -> None:
+    def spoil_graphs(self) -> None:
         """A backward through these weights would read what lies there by then;
         autograd raises instead, as after any change in place."""
-        for shown in self._shown.values():
-            for value in shown.graded:
+        placed = [] if self._placed is None else [self._placed.shown]
+        for shown in [*self._shown.values(), *placed]:
+            for value in shown.kept:
                 torch.autograd.graph.increment_version(value)
-            for lent in shown.lent if shown.is_lent else ():
-                lent.lend()  # A graph has views.
+            if shown.lent.is_lent:
+                shown.lent.lend()  # A graph has views.
+
+    # Before the group is staged: for compiled code, which has its inputs first.
+
+    def placed(self) -> list[torch.Tensor] | None:
+        """What `place` gave, while it holds."""
+        return None if self._placed is None else self._placed.weights
+
+    def place(self, address: int, kind: type[ResidentParameter]
+              ) -> list[torch.Tensor] | None:
+        """The weights at an address where the group will always be staged,
+        each once, and of that type. None: compiled code cannot be given them,
+        as something is to be done to them at each forward, or as they share
+        memory or are no plain parameters."""
+        if not self.may_stay or not self._buffers_seen:
+            return None
+        own = {id(weight) for weight in self._private.values()}
+        if not all(weight.plain and weight.kind == "parameter"
+                   for weight in self.spec.weights if id(weight) not in own):
+            return None
+        shown = self._build(address, wrap=lambda value: guarded(value, kind))
+        weights = list({id(value): value for _, _, value in shown.swaps
+                        if value.numel()}.values())
+        if len({value.untyped_storage().data_ptr()
+                for value in weights}) != len(weights):
+            return None
+        self._shown.pop(address, None)
+        self._placed = _Placed(address, shown, weights)
+        return weights
+
+    def show_placed(self, with_grad: bool) -> None:
+        """with_grad: autograd is on, which refuses that compiled code writes
+        to what needs gradients, as it thinks that it does."""
+        assert self._placed is not None
+        if self._placed.with_grad != with_grad:
+            self._placed.with_grad = with_grad
+            for value in self._placed.shown.graded:
+                value.requires_grad_(not with_grad)
+        self._show(self._placed.shown)
+
+    def is_placed_at(self, address: int) -> bool:
+        return self._placed is not None and self._placed.address == address
+
+    def refuse_views(self) -> None:
+        """FailedPrecondition: somebody has kept one of what `place` gave."""
+        if self._placed is not None:
+            self._placed.shown.lent.refuse_views()
 
     # For as long as the bytes stay where they are.
 
@@ -214,14 +324,21 @@ class Binding:
         self._shown.clear()
         self._stays_at = _Views(self, address, lease)
         made: dict[int, Any] = {}  # Ties stay ties.
-        for holder, key, value in self._build(address, lease).swaps:
+        swaps = self._build(address, lease).swaps
+        for _, _, value in swaps:
             if id(value) not in made:
                 made[id(value)] = guarded(value)
-            holder[key] = made[id(value)]
+        self._put([(holder, key, made[id(value)])
+                   for holder, key, value in swaps])
         self.idle.end_pointers()
 
-    def end_stay(self) -> None:
+    def end_stay(self, show_idle: bool) -> None:
+        """show_idle: else the modules have what they are to have."""
         self._stays_at = None
+        if show_idle:
+            self.show_idle()
+        else:
+            self._on = self._off  # Nothing refers to the lease here.
 
     def read_there(self) -> Mapping[str, torch.Tensor]:
         """The stored tensors' bytes, of what stays on the device."""
@@ -238,6 +355,12 @@ class Binding:
     def forget_addresses(self) -> None:
         """The plan was made anew."""
         self._shown.clear()
+        self._placed = None
+
+    def _forget(self, address: int) -> None:
+        self._shown.pop(address, None)
+        if self.is_placed_at(address):
+            self._placed = None
 
     def move(self, staged: Group) -> None:
         """It comes from another session's model, and addresses are forgotten."""
@@ -248,15 +371,21 @@ class Binding:
         self._shown.clear()
         self._scratch = None
 
+    def _known_at(self, address: int) -> _Shown | None:
+        if self._placed is not None and self._placed.address == address:
+            return self._placed.shown
+        return self._shown.get(address)
+
     def _shown_at(self, address: int) -> _Shown:
-        shown = self._shown.get(address)
+        shown = self._known_at(address)
         if shown is None:
             while len(self._shown) >= _ADDRESSES:
                 del self._shown[next(iter(self._shown))]
             shown = self._shown[address] = self._build(address)
         return shown
 
-    def _build(self, address: int, keeps: KeptLease | None = None) -> _Shown:
+    def _build(self, address: int, keeps: KeptLease | None = None,
+               wrap: Callable[[Any], Any] = lambda value: value) -> _Shown:
         tensors = _Views(self, address, keeps)
         bases: dict[str, torch.Tensor] = {}
         casts = []
@@ -277,14 +406,16 @@ class Binding:
         for weight in self.spec.weights:
             if id(weight) in self._private:
                 continue
-            value = weight.put_together([part.view(bases[part.stored.name])
-                                         for part in weight.parts])
+            value = wrap(weight.put_together([
+                part.view(bases[part.stored.name]) for part in weight.parts]))
             if weight.requires_grad:
                 value.requires_grad_(True)
                 shown.graded.append(value)
+            if weight.requires_grad or weight.plain:
+                shown.kept.append(value)
             shown.swaps += weight.swaps(value)
             if keeps is None and _is_lent(weight):
-                shown.lent.append(Lent(weight.name, value, scratch is None))
+                shown.lent.add(weight.name, value, scratch is None)
         return shown
 
     # Buffers that a forward may write.
@@ -298,15 +429,15 @@ class Binding:
             if weight.kind != "buffer" or not weight.plain:
                 continue
             place = weight.places[0]
-            own = _copy(values[id(place.holder), place.key])
+            own = copy_of(values[id(place.holder), place.key])
             weight.put(own)
             self._private[id(weight)] = weight
             if self._is_tried(weight):
                 self._trial.append((weight, own, own._version))
         if not self._private:
             return shown
-        self._off = [swap for swap in self._off
-                     if not self._is_private(swap)]
+        self._off = [one for one in self._off if not self._is_private(one)]
+        self._on = [one for one in self._on if not self._is_private(one)]
         self._shown.clear()
         return self._shown_at(address)
 
@@ -329,7 +460,13 @@ class Binding:
                 del self._private[id(weight)]
                 self._shown.clear()
                 self._off += self._idle_swaps([weight])
+                self._on += weight.swaps(own)
+        self._off.sort(key=self._place_of)
+        self._on.sort(key=self._place_of)
         self._trial = []
+
+    def _place_of(self, swap: Swap) -> int:
+        return self._order[id(swap[0]), swap[1]]
 
     def is_own_place(self, module: Any, key: str) -> bool:
         return any(place.module is module and place.key == key
@@ -379,17 +516,24 @@ class Binding:
         swaps: list[Swap] = []
         for weight in self.spec.weights:
             if self.is_own(weight):
+                if not isinstance(weight.value, torch.Tensor):
+                    continue  # It was taken out since.
                 device = devices.get(weight.parts[0].stored.name,
                                      weight.value.device)
                 if weight.value.device != device:
-                    swaps += weight.swaps(_copy(weight.value, device))
+                    swaps += weight.swaps(copy_of(weight.value, device))
                 continue
             value = weight.put_together([part.view(own[part.stored.name])
                                          for part in weight.parts])
             if weight.requires_grad:
                 value.requires_grad_(True)
-            swaps += weight.swaps(value)
+            swaps += self._where_ours_are(weight.swaps(value))
         return swaps
+
+    def _where_ours_are(self, swaps: list[Swap]) -> list[Swap]:
+        there = {self._place_of(one) for one in self._on
+                 if self._is_there(one)}
+        return [one for one in swaps if self._place_of(one) in there]
 
 
 class _Views(Mapping[str, torch.Tensor]):
@@ -429,24 +573,14 @@ def _is_lent(weight: Weight) -> bool:
 
 def _is_persistent(weight: Weight) -> bool:
     """Part of the state_dict; caches are not, and are written at any time."""
-    return not any(place.key in place.module._non_persistent_buffers_set
+    return not any(place.module is not None and place.key in
+                   place.module._non_persistent_buffers_set
                    for place in weight.places)
 
 
 def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(stored.meta.shape, stored.meta.stride(),
                                dtype=stored.meta.dtype, device=device)
-
-
-def _copy(tensor: torch.Tensor,
-          device: torch.device | None = None) -> torch.Tensor:
-    """With the same strides, as clone() and to() keep them only where no
-    element is shared or left out."""
-    to = device or tensor.device
-    count = span_bytes(tensor) // tensor.element_size()
-    flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
-    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
-        flat.untyped_storage(), 0, tensor.shape, tensor.stride())
 
 
 def _aligned(nbytes: int) -> int:

@@ -180,53 +180,64 @@ def _blocks(tree: _Tree, together: int) -> list[ModuleGroup]:
     says it); tests/cases/block_groups.txt holds the two to the same names, and
     says where modules tell what names do not.
     """
-    groups: list[ModuleGroup] = []
-    done: set[nn.Module] = set()
+    found = _Blocks(tree, together)
+    found.visit(tree.root)
+    return _once(tree, found.groups)
 
-    def has_blocks(module: nn.Module) -> bool:
-        return any(_holds_blocks(tree, found) for found in tree.below(module))
 
-    def add_row(several: list[nn.Module]) -> None:
-        made = [_whole(tree, tree.names[one], one) for one in several]
+class _Blocks:
+    """What `_blocks` has found so far."""
+
+    def __init__(self, tree: _Tree, together: int) -> None:
+        self._tree = tree
+        self._together = together
+        self._done: set[nn.Module] = set()
+        self.groups: list[ModuleGroup] = []
+
+    def visit(self, module: nn.Module) -> None:
+        if module in self._done:
+            return
+        self._done.add(module)
+        tree = self._tree
+        name = tree.names[module] or "model"
+        if not self._has_blocks(module):
+            self.groups.append(_whole(tree, name, module))
+            return
+        if tree.has_own(module):
+            self.groups.append(ModuleGroup(name, [module], [module]))
+        if _holds_blocks(tree, module):
+            self._visit_row(module)
+            return
+        for child in tree.children(module):
+            self.visit(child)
+
+    def _has_blocks(self, module: nn.Module) -> bool:
+        return any(_holds_blocks(self._tree, found)
+                   for found in self._tree.below(module))
+
+    def _visit_row(self, row: nn.Module) -> None:
+        run: list[nn.Module] = []
+        for child in self._tree.children(row):
+            if child in self._done:
+                continue
+            if row is self._tree.root and self._has_blocks(child):
+                self.visit(child)  # What wraps a model in a sequence is no row.
+                continue
+            self._done.add(child)
+            run.append(child)
+        for at in range(0, len(run), self._together):
+            self._add_row(run[at:at + self._together])
+
+    def _add_row(self, several: list[nn.Module]) -> None:
+        made = [_whole(self._tree, self._tree.names[one], one)
+                for one in several]
         first = made[0]
         for more in made[1:]:
             first.triggers += more.triggers
             first.owners += more.owners
         if len(made) > 1:
             first.name += "+" + str(len(made))
-        groups.append(first)
-
-    def visit_row(row: nn.Module) -> None:
-        run: list[nn.Module] = []
-        for child in tree.children(row):
-            if child in done:
-                continue
-            if row is tree.root and has_blocks(child):
-                visit(child)  # What wraps a model in a sequence is no row.
-                continue
-            done.update([child])
-            run.append(child)
-        for at in range(0, len(run), together):
-            add_row(run[at:at + together])
-
-    def visit(module: nn.Module) -> None:
-        if module in done:
-            return
-        done.add(module)
-        name = tree.names[module] or "model"
-        if not has_blocks(module):
-            groups.append(_whole(tree, name, module))
-            return
-        if tree.has_own(module):
-            groups.append(ModuleGroup(name, [module], [module]))
-        if _holds_blocks(tree, module):
-            visit_row(module)
-            return
-        for child in tree.children(module):
-            visit(child)
-
-    visit(tree.root)
-    return _once(tree, groups)
+        self.groups.append(first)
 
 
 def _leaves(tree: _Tree) -> list[ModuleGroup]:
@@ -235,22 +246,20 @@ def _leaves(tree: _Tree) -> list[ModuleGroup]:
     weights without calling it."""
     groups: list[ModuleGroup] = []
     done: set[nn.Module] = set()
-
-    def visit(module: nn.Module) -> None:
+    left = [tree.root]
+    while left:
+        module = left.pop()
         if module in done:
-            return
+            continue
         done.add(module)
         name = tree.names[module] or "model"
         if tree.has_own(module):
             if not any(_is_row(tree, found) for found in tree.below(module)):
                 groups.append(_whole(tree, name, module))
                 done.update(tree.below(module))
-                return
+                continue
             groups.append(ModuleGroup(name, [module], [module]))
-        for child in tree.children(module):
-            visit(child)
-
-    visit(tree.root)
+        left += reversed(list(tree.children(module)))
     return _once(tree, groups)
 
 
@@ -292,10 +301,11 @@ def _called(tree: _Tree, rule: Callable[[str, nn.Module], Any]
 def _chosen(tree: _Tree, chosen: Mapping[nn.Module, str]) -> list[ModuleGroup]:
     groups: dict[str, ModuleGroup] = {}
     done: set[nn.Module] = set()
-
-    def visit(module: nn.Module, group: str | None) -> None:
+    left: list[tuple[nn.Module, str | None]] = [(tree.root, None)]
+    while left:
+        module, group = left.pop()
         if module in done:
-            return
+            continue
         done.add(module)
         own = chosen.get(module)
         if own is not None:
@@ -308,10 +318,8 @@ def _chosen(tree: _Tree, chosen: Mapping[nn.Module, str]) -> list[ModuleGroup]:
             made.owners.append(module)
             if group is None:
                 made.triggers += _triggers(tree, module)
-        for child in tree.children(module):
-            visit(child, group)
-
-    visit(tree.root, None)
+        left += [(child, group)
+                 for child in reversed(list(tree.children(module)))]
     return _once(tree, groups.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes as c
 import hashlib
 import os
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 
 from .. import _dtypes, _session
-from .._errors import AlreadyExists, FailedPrecondition, NotFound
+from .._errors import (AlreadyExists, FailedPrecondition, HoistError,
+                       NotFound)
 from .._host_image import HostImage
 from .._model import Group, Model
 from ._inventory import Stored, as_stored
@@ -102,10 +104,17 @@ def known_model(session: _session.Session, name: str,
         model = session.model(name)
     except NotFound:
         return None
-    for spec in specs:
-        if spec.name in model:
-            check_group(model[spec.name], spec, cast)
-    return model if all(spec.name in model for spec in specs) else None
+    known = False
+    try:
+        for spec in specs:
+            if spec.name in model:
+                check_group(model[spec.name], spec, cast)
+        known = all(spec.name in model for spec in specs)
+    finally:
+        if not known:
+            with contextlib.suppress(HoistError):
+                session.done_with(model)
+    return model if known else None
 
 
 def same_model(session: _session.Session, content: bytes) -> Model | None:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
+import threading
+import weakref
 from typing import Any, Callable, Iterable, NoReturn
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from .._errors import FailedPrecondition
-from ._eager import eager
+from ._compiled import calls_from_here, is_there
+from ._eager import eager, inlined
 from ._lent import own_output
 from ._live import LiveGroup
 from ._move import device_of, to_device
-from ._passes import Passes
-from ._tree import Tree
+from ._operators import done, keeps_weights_in_place, stage
+from ._others import Modules
+from ._passes import Call, Passes
+from ._tree import Tree, ways_to
 
 
 def renew_lists(modules: Iterable[nn.Module]) -> None:
@@ -66,15 +73,34 @@ class Hook(NotCopied):
 @dataclasses.dataclass
 class Begin(Hook):
     groups: list[LiveGroup]
+    call: Call = dataclasses.field(default_factory=Call)
     # Where the inputs were, of each running call that had them moved.
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
-    @eager
+    @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        if torch.compiler.is_compiling() and self.are_operators():
+            for group in self.groups:
+                stage(group.operands)
+            return None
+        return self._begin(args, kwargs)
+
+    def are_operators(self) -> bool:
+        """In code that is being compiled, this hook and the one after the call
+        are operators of one graph."""
+        if not self.passes.graph.active:
+            return False
+        for group in self.groups:
+            if group.operands is None:
+                return False
+        return keeps_weights_in_place()
+
+    @eager
+    def _begin(self, args: Any, kwargs: Any) -> Any:
         if self.removed:
             return None
         for group in self.groups:
-            self.passes.enter(group)
+            self.passes.enter(group, self.call)
         if not self.passes.moves_inputs:
             return None
         device = self.groups[0].part.torch_device
@@ -87,43 +113,128 @@ class Begin(Hook):
 class End(Hook):
     begin: Begin
 
-    @eager
+    @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any = None) -> Any:
+        if torch.compiler.is_compiling() and self.begin.are_operators():
+            outputs = [one for one in tree_leaves(output)
+                       if isinstance(one, torch.Tensor)]
+            last = not self.begin.call.is_followed
+            for group in self.begin.groups:
+                done(group.operands, outputs, last)
+            return None
+        return self._end(output)
+
+    @eager
+    def _end(self, output: Any) -> Any:
         if self.removed:
             return None
-        with contextlib.ExitStack() as stack:  # All, whichever of them fails.
-            for group in self.begin.groups:
-                stack.callback(self.passes.leave, group)
-            found = output
+        found = output
+        try:
             for group in self.begin.groups:
                 found = own_output(found, group.is_lent)
+        finally:
+            self._leave(self.begin.groups)
         if self.begin.came_from:
             back = self.begin.came_from.pop()
             if output is not None:
                 return to_device(found, back)
         return None if found is output else found
 
+    def _leave(self, groups: list[LiveGroup]) -> None:
+        """All of them, whichever fails."""
+        try:
+            self.passes.leave(groups[-1], self.begin.call)
+        finally:
+            if len(groups) > 1:
+                self._leave(groups[:-1])
 
+
+@dataclasses.dataclass
+class CompiledRoot(NotCopied):
+    """Stands in the place of the root's call, which module.compile() has put
+    there: around compiled code, which the root's hooks are a part of."""
+
+    passes: Passes
+    root: nn.Module
+    instead_of: Any
+    removed: bool = False
+    runs: bool = False  # A pass that has begun here, in this thread:
+    thread: int = 0
+
+    @eager
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        me = threading.get_ident()
+        if self.removed or not self.passes.needs_root or (
+                self.runs and self.thread == me):
+            return self.instead_of(*args, **kwargs)
+        output = None
+        replaced = self.passes.begin(args, kwargs, compiled=True)
+        self.runs, self.thread = True, me
+        try:
+            if replaced is not None:
+                args, kwargs = replaced
+            output = self.instead_of(*args, **kwargs)
+        finally:
+            self.runs = False
+            returned = self.passes.end(output)
+        return output if returned is None else returned
+
+    def remove(self) -> None:
+        self.removed = True
+        if vars(self.root).get("_compiled_call_impl") is self:
+            vars(self.root)["_compiled_call_impl"] = self.instead_of
+
+
+@dataclasses.dataclass
+class Compile:
+    """Stands in for the root's compile(), which replaces its call."""
+
+    root: nn.Module
+    then: Callable[[], None]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        type(self.root).compile(self.root, *args, **kwargs)
+        self.then()
+
+
+@dataclasses.dataclass
 class BeginPass(Hook):
     """Compiled code goes past it where nothing comes and goes."""
 
+    around: CompiledRoot | None  # Which has begun the pass, if it runs.
+
+    @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        if self.around is not None and self.around.runs:
+            return None
         if self.passes.stands and torch.compiler.is_compiling():
             return None
-        return self._begin(args, kwargs)
+        replaced = self._begin(args, kwargs, calls_from_here())
+        self.passes.graph.pause.hold_back()
+        return replaced
 
     @eager
-    def _begin(self, args: Any, kwargs: Any) -> Any:
-        return None if self.removed else self.passes.begin(args, kwargs)
+    def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:
+        if self.removed:
+            return None
+        return self.passes.begin(args, kwargs, compiled)
 
 
+@dataclasses.dataclass
 class EndPass(Hook):
+    begin: BeginPass
+
+    @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any = None) -> Any:
+        if self.begin.around is not None and self.begin.around.runs:
+            return None
         if self.passes.stands and torch.compiler.is_compiling():
             return None
-        return self._end(output)
+        replaced = self._end(output)
+        self.passes.graph.pause.let_go()
+        return replaced
 
     @eager
     def _end(self, output: Any) -> Any:
@@ -136,10 +247,11 @@ class Apply:
     through: what hoist holds can only stay what and where it is."""
 
     tree: Tree
-    module: nn.Module
+    of: weakref.ref[nn.Module]  # Which has this, and is what is called.
 
     def __call__(self, fn: Any, recurse: bool = True) -> nn.Module:
-        module, tree = self.module, self.tree
+        module, tree = self.of(), self.tree
+        assert module is not None
         kept: list[tuple[dict[str, Any], str, Any]] = []
         for holder in (module._parameters, module._buffers):
             for key, value in holder.items():
@@ -220,16 +332,23 @@ class Hooks:
         self._watch = watch
         self._watches = True  # The tree is looked at just before.
         self._passes: Passes | None = None
+        self._compiled: CompiledRoot | None = None
+        self._ways: Modules | None = None  # From the root to calls.
         self._handles: list[Any] = []
         self._pass = _Pair()
-        self._calls: dict[nn.Module, _Pair] = {}  # Of groups' modules.
+        # Of groups' modules.
+        self._calls: weakref.WeakKeyDictionary[nn.Module, _Pair] = (
+            weakref.WeakKeyDictionary())
 
     def install(self, passes: Passes) -> None:
         """From here on forwards go through the passes."""
         self._passes = passes
+        self._stand_around_compiled()
+        vars(self._root)["compile"] = Compile(self._root,
+                                              self._stand_around_compiled)
         self.renew()
         for module in self._stood_in():
-            vars(module)["_apply"] = Apply(self._tree, module)
+            vars(module)["_apply"] = Apply(self._tree, weakref.ref(module))
             # Pickling would meet the hooks first, and blame those.
             vars(module)["__reduce_ex__"] = refuse_pickling
             # As register_load_state_dict_pre_hook, which came with torch 2.5.
@@ -245,6 +364,7 @@ class Hooks:
         """Other groups stay on the device than before: hooks stand where a call
         still has something to wait for."""
         assert self._passes is not None
+        self._ways = None
         triggers: dict[nn.Module, list[LiveGroup]] = {}
         for group in self._groups:
             # Between devices inputs are to be moved.
@@ -275,20 +395,35 @@ class Hooks:
     def hook_root(self) -> None:
         """The next pass goes through the passes. Threads: any."""
         if self._passes is not None and not self._pass.stands:
-            self._pass = _Pair(self._root, BeginPass(self._passes),
-                               EndPass(self._passes))
+            begin = BeginPass(self._passes, self._compiled)
+            self._pass = _Pair(self._root, begin, EndPass(self._passes, begin))
+
+    def _stand_around_compiled(self) -> None:
+        """The root's call may have been compiled, in place."""
+        before = vars(self._root).get("_compiled_call_impl")
+        if self._passes is None or before is None or hasattr(
+                before, "instead_of"):
+            return
+        self._compiled = CompiledRoot(self._passes, self._root, before)
+        vars(self._root)["_compiled_call_impl"] = self._compiled
+        if self._pass.stands:
+            self._pass.remove()
+            self.hook_root()
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        for pair in self._calls.values():
+        for pair in list(self._calls.values()):
             pair.remove()
-        self._calls = {}
+        self._calls.clear()
         self._pass.remove()
-        self._passes = None
+        if self._compiled is not None:
+            self._compiled.remove()
+        self._passes = self._compiled = None
         for module in self._stood_in():
-            for name in ("_apply", "__reduce_ex__", "flatten_parameters"):
+            for name in ("_apply", "__reduce_ex__", "flatten_parameters",
+                         "compile"):
                 vars(module).pop(name, None)
 
     def _stood_in(self) -> set[nn.Module]:
@@ -300,20 +435,28 @@ class Hooks:
     def changed(self) -> bool:
         return self._tree.changed
 
+    def is_compiled(self) -> bool:
+        if "torch._dynamo" not in sys.modules:
+            return False
+        if self._ways is None:
+            self._ways = Modules(ways_to(self._root, {*self._calls}))
+        return is_there(self._ways)
+
     def before_pass(self) -> None:
         if self._tree.changed:
+            self._ways = None
             self._tree.admit()
             self._watch(self._watches)
 
     def bring(self, group: LiveGroup) -> None:
         for weight in group.spec.weights:
             for place in weight.places:
-                if place.module not in group.spec.triggers:
-                    group.spec.triggers.append(place.module)
+                if place.module is not None:
+                    group.spec.triggers.add(place.module)
         self.renew()
 
     def forget_calls(self) -> None:
-        for pair in self._calls.values():
+        for pair in list(self._calls.values()):
             pair.begin.came_from.clear()
 
 

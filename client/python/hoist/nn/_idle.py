@@ -70,6 +70,11 @@ class IdleGroup:
                 self._pointers &= {one.ident for one in threading.enumerate()}
                 self.shelf.used(self)
 
+    def forget_pointers(self) -> None:
+        """The module that they were given for is detached. Within a use of the
+        shelf."""
+        self._pointers.clear()
+
     @property
     def held(self) -> bool:
         return self.readers > 0 or bool(self._pointers)
@@ -94,6 +99,7 @@ class Shelf:
         self.renew = renew
         self.reads = 0  # Operators that looked at idle weights.
         self.seen: set[IdleGroup] = set()  # Whose; cleared as passes begin.
+        self._closed = False
         self._lock = threading.RLock()
         self._depth = 0  # Of uses within one another, of the lock's owner.
         self._gone: collections.deque[IdleGroup] = collections.deque()
@@ -119,7 +125,7 @@ class Shelf:
         self._recent[group] = None
         self._recent.move_to_end(group)
         idle = [one for one in list(self._recent) if not one.held]
-        for one in idle[:-_KEPT]:
+        for one in idle if self._closed else idle[:-_KEPT]:
             self._drop(one)
 
     def _drop(self, group: IdleGroup) -> None:
@@ -145,12 +151,23 @@ class Shelf:
                 if not one.held:
                     self._drop(one)
 
+    def close(self) -> None:
+        """The module is detached: from now on images are kept by nobody but
+        those who may be reading them."""
+        with self.used_by_this_thread():
+            self._closed = True
+            self.seen.clear()
+            for one in list(self._recent):
+                one.forget_pointers()
+        self.clear()
+
     @contextlib.contextmanager
     def reading(self, groups: list[IdleGroup]) -> Iterator[None]:
         """Loads several at once, for one operator."""
         with self.used_by_this_thread():
             self.reads += 1
-            self.seen.update(groups)
+            if not self._closed:
+                self.seen.update(groups)
             loaded: list[IdleGroup] = []
             try:
                 for group in groups:
@@ -175,6 +192,9 @@ class IdleTensor(torch.Tensor):
     _plain: torch.Tensor  # The same memory, without this class.
     _group: IdleGroup
     _held: bool = False  # Its image, for as long as it lives.
+    # torch.utils.swap_tensors refuses what somebody refers to so: what it
+    # would put into this object no pass would see.
+    _self: weakref.ref[IdleTensor]
     # Of a parameter that was detached.
     _detached: weakref.ref[IdleTensor] | None = None
 
@@ -185,6 +205,7 @@ class IdleTensor(torch.Tensor):
         made = torch.Tensor._make_subclass(IdleTensor, plain, False)
         made._plain = plain
         made._group = group
+        made._self = weakref.ref(made)
         if parameter:
             made._is_param = True  # What isinstance(_, nn.Parameter) asks.
         return made
@@ -199,6 +220,7 @@ class IdleTensor(torch.Tensor):
         made = torch.Tensor._make_subclass(idle_kind, self._plain, False)
         made._plain = self._plain
         made._group = self._group
+        made._self = weakref.ref(made)
         return made
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from typing import Any, Iterator
 
 import torch
@@ -11,14 +12,20 @@ from torch import nn
 from ._take_apart import PLAIN, PutTogether, holds_tensors, take_apart
 
 
-@dataclasses.dataclass(frozen=True)
 class Place:
     """Where a module holds a weight: `holder[key]`, one of the dictionaries
     `_parameters`, `_buffers` or `__dict__` of `module`."""
 
-    module: nn.Module
-    holder: dict[str, Any]
-    key: str
+    def __init__(self, module: nn.Module, holder: dict[str, Any],
+                 key: str) -> None:
+        self._module = weakref.ref(module)
+        self.holder = holder
+        self.key = key
+
+    @property
+    def module(self) -> nn.Module | None:
+        """None: nobody has it any more."""
+        return self._module()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,3 +278,14 @@ def _share(run: list[_Piece]) -> None:
                   tensor.device)
     for piece in run:
         piece.base, piece.base_start = base, start
+
+
+def copy_of(tensor: torch.Tensor,
+            device: torch.device | None = None) -> torch.Tensor:
+    """With the same strides, as clone() and to() keep them only where no
+    element is shared or left out."""
+    to = device or tensor.device
+    count = span_bytes(tensor) // tensor.element_size()
+    flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
+    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
+        flat.untyped_storage(), 0, tensor.shape, tensor.stride())

@@ -16,6 +16,7 @@ from torch import nn
 from ._casting import Pattern, matches, may_be_cast, modules_that_match
 from ._grouping import Groups, ModuleGroup, group_modules
 from ._inventory import Stored, Weight, take_inventory
+from ._others import Modules
 
 
 @dataclasses.dataclass
@@ -24,7 +25,7 @@ class GroupSpec:
 
     name: str
     weights: list[Weight] = dataclasses.field(default_factory=list)
-    triggers: list[nn.Module] = dataclasses.field(default_factory=list)
+    triggers: Modules = dataclasses.field(default_factory=Modules)
     pinned: bool = False
     # Of the stored tensors that are stored in another type than they compute
     # in, that type. By name.
@@ -41,6 +42,13 @@ class GroupSpec:
     def nbytes(self) -> int:
         return sum(one.nbytes for one in self.stored)
 
+    @property
+    def modules(self) -> Modules:
+        """Whose weights they are, or whose calls need them."""
+        return Modules([*self.triggers, *(
+            place.module for weight in self.weights for place in weight.places
+            if place.module is not None)])
+
 
 def lay_out(root: nn.Module, groups: Groups,
             excluded: set[nn.Module]) -> list[GroupSpec]:
@@ -48,15 +56,15 @@ def lay_out(root: nn.Module, groups: Groups,
     weights = take_inventory(root, excluded)
     modules = group_modules(root, groups, excluded)
     group_of = {owner: group for group in modules for owner in group.owners}
-    specs = {group.name: GroupSpec(group.name, triggers=group.triggers,
+    specs = {group.name: GroupSpec(group.name, triggers=Modules(group.triggers),
                                    pinned=group.shared)
              for group in modules}
     alone: dict[str, set[str]] = {group.name: set() for group in modules}
     tied: list[tuple[list[Weight], list[ModuleGroup]]] = []
     for several in _sharing(weights):
         users = list({id(group): group for weight in several
-                      for group in [group_of[place.module]
-                                    for place in weight.places]}.values())
+                      for place in weight.places if place.module is not None
+                      for group in [group_of[place.module]]}.values())
         if len(users) == 1:
             specs[users[0].name].weights += several
         else:
@@ -66,8 +74,8 @@ def lay_out(root: nn.Module, groups: Groups,
                                  several[0].name)
     for several, users in tied:
         name = f"tied.{several[0].name}"
-        specs[name] = GroupSpec(name, several, list(dict.fromkeys(
-            trigger for user in users for trigger in user.triggers)))
+        specs[name] = GroupSpec(name, several, Modules(
+            trigger for user in users for trigger in user.triggers))
         # Whoever has more than these needs two groups at once.
         specs[name].pinned = any(len(alone[user.name]) > 1 for user in users)
     found = [spec for spec in specs.values() if spec.weights]

@@ -18,19 +18,16 @@ _uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count",
                                       lambda cdata: 0)
 
 
-class Lent:
-    """One parameter over bytes that stay there for a forward.
-
-    It is somebody else's, too, if it is referred to more often than by what
-    shows it; and somebody has a view of it if more tensors show its memory.
-    """
+class _Weight:
+    """One parameter. It is somebody else's, too, if it is referred to more
+    often than by what shows it; and somebody has a view of it if more tensors
+    show its memory."""
 
     def __init__(self, name: str, value: torch.Tensor, alone: bool) -> None:
-        """alone: its memory is shown by nothing else of hoist's."""
         self._name = name
         self._value = value
         self._storage = value.untyped_storage() if alone else None
-        self._cdata = self._storage._cdata if self._storage is not None else 0
+        self.cdata = self._storage._cdata if self._storage is not None else 0
         self._objects = 0  # References, where nobody else has one.
         self._views = 0
 
@@ -38,43 +35,101 @@ class Lent:
         return sys.getrefcount(self._value)
 
     def lend(self) -> None:
-        """The modules show it, as they will whenever it is looked at; who has
-        it by now may have it."""
         self._objects = self._references()
-        self._views = _uses(self._cdata) if self._cdata else 0
+        self._views = _uses(self.cdata) if self.cdata else 0
 
     @property
     def is_held(self) -> bool:
-        return self._is_referred_to or self._is_viewed
+        return self.is_referred_to or self.is_viewed
 
     @property
-    def _is_referred_to(self) -> bool:
+    def is_referred_to(self) -> bool:
         found = self._references()
         self._objects = min(self._objects, found)
         return found > self._objects
 
     @property
-    def _is_viewed(self) -> bool:
-        if not self._cdata:
+    def is_viewed(self) -> bool:
+        if not self.cdata:
             return False
-        found = _uses(self._cdata)
+        found = _uses(self.cdata)
         self._views = min(self._views, found)
         return found > self._views
 
-    def keep(self) -> None:
-        """While the bytes are there. FailedPrecondition: somebody has a view,
-        which cannot be given other memory."""
-        viewed = self._is_viewed
-        if self._is_referred_to:
-            own = self._value.detach().clone()
-            torch.Tensor.data.__set__(  # type: ignore[attr-defined]
-                self._value, own)
+    def own(self) -> None:
+        """Whoever refers to it has it from now on, with memory of its own."""
+        own = self._value.detach().clone()
+        torch.Tensor.data.__set__(self._value, own)  # type: ignore[attr-defined]
+
+    def refuse(self) -> None:
         # What an exception's frames refer to goes with them.
-        if viewed and sys.exc_info()[1] is None:
+        if sys.exc_info()[1] is None:
             raise FailedPrecondition(
                 f'a view of "{self._name}" that was made in its forward is '
                 "still there after it, and will show other weights' bytes; "
                 "keep a clone(), or a budget for all of the module")
+
+
+class Lent:
+    """Parameters over bytes that stay there for a forward.
+
+    After each forward all are looked at together, and one by one only where
+    something is not as it was.
+    """
+
+    def __init__(self) -> None:
+        self._weights: list[_Weight] = []
+        self._values: list[torch.Tensor] = []
+        self._storages: list[int] = []
+        self._seen: tuple[list[int], list[int]] = ([], [])
+        self.is_lent = False  # See lend.
+
+    def add(self, name: str, value: torch.Tensor, alone: bool) -> None:
+        """alone: its memory is shown by nothing else of hoist's."""
+        weight = _Weight(name, value, alone)
+        self._weights.append(weight)
+        self._values.append(value)
+        if weight.cdata:
+            self._storages.append(weight.cdata)
+
+    def lend(self) -> None:
+        """The modules show them, as they will whenever it is looked at; who
+        has one by now may have it."""
+        self.is_lent = True
+        for weight in self._weights:
+            weight.lend()
+        self._seen = self._counts()
+
+    @property
+    def is_held(self) -> bool:
+        counts = self._counts()
+        if counts == self._seen:
+            return False
+        if any([weight.is_held for weight in self._weights]):
+            return True
+        self._seen = counts
+        return False
+
+    def keep(self) -> None:
+        """While the bytes are there. FailedPrecondition: somebody has a view,
+        which cannot be given other memory."""
+        viewed = [weight for weight in self._weights if weight.is_viewed]
+        for weight in self._weights:
+            if weight.is_referred_to:
+                weight.own()
+        for weight in viewed:
+            weight.refuse()
+
+    def refuse_views(self) -> None:
+        """FailedPrecondition: somebody has a view."""
+        for weight in self._weights:
+            if weight.is_viewed:
+                weight.refuse()
+
+    def _counts(self) -> tuple[list[int], list[int]]:
+        # No function of ours for each of them.
+        return (list(map(sys.getrefcount, self._values)),
+                list(map(_uses, self._storages)))
 
 
 def own_output(output: Any, is_lent: Callable[[torch.Tensor], bool]) -> Any:

@@ -22,6 +22,7 @@ from torch import nn
 from .._errors import FailedPrecondition
 from ._attachment import Attachment, attachment_of, attachments_in
 from ._replaced import replace, restore
+from ._resident import ResidentParameter, ResidentTensor
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _hiding = threading.local()  # .depth: that diffusers is not to see us.
@@ -40,8 +41,14 @@ def know(root: nn.Module) -> None:
         if cls is not None and _attached_by(module) is by:
             vars(module)["_hoist_device"] = by.parts[0].torch_device
             replace(cls, "device", _device)
+    # transformers' and diffusers' models each have one of their own.
+    for cls in type(root).__mro__:
+        replace(cls, "get_memory_footprint", _footprint)
     _replace_accelerates()
     _replace_diffusers()
+    # What make_fx takes for a parameter; it looks at the very type.
+    replace(_library("torch.fx.experimental.proxy_tensor"), "HANDLED_TYPES",
+            lambda before: (*before, ResidentParameter, ResidentTensor))
 
 
 def forget(root: nn.Module) -> None:
@@ -67,6 +74,26 @@ def _device(before: property) -> property:
         return before.__get__(module) if found is None else found
 
     return property(device, before.fset, before.fdel, before.__doc__)
+
+
+def _footprint(before: Any) -> Any:
+    """What a model weighs: as it is stored, where it is cast for its forward.
+    """
+
+    @functools.wraps(before)
+    def weigh(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        modules = {*module.modules()}
+        cast = {id(part.stored): part.stored.meta.numel() * (
+                    part.stored.meta.dtype.itemsize -
+                    group.spec.storage[part.stored.name].itemsize)
+                for by in attachments_in(module) for group in by.groups
+                for weight in group.spec.weights
+                if any(place.module in modules for place in weight.places)
+                for part in weight.parts
+                if part.stored.name in group.spec.storage}
+        return before(module, *args, **kwargs) - sum(cast.values())
+
+    return weigh
 
 
 def _library(name: str) -> types.ModuleType | None:
@@ -244,7 +271,8 @@ def _check_conversion(by: Attachment, dtypes: list[torch.dtype],
                 "device=")
     for module, name in ((place.module, place.key) for group in by.groups
                          for weight in group.spec.weights
-                         for place in weight.places):
+                         for place in weight.places
+                         if place.module is not None):
         own = module._parameters.get(name)
         weight = module._buffers.get(name) if own is None else own
         if weight is None or not weight.is_floating_point():

@@ -13,7 +13,8 @@ from ._binding import Binding
 from ._device_part import DevicePart
 from ._idle import Shelf
 from ._layout import GroupSpec
-from ._resident import KeptLease
+from ._operators import Operands
+from ._resident import KeptLease, ResidentParameter
 
 log = logging.getLogger("hoist.nn")
 
@@ -43,6 +44,9 @@ class LiveGroup:
         self._address = 0  # Where it was staged last.
         self._nbytes = staged.image_bytes
         self._warned = False  # That it is staged beside the plan.
+        # Of compiled code that stages it; see _one_graph.
+        self.operable = True
+        self.operands: Operands | None = None
 
     @property
     def is_in_plans_place(self) -> bool:
@@ -66,6 +70,57 @@ class LiveGroup:
             self.end()  # What was staged must be ended.
             raise raised
         self.binding.idle.end_pointers()
+
+    # Within compiled code.
+
+    def planned_weights(self, kind: type[ResidentParameter]
+                        ) -> list[torch.Tensor] | None:
+        """Where the plan will put them, made of that type; the same list for
+        as long as they stay the same tensors. None: it does not, or something
+        is to be done to them at each forward."""
+        plan = self.part.plan
+        if (plan is None or self.bound or self.pinned
+                or plan.kind(self.staged) != "streamed"):
+            return None
+        placed = self.binding.placed()
+        if placed is not None:
+            return placed
+        tensors = plan.tensors(self.staged)
+        for info in self.staged.tensors:
+            if info.nbytes:
+                at = tensors[info.name].address - info.offset
+                with torch.inference_mode(False):
+                    return self.binding.place(at, kind)
+        return None
+
+    def show_in_place(self, with_grad: bool) -> None:
+        """Before it is staged, what `planned_weights` gave."""
+        self.binding.show_placed(with_grad)
+
+    def stage_in_place(self) -> bool:
+        """Stages it to where its weights are shown; False: it cannot be."""
+        self._stream = self.part.stream()
+        if self.part.is_capturing():
+            self.part.captured = True
+        assert self.part.plan is not None
+        try:
+            self._address = self.part.plan.stage(self.staged,
+                                                 stream=self._stream)
+        except FailedPrecondition:
+            self.part.plan.check()
+            return False
+        except HoistError as error:
+            raise self.part.explained(error) from None
+        self.is_staged = True
+        return self.binding.is_placed_at(self._address)
+
+    def end_in_place(self) -> None:
+        """What is on the stream by now is the last that reads it."""
+        if self.is_in_plans_place:
+            self.is_staged = False
+            self._give_back()
+
+    # For good.
 
     @property
     def is_resident(self) -> bool:
@@ -95,9 +150,14 @@ class LiveGroup:
         """Weights that somebody holds keep their bytes."""
         if self.bound:
             self.bound = False
-            self.binding.end_stay()
-            if show_idle:
-                self.binding.show_idle()
+            self.binding.end_stay(show_idle)
+
+    def leave_out(self) -> None:
+        """No module has its weights any more; nobody runs in it."""
+        try:
+            self.end(show_idle=False)
+        finally:
+            self.unbind(show_idle=False)
 
     def show(self) -> None:
         """Of a pinned group: its weights, which are there."""

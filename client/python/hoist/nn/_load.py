@@ -122,6 +122,8 @@ def load(  # type: ignore[misc]
         unchanged = identity(files, "")
     original, conversion = convert(module, wanted, specs, registered, name,
                                    dtype, matched.computed)
+    if original is not registered:
+        wanted.session.done_with(registered)
     source = Files(path, name, rule, joined, registered.fingerprint, unchanged,
                    conversion, wanted.deadline)
     if storage_dtype is not None:

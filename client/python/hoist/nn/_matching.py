@@ -46,7 +46,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
         for weight in list(spec.weights):
             stored = _only_part(weight)
             known = [f"{names[place.module]}.{place.key}".lstrip(".")
-                     for place in weight.places]
+                     for place in weight.places if place.module is not None]
             source = finder.find(known, tuple(stored.meta.shape))
             if source is None:
                 refused = any(name in finder.refused for name in known)

@@ -11,6 +11,8 @@ module is done.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import sys
 from typing import Any, Callable, Iterator, Protocol
 
 import torch
@@ -24,6 +26,7 @@ from ._device_part import DevicePart
 from ._idle import Shelf
 from ._live import LiveGroup
 from ._move import device_of, to_device
+from ._one_graph import OneGraph
 from ._planning import Planning
 from ._turns import Turns, calls_on_stack
 
@@ -34,6 +37,10 @@ class Surroundings(Protocol):
     @property
     def changed(self) -> bool:
         """Modules or weights came to the tree that are not seen to yet."""
+
+    def is_compiled(self) -> bool:
+        """Calls of the groups' modules are a part of compiled code, as far as
+        modules show it."""
 
     def before_pass(self) -> None:
         """A pass begins; what came to the tree since is seen to."""
@@ -46,6 +53,14 @@ class Surroundings(Protocol):
 
     def renew(self) -> None:
         """Other groups are bound than before."""
+
+
+@dataclasses.dataclass
+class Call:
+    """What passes have shown of the calls of a module that has groups."""
+
+    is_followed: bool = False  # By a call that needs the same group.
+    is_last: bool = False  # By one that does not, or by none.
 
 
 class Passes:
@@ -78,18 +93,27 @@ class Passes:
         self._made = 0  # The plans of which these are residents.
         self._turns = Turns(self._called)
         self._depth = 0  # Of the root module's calls within one another.
+        self._handled = 0  # As the pass began; see _handled.
         self._running = 0  # Modules that are running and have groups.
         self._open: LiveGroup | None = None  # Staged, and nobody runs in it.
+        self._left_by: Call | None = None  # Who ran in it last.
         self._shown: list[LiveGroup] = []  # idle="slot": shown in this pass.
         self._return_to: torch.device | None = None
         self._keeps_shown = False  # idle="slot", after a pass that shows it.
         self._brought: set[LiveGroup] = set()  # By more modules than planned.
         self._sequence: list[LiveGroup] = []  # What this pass has staged.
+        self._is_compiled = False  # In this pass something is.
+        self._reads_known = False  # The last pass read no idle weight.
+        self.graph = OneGraph(parts, groups, lambda: self._turns.is_mine,
+                              self._end_open)
 
     # The root.
 
-    def begin(self, args: Any, kwargs: Any) -> Any:
-        """Returns what is to replace the arguments; None: nothing."""
+    def begin(self, args: Any, kwargs: Any, compiled: bool = False) -> Any:
+        """Returns what is to replace the arguments; None: nothing.
+
+        compiled: what is called next is, by what has called the root.
+        """
         self._take()
         if not self.needs_root:
             self._turns.give()  # The hook went while this waited for its turn.
@@ -102,14 +126,16 @@ class Passes:
             if self._turns.held > 1:
                 self._abandon(but=1)
             self._depth = 1
-            return self._begin(args, kwargs)
+            self._handled = _handled()
+            return self._begin(args, kwargs, compiled)
         except BaseException:
             # A module that is traced calls no hooks after it.
             self._depth = 0
+            self.graph.end()
             self._turns.give()
             raise
 
-    def _begin(self, args: Any, kwargs: Any) -> Any:
+    def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:
         self._renew()
         self._around.before_pass()
         self._shelf.seen.clear()
@@ -119,6 +145,10 @@ class Passes:
         if not self.stands:
             _refuse_tracing()
         self._return_to = None
+        self._is_compiled = compiled or self._around.is_compiled()
+        if self._is_compiled:
+            self._keeps_shown = False
+            self._begin_graph()
         if part.torch_device.type == "cpu":
             return None
         came_from = device_of((args, kwargs))
@@ -126,6 +156,15 @@ class Passes:
             self._return_to = came_from
         self._seen_there = self._return_to is None
         return self.move_inputs(args, kwargs, part.torch_device)
+
+    def _begin_graph(self) -> None:
+        """Of compiled modules: in one graph, once the order is known."""
+        if self.stands or not self.graph.is_possible:
+            return
+        known = self._reads_known and not self._planning.learns
+        if known and self._made == self._planning.made:
+            self._bind([*self._to_bind])  # So that it is the last graph, too.
+        self._shown += self.graph.begin(self._planning.made, known)
 
     def end(self, output: Any) -> Any:
         """Returns what is to replace the output; None: nothing."""
@@ -138,17 +177,22 @@ class Passes:
         try:
             self._end_open()
             for group in self._shown:
+                group.end_in_place()  # What failed in the middle.
                 group.binding.show_idle()
             self._shown.clear()
-            if output is None:
-                return None  # It failed, or gave nothing: no pass to learn.
+            self.graph.end()
+            if output is None and _handled() != self._handled:
+                return None  # It failed: no pass to learn.
             self.count += 1
             self._planning.end_pass(self._sequence)
+            self._reads_known = not self._shelf.seen
             if self._shelf.seen:
                 self._bring_what_was_read()
             else:
                 # All that reads weights is hooked, as far as a pass can show.
-                self._keeps_shown = self._idle == "slot"
+                # What is compiled sees none of the hooks, but types alone.
+                self._keeps_shown = (self._idle == "slot"
+                                     and not self._is_compiled)
             self._bind_what_came()
             if self._return_to is not None:
                 return to_device(output, self._return_to)
@@ -158,6 +202,22 @@ class Passes:
             self._turns.give()
 
     # What stays on the device.
+
+    def leave_out(self, gone: set[LiveGroup]) -> None:
+        """Nobody has these groups' modules any more. Nothing may be running,
+        and the parts' plans are made anew next."""
+        self._end_what_was_left()
+        self._end_open()
+        self._to_bind -= gone
+        self._brought -= gone
+        self._sequence = [one for one in self._sequence if one not in gone]
+        self.graph.note_hooks()
+        for group in gone:
+            group.leave_out()
+
+    def once_free(self, work: Callable[[], None]) -> None:
+        """See Turns."""
+        self._turns.once_free(work)
 
     @property
     def needs_root(self) -> bool:
@@ -226,6 +286,7 @@ class Passes:
                 self._brought.add(group)
                 self._around.bring(group)
                 self._planning.expect_new()
+                self.graph.note_hooks()
 
     def _called(self) -> set[nn.Module]:
         """The modules whose calls come through here."""
@@ -252,6 +313,7 @@ class Passes:
         with contextlib.ExitStack() as stack:
             for _ in range(self._turns.held - but):
                 stack.callback(self._turns.give)
+            stack.callback(self.graph.end)
             self._open = None
             self._running = 0
             self._shown.clear()
@@ -300,7 +362,7 @@ class Passes:
 
     # Groups.
 
-    def enter(self, group: LiveGroup) -> None:
+    def enter(self, group: LiveGroup, call: Call) -> None:
         """A module that needs the group is about to run."""
         self._take()
         if group.bound:
@@ -310,7 +372,10 @@ class Passes:
             if group.pinned:
                 if group.depth == 0:
                     group.show()
-            elif group.depth == 0 and self._open is not group:
+            elif group.depth == 0 and self._open is group:
+                assert self._left_by is not None
+                self._note_call(group, self._left_by, True)
+            elif group.depth == 0:
                 if not self._depth:
                     _refuse_tracing()
                 self._end_open()
@@ -350,7 +415,7 @@ class Passes:
         for group in self._groups:
             group.forget()
 
-    def leave(self, group: LiveGroup) -> None:
+    def leave(self, group: LiveGroup, call: Call) -> None:
         """A module that needed the group has run."""
         if not group.depth or not self._turns.is_mine:
             return  # It was never entered, or the pass was abandoned.
@@ -360,10 +425,12 @@ class Passes:
         try:
             if group.pinned:
                 self._hide(group)
-            elif group.depth == 0 and self._open is not group:
+            elif group.depth == 0 and self._open is group:
+                self._left_by = call
+            elif group.depth == 0:
                 if self._depth:
                     self._end_open()
-                    self._open = group
+                    self._open, self._left_by = group, call
                 else:
                     group.end()
         finally:
@@ -379,9 +446,20 @@ class Passes:
             group.binding.show_idle()
 
     def _end_open(self) -> None:
+        self.graph.end_open()
         group, self._open = self._open, None
         if group is not None and not group.depth:
+            assert self._left_by is not None
+            self._note_call(group, self._left_by, False)
             group.end(show_idle=group not in self._shown)
+
+    @staticmethod
+    def _note_call(group: LiveGroup, call: Call, followed: bool) -> None:
+        """For code that is compiled, which has one stage for all of them."""
+        call.is_followed |= followed
+        call.is_last |= not followed
+        if call.is_followed and call.is_last:
+            group.operable = False
 
     @contextlib.contextmanager
     def beside_the_plan(self, groups: list[LiveGroup]) -> Iterator[None]:
@@ -425,8 +503,20 @@ class Passes:
             self._end_open()
 
 
+def _handled() -> int:
+    """Which exception is being handled here; torch calls hooks after a forward
+    that has failed within its own handler, as after one that gives None."""
+    return id(sys.exc_info()[1])
+
+
 def _refuse_tracing() -> None:
-    """A trace would hold addresses where other weights lie by then."""
+    """A trace would hold addresses where other weights lie by then. Within a
+    transform of functorch's no weight can be put together."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise FailedPrecondition(
+            "the module cannot be transformed (torch.vmap, torch.func) while "
+            "its weights come and go; hoist.set_budget(module, 1.0) and call "
+            "it once, or hoist.detach(module) first")
     modes = (_get_current_dispatch_mode_stack()
              if torch._C._len_torch_dispatch_stack() else ())
     if torch._C._get_tracing_state() is not None or (

@@ -96,11 +96,14 @@ class Planning:
     def end(self) -> None:
         """The plans are given back; hoistd may have ended them."""
         for part in self._parts:
-            plan, part.plan = part.plan, None
-            if plan is not None:
-                for name in PLAN_COUNTS:
-                    self._counted[name] += getattr(plan.stats, name)
-                plan.close()
+            self._end(part)
+
+    def _end(self, part: DevicePart) -> None:
+        plan, part.plan = part.plan, None
+        if plan is not None:
+            for name in PLAN_COUNTS:
+                self._counted[name] += getattr(plan.stats, name)
+            plan.close()
 
     def plan_anew(self, model: Model) -> None:
         """After `end`, of the session whose model it is: with the budget, the
@@ -178,6 +181,23 @@ class Planning:
                 planned.refused = order
                 log.warning("%s keeps its plan, which lacks groups: %s",
                             planned.model.name, error)
+
+    def leave_out(self, gone: set[LiveGroup]) -> None:
+        """Between passes: these will not come any more."""
+        for part, planned in list(self._planned.items()):
+            left = [group for group in planned.order if group not in gone]
+            if part.captured or len(left) == len(planned.order):
+                continue
+            planned.order = left
+            planned.missed = -1  # The order, if it was only a guess.
+            if part.plan is None:
+                continue
+            self.forget_addresses(part)
+            if left:
+                part.plan.set_order([group.staged for group in left])
+            else:
+                self._end(part)
+                del self._planned[part]
 
     def forget_addresses(self, part: DevicePart) -> None:
         """The part's plan is about to be made anew, or was."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Iterable, Iterator, Protocol, cast
 
+import torch
 from torch import nn
 
 from .._errors import FailedPrecondition
@@ -112,6 +113,8 @@ def _on_weight(module: nn.Module, name: str, value: Any) -> None:
 
 
 def _on_module(module: nn.Module, name: str, child: Any) -> None:
+    if torch.compiler.is_compiling():
+        return  # What compiled code makes is gone with its call.
     ref = _within.get(module)
     by = None if ref is None else ref()
     if by is not None and isinstance(child, nn.Module):

@@ -130,7 +130,7 @@ class ResidentTensor(_ReadOnly, torch.Tensor):  # type: ignore[misc]
 
 
 class ResidentParameter(_ReadOnly, nn.Parameter):  # type: ignore[misc]
-    """A parameter of a module."""
+    """A parameter of a module, over bytes that stay there."""
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, requires_grad: bool = False) -> Any:
@@ -141,11 +141,20 @@ class ResidentParameter(_ReadOnly, nn.Parameter):  # type: ignore[misc]
         return f"Parameter containing:\n{plain.__repr__(**kwargs)}"
 
 
-def guarded(value: Any) -> Any:
+def new_kind() -> type[ResidentParameter]:
+    """For weights that are shown before their bytes are there, because of the
+    hooks that stand there now. torch.compile guards a parameter's type, and
+    does not guard hooks: so code that was compiled with others, or with none,
+    is not used for these."""
+    return type("PlacedParameter", (ResidentParameter,), {})
+
+
+def guarded(value: Any, kind: type[ResidentParameter] =
+            ResidentParameter) -> Any:
     """A plain parameter, refusing writes; anything else, as it is."""
     if type(value) is not nn.Parameter:
         return value
-    made = torch.Tensor._make_subclass(ResidentParameter, value.detach(),
+    made = torch.Tensor._make_subclass(kind, value.detach(),
                                        value.requires_grad)
     made.__dict__.update(value.__dict__)
     return made

@@ -1,14 +1,17 @@
-"""The modules of an attached tree: whose weight is whose, and what comes."""
+"""The modules of an attached tree: whose weight is whose, what comes, and what
+goes."""
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+import weakref
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
 from torch import nn
 
 from ._device_part import DevicePart
 from ._live import LiveGroup
+from ._others import Modules
 
 
 class Tree:
@@ -19,28 +22,63 @@ class Tree:
     """
 
     def __init__(self, root: nn.Module, excluded: set[nn.Module],
-                 parts: list[DevicePart], groups: list[LiveGroup]) -> None:
+                 parts: list[DevicePart], groups: list[LiveGroup],
+                 note_end: Callable[[], None]) -> None:
+        """note_end: one of `ended` has come. Called by any thread, wherever
+        Python collects what nobody has."""
         self._root = root
-        self._excluded = excluded
+        self._excluded = weakref.WeakSet(excluded)
         self._parts = parts
         self._groups = groups
-        self._managed: dict[nn.Module, dict[str, LiveGroup]] = {}
+        self._note_end = note_end
+        self._managed: weakref.WeakKeyDictionary[
+            nn.Module, dict[str, LiveGroup]] = weakref.WeakKeyDictionary()
+        # Of each group, those of its modules that somebody has.
+        self._alive: dict[LiveGroup, set[weakref.ref[nn.Module]]] = {}
         self.changed = False  # It has modules or weights we do not know.
-        self.known: set[nn.Module] = set()  # Of the whole tree, as last seen.
+        self.known = Modules()  # Of the whole tree, as last seen.
 
     def look(self) -> None:
         """Notes where the groups' weights are."""
         for group in self._groups:
             for weight in group.spec.weights:
                 for place in weight.places:
-                    self._managed.setdefault(
-                        place.module, {})[place.key] = group
+                    if place.module is not None:
+                        self._managed.setdefault(
+                            place.module, {})[place.key] = group
+            self._wait_for_end(group)
         self._visit()
+
+    def _wait_for_end(self, group: LiveGroup) -> None:
+        alive: set[weakref.ref[nn.Module]] = set()
+
+        def end(module: weakref.ref[nn.Module]) -> None:
+            alive.discard(module)
+            if not alive:
+                self._note_end()
+
+        alive.update(weakref.ref(module, end) for module in group.spec.modules)
+        self._alive[group] = alive
+
+    def ended(self) -> list[LiveGroup]:
+        """Groups that no module is left of."""
+        return [group for group in self._groups
+                if not self._alive.get(group, True)]
+
+    def leave_out(self, gone: set[LiveGroup]) -> None:
+        """Of `ended`."""
+        self._groups[:] = [one for one in self._groups if one not in gone]
+        for group in gone:
+            del self._alive[group]
+
+    def forget(self) -> None:
+        """No end is told any more."""
+        self._alive.clear()
 
     @property
     def modules(self) -> Iterable[nn.Module]:
         """Those with weights of hoist's."""
-        return self._managed.keys()
+        return list(self._managed)
 
     @property
     def device(self) -> torch.device:
@@ -51,14 +89,16 @@ class Tree:
         self.changed = True
 
     def manages(self, module: nn.Module, name: str) -> bool:
-        return name in self._managed.get(module, ())
+        group = self._managed.get(module, {}).get(name)
+        return group is not None and (
+            group.binding.is_own_place(module, name)
+            or group.binding.is_there(module, name))
 
     def idle_values(self, module: nn.Module) -> dict[str, Any]:
         """The true values of the module's weights that come and go."""
         return {key: group.binding.idle_value(module, key)
                 for key, group in self._managed.get(module, {}).items()
-                if not group.bound and not group.binding.is_own_place(module,
-                                                                      key)}
+                if not group.bound and group.binding.is_there(module, key)}
 
     def shares(self, module: nn.Module, name: str) -> bool:
         """True where the bytes are hoist's, not the worker's own."""
@@ -93,14 +133,35 @@ class Tree:
             for trigger in group.spec.triggers:
                 own.setdefault(trigger, group.part.torch_device)
         devices: dict[nn.Module, torch.device] = {}
-
-        def visit(module: nn.Module, device: torch.device) -> None:
-            if module in devices or module in self._excluded:
-                return
-            devices[module] = own.get(module, device)
-            for child in module.children():
-                visit(child, devices[module])
-
-        visit(self._root, self.device)
-        self.known = set(devices)
+        self._visit_below(self._root, self.device, own, devices)
+        self.known = Modules(devices)
         return devices
+
+    # No function within a function, which would refer to itself, and so keep
+    # modules until they are collected.
+    def _visit_below(self, module: nn.Module, device: torch.device,
+                     own: Mapping[nn.Module, torch.device],
+                     devices: dict[nn.Module, torch.device]) -> None:
+        if module in devices or module in self._excluded:
+            return
+        devices[module] = own.get(module, device)
+        for child in module.children():
+            self._visit_below(child, devices[module], own, devices)
+
+
+def ways_to(root: nn.Module, wanted: set[nn.Module]) -> set[nn.Module]:
+    """The wanted modules below the root, and those that each is within."""
+    found: set[nn.Module] = set()
+    _find_ways(root, wanted, found, set())
+    return found
+
+
+def _find_ways(module: nn.Module, wanted: set[nn.Module],
+               found: set[nn.Module], seen: set[nn.Module]) -> None:
+    if module in seen:
+        return
+    seen.add(module)
+    for child in module.children():
+        _find_ways(child, wanted, found, seen)
+    if module in wanted or any(child in found for child in module.children()):
+        found.add(module)

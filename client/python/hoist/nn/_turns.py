@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import sys
@@ -36,6 +37,8 @@ class Turns:
         self.held = 0  # Times that running modules took it.
         self.taken_over = False  # What ran was cut short; the owner resets it.
         self._process = os.getpid()
+        self._put_off: collections.deque[Callable[[], None]] = (
+            collections.deque())
 
     def take(self) -> None:
         """Waits for other threads' turns to end."""
@@ -65,6 +68,33 @@ class Turns:
         finally:
             self._leave()
 
+    def once_free(self, work: Callable[[], None]) -> None:
+        """Does it while no thread runs: now, or when the one that does ends.
+        Waits for nobody, as it is called by what is collected, anywhere."""
+        self._put_off.append(work)
+        self._do_what_was_put_off()
+
+    def _do_what_was_put_off(self) -> None:
+        while self._put_off and self._enter_if_free():
+            try:
+                while self._put_off:
+                    self._put_off.popleft()()
+            finally:
+                self._leave()
+
+    def _enter_if_free(self) -> bool:
+        if os.getpid() != self._process or not self._changed.acquire(
+                blocking=False):
+            return False  # Who has it looks again, when leaving.
+        try:
+            if self._depth:
+                return False
+            self._owner = threading.get_ident()
+            self._depth = 1
+            return True
+        finally:
+            self._changed.release()
+
     def _enter(self) -> None:
         me = threading.get_ident()
         if self._owner == me and self._depth:
@@ -85,6 +115,7 @@ class Turns:
             self._depth -= 1
             if not self._depth:
                 self._changed.notify()
+        self._do_what_was_put_off()
 
     def _take_over(self) -> None:
         """If all that holds it are modules that do not run any more."""
@@ -109,7 +140,8 @@ def _calls_above(frame: types.FrameType | None,
     found = 0
     while frame is not None:
         code = frame.f_code
-        if code is nn.Module._call_impl.__code__:
+        # Of torch, or what torch.compile has made of that.
+        if code.co_name == "_call_impl":
             called = frame.f_locals.get("self")
             found += any(called is one for one in modules)
         elif code.co_name.startswith("torch_dynamo_resume"):

@@ -1,0 +1,197 @@
+"""Staging as a pair of operators, for code that is compiled to one graph.
+
+`hoist::stage` stands before what reads a group's weights, `hoist::read` and
+`hoist::done` after it. All say that they write to the weights and to a token that
+all groups of a plan share, and `read` that it reads what was computed: so a
+compiler can move no reader out, and no group across another. None writes in
+fact. inductor computes what it has put off until a weight is written to, just
+after what writes to it first: that is what `read`, which does nothing, is for.
+What the compiler knows nothing of is checked when they run: that weights lie
+where the group does, not in copies that it made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import Any, Protocol, Sequence
+
+import torch
+
+from .._errors import FailedPrecondition
+from ._eager import eager
+from ._readers import watch
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Staged(Protocol):
+    """What a pair of operators brings."""
+
+    def stage(self, weights: Tensors) -> None:
+        """For what comes after it on the current stream."""
+
+    def read(self, weights: Tensors, outputs: Tensors) -> None:
+        """These were computed with it."""
+
+    def done(self, weights: Tensors, last: bool) -> None:
+        """What is on the stream by now is the last that reads it; not `last`:
+        it is staged again at once."""
+
+    def misplaced(self) -> None:
+        """Code was compiled that reads it before `stage` or after `done`."""
+
+
+@dataclasses.dataclass(eq=False)
+class Operands:
+    """What the operators are called with for a group; compiled code has them
+    as inputs, so that it is the same for groups that are alike."""
+
+    token: torch.Tensor
+    tag: torch.Tensor  # Whose address says which group it is.
+    weights: list[torch.Tensor]  # Where they are whenever it is staged:
+    addresses: list[int]
+
+    def lie_in_place(self, weights: Tensors) -> bool:
+        return [weight.data_ptr() for weight in weights] == self.addresses
+
+
+_called: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_LIBRARY = torch.library.Library("hoist", "DEF")
+_ARGUMENTS = "Tensor(a!) token, Tensor tag, Tensor(b!)[] weights"
+
+
+def _define(name: str, arguments: str, call: Any, fake: Any) -> None:
+    _LIBRARY.define(f"{name}({arguments}) -> ()")
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, call, key)
+    torch.library.register_fake(f"hoist::{name}", fake, lib=_LIBRARY)
+
+
+def _find(tag: torch.Tensor) -> Staged:
+    found: Staged | None = _called.get(tag.data_ptr())
+    if found is None:
+        raise FailedPrecondition(
+            "compiled code stages a group of a module that is attached no "
+            "more; call the module, not what was compiled of it")
+    return found
+
+
+@eager
+def _stage(token: torch.Tensor, tag: torch.Tensor, weights: Tensors) -> None:
+    _find(tag).stage(weights)
+
+
+@eager
+def _read(token: torch.Tensor, tag: torch.Tensor, weights: Tensors,
+          outputs: Tensors) -> None:
+    _find(tag).read(weights, outputs)
+
+
+@eager
+def _done(token: torch.Tensor, tag: torch.Tensor, weights: Tensors,
+          last: bool) -> None:
+    _find(tag).done(weights, last)
+
+
+_define("stage", _ARGUMENTS, _stage, lambda token, tag, weights: None)
+_define("read", f"{_ARGUMENTS}, Tensor[] outputs", _read,
+        lambda token, tag, weights, outputs: None)
+_define("done", f"{_ARGUMENTS}, bool last", _done,
+        lambda token, tag, weights, last: None)
+
+
+def stage(of: Operands | None) -> None:
+    """In code that is being compiled."""
+    assert of is not None
+    torch.ops.hoist.stage(of.token, of.tag, of.weights)
+
+
+def done(of: Operands | None, outputs: list[torch.Tensor],
+         last: bool) -> None:
+    """outputs: what has been computed with the group, which is before it."""
+    assert of is not None
+    torch.ops.hoist.read(of.token, of.tag, of.weights, outputs)
+    torch.ops.hoist.done(of.token, of.tag, of.weights, last)
+
+
+class _Tokens:
+    """Bytes that are each given out once in the process's life: a CUDA graph
+    that was recorded for one plan is not replayed for another, since its token
+    lies elsewhere."""
+
+    _STEP = 16  # What compilers take to be aligned.
+    _BYTES = _STEP << 12
+
+    def __init__(self) -> None:
+        self._blocks: dict[torch.device, tuple[torch.Tensor, int]] = {}
+        self._full: list[torch.Tensor] = []
+
+    def take(self, device: torch.device) -> torch.Tensor:
+        block, at = self._blocks.get(device, (None, 0))
+        with torch.inference_mode(False):
+            if block is None or at == self._BYTES:
+                if block is not None:
+                    self._full.append(block)
+                block, at = torch.zeros(self._BYTES, dtype=torch.uint8,
+                                        device=device), 0
+            self._blocks[device] = block, at + self._STEP
+            made: Any = torch.empty(0, dtype=torch.uint8, device=device)
+            taken: torch.Tensor = made.set_(block.untyped_storage(), at, (1,))
+            return taken
+
+
+_tokens = _Tokens()
+
+
+def new_token(device: torch.device) -> torch.Tensor:
+    """One a plan, and one more whenever it is made anew."""
+    return is_static(_tokens.take(device))
+
+
+def operands_of(staged: Staged, token: torch.Tensor,
+                weights: list[torch.Tensor]) -> Operands:
+    """For as long as they are kept, the operators find `staged`."""
+    with torch.inference_mode(False):
+        tag = torch.zeros(1, dtype=torch.uint8, device=token.device)
+    _called[tag.data_ptr()] = staged
+    for weight in weights:
+        is_static(weight)
+    return Operands(token, is_static(tag), weights,
+                    [weight.data_ptr() for weight in weights])
+
+
+def is_static(tensor: torch.Tensor) -> torch.Tensor:
+    """torch.compile's CUDA graphs take it as it lies, and are recorded anew
+    where it lies elsewhere (as torch._dynamo.mark_static_address says)."""
+    tensor._dynamo_static_input_type = "unguarded"  # type: ignore[attr-defined]
+    return tensor
+
+
+compilations = 0  # That met a group's weights; counted from either hook.
+
+
+def keeps_weights_in_place() -> bool:
+    """Asked while code is compiled: whether its compiler is known to call the
+    operators with the weights themselves."""
+    global compilations
+    compilations += 1
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    output = InstructionTranslator.current_tx().output
+    watch(output, _tell_misplaced)
+    backend: Any = output.compiler_fn
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    if getattr(backend, "compiler_name", None) == "inductor":
+        return True
+    from torch._dynamo.backends import debugging
+    return getattr(backend, "compiler_fn", backend) is debugging.eager
+
+
+def _tell_misplaced(tag: torch.Tensor | None) -> None:
+    for staged in [*_called.values()] if tag is None else [_find(tag)]:
+        staged.misplaced()
+
+
+# torch calls it, and takes what it returns for a constant.
+vars(keeps_weights_in_place)["_dynamo_marked_constant"] = True
