@@ -9,7 +9,9 @@ greedily, R times in turns: plain; under hoist with a budget for all of it, by
 block and by leaf; with half of it, by block and by leaf; and under accelerate
 with half of it, if that is there. With --static it generates with a static
 cache instead, which transformers compiles, plain and under hoist with a budget
-for all. Prints medians: milliseconds a token and times plain; how much longer
+for all and for half of it. Prints medians: milliseconds a token and times plain;
+the floor of that, which is plain's or what the streamed bytes take at the link's
+rate, measured here (with --static the prompt's pass counts, too); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
 streamed group; hoist's frames in a profile of a step; and whether all tokens and
 logits were plain's, bit for bit.
@@ -30,6 +32,7 @@ import torch
 import transformers
 
 from common import MIB, hoistd, table
+from peers.llama import config_of
 
 TOML = """
 [device]
@@ -42,12 +45,7 @@ pool = {pool}
 
 def make(arguments: argparse.Namespace, device: torch.device) -> Any:
     torch.manual_seed(0)
-    width = arguments.width
-    config = transformers.LlamaConfig(
-        hidden_size=width, intermediate_size=width * 11 // 4,
-        num_hidden_layers=arguments.layers, num_attention_heads=width // 64,
-        num_key_value_heads=max(1, width // 256), vocab_size=32000,
-        dtype=torch.bfloat16)
+    config = config_of(arguments.width, arguments.width // 64, arguments.layers)
     with torch.device(device):
         model = transformers.LlamaForCausalLM(config)
     return model.to(torch.bfloat16).eval()
@@ -70,6 +68,7 @@ class Decoder:
         self.same = True
         self.frames = 0
         self.streamed = 0.0
+        self.streamed_bytes = 0  # A pass.
 
     def sync(self) -> None:
         if self.device.type == "cuda":
@@ -112,6 +111,8 @@ class Decoder:
         before = self._stages()
         given = work(tokens)
         self.streamed = (self._stages() - before) / (tokens + 2)
+        if self.name.startswith("hoist"):
+            self.streamed_bytes = hoist.stats(self.model).streamed_bytes
         if self.given is None:
             self.given = given
         self.same &= torch.equal(given, self.given)
@@ -151,11 +152,9 @@ def decoders(arguments: argparse.Namespace,
     plain = make(arguments, device)
     half = bytes_of(plain) // 2
     found = [Decoder("plain", plain, device)]
-    wanted: list[tuple[str, Any, str]] = [("all, by block", None, "block")]
-    if not arguments.static:
-        wanted += [("all, by leaf", None, "leaf"),
-                   ("half, by block", half, "block"),
-                   ("half, by leaf", half, "leaf")]
+    wanted: list[tuple[str, Any, str]] = [
+        ("all, by block", None, "block"), ("all, by leaf", None, "leaf"),
+        ("half, by block", half, "block"), ("half, by leaf", half, "leaf")]
     for name, budget, groups in wanted:
         model = copy.deepcopy(plain)
         hoist.attach(model, budget or bytes_of(model) * 2, groups=groups)
@@ -166,11 +165,27 @@ def decoders(arguments: argparse.Namespace,
     return found
 
 
-def report(found: list[Decoder]) -> None:
+def link_rate(device: torch.device) -> float | None:
+    """Bytes a millisecond, from pinned memory to the GPU."""
+    if device.type != "cuda":
+        return None
+    source = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(source, device=device)
+    best = 0.0
+    for _ in range(9):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        there.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, source.nbytes / (time.perf_counter() - begin) / 1e3)
+    return best
+
+
+def report(found: list[Decoder], rate: float | None) -> None:
     plain = found[0]
     rows: list[tuple[str, ...]] = [
-        ("decoder", "ms/token", "x plain", "streamed", "us/streamed group",
-         "frames of hoist", "equal")]
+        ("decoder", "ms/token", "x plain", "x floor", "streamed",
+         "us/streamed group", "frames of hoist", "equal")]
     for one in found:
         ratio = statistics.median(
             mine / other for mine, other in zip(one.token_ms, plain.token_ms))
@@ -179,9 +194,14 @@ def report(found: list[Decoder]) -> None:
             each = f"""{(statistics.median(one.launch_us)
                          - statistics.median(plain.launch_us))
                         / one.streamed:.1f}"""
+        over = "-"
+        if rate is not None:
+            floor = max(statistics.median(plain.token_ms),
+                        one.streamed_bytes / rate)
+            over = f"{statistics.median(one.token_ms) / floor:.3f}"
         same = one.same and torch.equal(one.given, plain.given)
         rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
-                     f"{ratio:.3f}", f"{one.streamed:.0f}", each,
+                     f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
                      str(one.frames), "yes" if same else "NO"))
     table(rows)
 
@@ -221,7 +241,7 @@ def main() -> int:
                 one.count_frames()
             if one.name.startswith("hoist"):
                 hoist.detach(one.model)
-        report(found)
+        report(found, link_rate(device))
     return 0
 
 

@@ -42,7 +42,8 @@ class Peers(unittest.TestCase):
                        "resident,two-slot,accelerate,diffusers-block,hoist@min,"
                        "hoist.load@0.6,2-workers@min,hoist-stagings@min,"
                        "resident-fp8,hoist-fp8@min,hoist.load@8KiB,"
-                       "hoist-pipeline@0.5,diffusers-pipeline-stream")
+                       "hoist-pipeline@0.5,diffusers-pipeline-stream,"
+                       "resident-static")
         try:
             cls.rows = json.loads(cls.done.stdout)["rows"]
         except ValueError:
@@ -86,6 +87,22 @@ class Peers(unittest.TestCase):
                         row["budget_bytes"] + (4 << 20) + 1)
         self.assertIn("needs an accelerator",
                       self.rows["diffusers-pipeline-stream"]["left_out"])
+
+    def test_a_decoder_gives_the_same_tokens(self) -> None:
+        done = run("--model", "tinyllama", "--rows",
+                   "resident,resident-static,hoist@1.1,hoist-leaf@0.5,"
+                   "hoist-static@0.5,accelerate@0.5")
+        rows = json.loads(done.stdout)["rows"]
+        for name in ("resident", "resident-static", "hoist@1.1",
+                     "hoist-leaf@0.5", "hoist-static@0.5"):
+            self.assertIs(rows[name].get("equal"), True, rows[name])
+            self.assertEqual(rows[name]["units"], 16)
+        self.assertEqual(rows["hoist@1.1"]["streamed_bytes"], 0)
+        self.assertGreater(rows["hoist-static@0.5"]["streamed_bytes"], 0)
+        self.assertIn("needs an accelerator", rows["accelerate@0.5"]["left_out"])
+
+    def test_only_a_decoder_has_a_static_cache(self) -> None:
+        self.assertIn("llama32", self.rows["resident-static"]["left_out"])
 
     def test_what_cannot_be_run_says_why(self) -> None:
         self.assertIn("needs an accelerator",

@@ -8,7 +8,7 @@ import time
 import torch
 
 from .casting import SKIP, STORAGE
-from .job import Job, LeftOut, Ready
+from .job import Job, LeftOut, Ready, ready
 from .models import load_weights
 from .pipeline import Pipeline, ready as pipeline_ready
 
@@ -40,5 +40,5 @@ def hoisted(job: Job, device: torch.device) -> Ready:
         load_weights(module, job.path)
         loaded = time.perf_counter() - begin
         module = hoist.attach(module, **settings)
-    return Ready(module, loaded, hoist.stats(module).streamed_bytes, module,
+    return ready(job, module, loaded, hoist.stats(module).streamed_bytes,
                  lambda: dataclasses.asdict(hoist.stats(module)))

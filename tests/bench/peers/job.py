@@ -55,6 +55,19 @@ class Ready:
     module: torch.nn.Module
     # What the library says of itself after the passes.
     facts: Callable[[], dict[str, Any]] = dict
+    units: int = 1  # Of a pass, whose figures are those of one: tokens.
+
+
+def ready(job: Job, module: torch.nn.Module, load_seconds: float,
+          streamed_bytes: int,
+          facts: Callable[[], dict[str, Any]] = dict) -> Ready:
+    """A module whose pass is a call of it, or, of a decoder, some tokens."""
+    static = bool(job.options.get("static"))
+    if job.spec.kind == "llama":
+        from .llama import NEW_TOKENS, generating
+        return Ready(generating(module, static), load_seconds, streamed_bytes,
+                     module, facts, NEW_TOKENS)
+    return Ready(module, load_seconds, streamed_bytes, module, facts)
 
 
 class LeftOut(Exception):

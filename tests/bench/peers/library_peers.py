@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from .casting import STORAGE, stored_bytes
-from .job import Job, LeftOut, Ready
-from .models import DTYPE, bytes_of, load_weights
+from .job import Job, LeftOut, Ready, ready
+from .models import DTYPE, blocks_of, bytes_of, load_weights
 from .pipeline import Pipeline, ready as pipeline_ready
+from .sizes import budget_bytes
 
 
 def import_of(kind: str) -> None:
@@ -57,7 +58,7 @@ def diffusers(job: Job, device: torch.device) -> Ready:
         hooks.apply_layerwise_casting(module, storage_dtype=STORAGE,
                                       compute_dtype=DTYPE)
     _offload(hooks, module, job, device)
-    return Ready(module, loaded, streamed, module)
+    return ready(job, module, loaded, streamed)
 
 
 def _offload(hooks: Any, module: torch.nn.Module, job: Job,
@@ -74,16 +75,26 @@ def _offload(hooks: Any, module: torch.nn.Module, job: Job,
 
 
 def accelerate(job: Job, device: torch.device) -> Ready:
-    """job.options: disk."""
+    """job.options: disk; budget, of what stays on the device."""
     try:
         from accelerate import big_modeling
     except ImportError as error:
         raise LeftOut(f"no accelerate here: {error}") from error
     module, loaded = _in_memory(job)
     streamed = bytes_of(module)
-    if job.options.get("disk"):
+    if "budget" in job.options:
+        if device.type != "cuda":
+            raise LeftOut("accelerate's max_memory needs an accelerator")
+        kept = budget_bytes(job.spec, job.options["budget"], "block", False)
+        places = big_modeling.infer_auto_device_map(
+            module, max_memory={device.index or 0: kept, "cpu": 1 << 40},
+            no_split_module_classes=[type(blocks_of(module)[0]).__name__])
+        streamed = sum(bytes_of(module.get_submodule(name))
+                       for name, place in places.items() if place == "cpu")
+        module = big_modeling.dispatch_model(module, places)
+    elif job.options.get("disk"):
         module = big_modeling.disk_offload(module, job.scratch,
                                            execution_device=device)
     else:
         module = big_modeling.cpu_offload(module, execution_device=device)
-    return Ready(module, loaded, streamed, module)
+    return ready(job, module, loaded, streamed)

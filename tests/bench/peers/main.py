@@ -26,7 +26,8 @@ say why.
 
 columns:
   pass     median of the steady passes, made one right after the other; of a
-           pipeline, steps of its denoiser
+           pipeline, steps of its denoiser; of a decoder, a token of 16, their
+           prompt included
   first    the first pass
   set-up   from the weights' file to a module that is ready; of N workers, the
            slowest of those after the first
@@ -37,7 +38,8 @@ columns:
   pinned   page-locked host memory, of torch's allocator and of hoistd
   link     bytes streamed in a pass by its time, as a part of the link's rate,
            which this run measured
-  floor    pass by the larger of the resident model's pass and streamed / link
+  floor    pass by the larger of the resident model's pass (with -static, that
+           one's) and streamed / link
   equal    output = the resident model's, bit for bit, first pass and last
 """
 
@@ -81,7 +83,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=SPECS, default="blocks24",
                         help="blocks24: 24 transformer blocks of 629 MB, 16 "
                         "tokens; dit48: 48 DiT blocks, 15 GB, 4096 tokens; "
-                        "tiny, tinydit: to try this program (default: "
+                        "llama32: a decoder of 32 layers, 3.1 GB, for the sets "
+                        "decode and static; tiny, tinydit, tinyllama: to try this program (default: "
                         "blocks24)")
     parser.add_argument("--scale", type=float, default=1.0,
                         help="times the model's bytes (default: 1)")
@@ -90,7 +93,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sets", default="main",
                         help=f"of {', '.join(SETS)}; or all (default: main)")
     parser.add_argument("--rows", help="these rows instead, comma-separated; "
-                        "hoist[.load][-leaf][-fp8][-stagings]@BUDGET, "
+                        "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET, "
                         "hoist-pipeline@BUDGET, "
                         "N-workers@BUDGET, resident, two-slot, accelerate, "
                         "diffusers-..., ... BUDGET: min, 0.5, 4GiB")
@@ -232,9 +235,9 @@ def measure(options: argparse.Namespace, spec: Spec,
             facts["link_after"] = parent.prepare()["link"]
     finally:
         shutil.rmtree(folder)
-    resident = found.get("resident", {}).get("pass_seconds")
-    for row in found.values():
-        derive(row, facts, resident)
+    for name, row in found.items():
+        plain = "resident-static" if rows[name].get("static") else "resident"
+        derive(row, facts, found.get(plain, {}).get("pass_seconds"))
     return {**facts, "model": options.model, "model_bytes": size,
             "blocks": spec.blocks, "tokens": spec.tokens,
             "hidden": spec.hidden, "seconds": time.monotonic() - begin,

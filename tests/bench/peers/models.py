@@ -123,7 +123,7 @@ class Dit(nn.Module):
 class Spec:
     """A model's size, and that of its input."""
 
-    kind: str  # "stack" or "dit".
+    kind: str  # "stack", "dit" or "llama".
     hidden: int
     heads: int
     blocks: int
@@ -131,12 +131,19 @@ class Spec:
 
     def build(self) -> nn.Module:
         """The module, its parameters on meta."""
+        if self.kind == "llama":
+            from .llama import build  # Importing transformers takes seconds.
+            return build(self.hidden, self.heads,
+                         self.blocks).eval().requires_grad_(False)
         with torch.device("meta"):
             made = Stack(self) if self.kind == "stack" else Dit(self)
         return made.to(DTYPE).eval().requires_grad_(False)
 
     def inputs(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         made = torch.Generator().manual_seed(7)
+        if self.kind == "llama":
+            return (torch.randint(1, 1000, (1, self.tokens),
+                                  generator=made).to(device),)
         if self.kind == "stack":
             shapes = [(1, self.tokens, self.hidden)]
         else:
@@ -148,8 +155,10 @@ class Spec:
 SPECS = {
     "blocks24": Spec("stack", 5120, 40, 24, 16),
     "dit48": Spec("dit", 2944, 23, 48, 4096),
+    "llama32": Spec("llama", 2048, 32, 32, 16),
     "tiny": Spec("stack", 128, 4, 6, 16),
     "tinydit": Spec("dit", 128, 4, 6, 32),
+    "tinyllama": Spec("llama", 128, 2, 6, 8),
 }
 
 
@@ -168,6 +177,12 @@ def encoder_of(spec: Spec) -> Spec:
     """What stands before it in a pipeline: 10 blocks for 24, whose weights are
     those of the first ones."""
     return dataclasses.replace(spec, blocks=max(1, round(spec.blocks * 10 / 24)))
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """What a model has most of, in the order of its forward."""
+    return list(module.blocks if hasattr(module, "blocks")
+                else module.model.layers)
 
 
 def bytes_of(module: nn.Module) -> int:
@@ -198,9 +213,13 @@ def write_weights(spec: Spec, path: pathlib.Path,
 
 
 def load_weights(module: nn.Module, path: pathlib.Path) -> None:
-    """Into memory of the module's own: it was on meta, and is on the CPU."""
+    """Into memory of the module's own: its parameters were on meta, and are on
+    the CPU."""
     from safetensors import safe_open
-    module.to_empty(device="cpu")
     with safe_open(path, "pt") as file:
-        for name, weight in module.named_parameters():
-            weight.data.copy_(file.get_tensor(name))
+        for name, weight in list(module.named_parameters()):
+            own = torch.empty_like(weight, device="cpu")
+            own.copy_(file.get_tensor(name))
+            owner, _, key = name.rpartition(".")
+            setattr(module.get_submodule(owner), key,
+                    nn.Parameter(own, requires_grad=False))

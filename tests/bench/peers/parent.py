@@ -107,10 +107,12 @@ class Parent:
             told = {"socket": daemon.socket, "grpc_socket": daemon.grpc_socket,
                     "ctl": str(pathlib.Path(self.binaries, "hoistctl"))}
         fp8 = options.get("storage") == "fp8"
+        # Compiled code rounds as it likes.
+        flavour = "-fp8" * fp8 + "-static" * bool(options.get("static"))
         return Job(row=row, spec=self.spec, weights=str(self.weights),
                    scratch=str(scratch), device=self.device,
                    passes=self.passes, seconds=self.seconds, options=options,
-                   expected=str(self.folder / f"expected{'-fp8' * fp8}.pt"),
+                   expected=str(self.folder / f"expected{flavour}.pt"),
                    hoistd=told, **more)
 
     @contextlib.contextmanager
@@ -129,6 +131,9 @@ class Parent:
 
     def run(self, row: str, options: dict[str, Any]) -> dict[str, Any]:
         """A row's figures, or {"failed": why} or {"left_out": why}."""
+        if options.get("static") and self.spec.kind != "llama":
+            return {"left_out": "only a decoder has a static cache: "
+                    "--model llama32"}
         try:
             if options["kind"] != "hoist":
                 return self._alone(row, options, None)

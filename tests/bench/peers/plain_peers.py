@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import nn
 
 from .casting import cast_as_stored
-from .job import Job, LeftOut, Ready
-from .models import bytes_of, load_weights
+from .job import Job, LeftOut, Ready, ready
+from .models import blocks_of, bytes_of, load_weights
 
 ALIGNMENT = 256  # Of a tensor in a slot, in bytes.
 
@@ -28,7 +28,7 @@ def resident(job: Job, device: torch.device) -> Ready:
             raise LeftOut(f"{bytes_of(module)} bytes do not fit the device's "
                           f"{free} free ones")
     module.to(device)
-    return Ready(module, loaded, 0, module)
+    return ready(job, module, loaded, 0)
 
 
 class TwoSlots:
@@ -42,7 +42,7 @@ class TwoSlots:
     def __init__(self, module: nn.Module, job: Job,
                  device: torch.device) -> None:
         self.cuda = device.type == "cuda"
-        self.blocks = list(module.blocks)
+        self.blocks = blocks_of(module)
         sizes = [sum(map(_padded, block.parameters()))
                  for block in self.blocks]
         self.slots = [torch.empty(max(sizes), dtype=torch.uint8, device=device)

@@ -21,6 +21,7 @@ _DIFFUSERS = {
 }
 _OTHERS: dict[str, dict[str, Any]] = {
     "resident": {"kind": "resident"},
+    "resident-static": {"kind": "resident", "static": True},
     "two-slot": {"kind": "two-slot"},
     "accelerate": {"kind": "accelerate"},
     "accelerate-disk": {"kind": "accelerate", "disk": True},
@@ -31,12 +32,13 @@ _OTHERS: dict[str, dict[str, Any]] = {
                              "stream": True, "record": True,
                              "storage": "fp8"},
 }
-# hoist[.load][-leaf][-fp8][-stagings]@BUDGET, hoist-pipeline[-leaf]@BUDGET and
-# N-workers@BUDGET.
+# hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET,
+# hoist-pipeline[-leaf]@BUDGET and N-workers@BUDGET.
 _HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline))?"
-                    r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?"
+                    r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?(?P<static>-static)?"
                     r"(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
                     r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
+_ACCELERATE = re.compile(r"accelerate(?P<static>-static)?@(?P<budget>[0-9.]+)")
 
 SETS = {
     # What is slow comes last: it is what a short time leaves out.
@@ -50,6 +52,12 @@ SETS = {
             "diffusers-fp8-record", "hoist@min"],
     "workers": ["2-workers@min", "4-workers@min"],
     "stagings": ["hoist-stagings@min"],
+    # Of a decoder, --model llama32: all of it, half of it.
+    "decode": ["resident", "hoist@1.1", "hoist-leaf@1.1", "hoist@0.5",
+               "hoist-leaf@0.5", "accelerate@0.5"],
+    "static": ["resident-static", "hoist-static@1.1", "hoist-leaf-static@1.1",
+               "hoist-static@0.5", "hoist-leaf-static@0.5",
+               "accelerate-static@0.5"],
     # An encoder of 10 blocks for 24 before it, in one budget.
     "pipeline": ["resident", "hoist-pipeline@min", "hoist-pipeline@0.5",
                  "diffusers-pipeline-stream", "diffusers-pipeline-record",
@@ -64,12 +72,16 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
     how = row.removeprefix("diffusers-")
     if how != row and how in _DIFFUSERS:
         return {"kind": "diffusers", **_DIFFUSERS[how]}
+    found = _ACCELERATE.fullmatch(row)
+    if found:
+        return {"kind": "accelerate", "budget": found["budget"],
+                "static": bool(found["static"])}
     found = _HOIST.fullmatch(row)
     if not found:
         known = [*_OTHERS, *(f"diffusers-{how}" for how in _DIFFUSERS),
-                 "hoist[.load][-leaf][-fp8][-stagings]@BUDGET",
+                 "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET",
                  "hoist-pipeline[-leaf]@BUDGET",
-                 "N-workers@BUDGET"]
+                 "N-workers@BUDGET", "accelerate[-static]@FRACTION"]
         raise ValueError(f"no row {row!r}; there are: {', '.join(known)}; "
                          "a BUDGET is min, a fraction, or as 4GiB")
     options: dict[str, Any] = {"kind": "hoist", "budget": found["budget"],
@@ -82,6 +94,8 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
         options["groups"] = "leaf"
     if found["fp8"]:
         options["storage"] = "fp8"
+    if found["static"]:
+        options["static"] = True
     if found["stagings"]:
         options["stagings"] = stagings
     if found["workers"]:

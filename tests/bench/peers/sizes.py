@@ -7,7 +7,7 @@ import re
 from torch import nn
 
 from .casting import stored_bytes
-from .models import Spec, bytes_of
+from .models import Spec, blocks_of, bytes_of
 
 MIB = 1 << 20
 _UNITS = {"K": 10, "M": 20, "G": 30}
@@ -22,7 +22,7 @@ def _units(module: nn.Module, groups: str) -> tuple[list[nn.Module], int]:
                   if part not in leaves
                   for weight in part.parameters(recurse=False))
         return leaves, own
-    blocks = list(module.blocks)
+    blocks = blocks_of(module)
     return blocks, bytes_of(module) - sum(map(bytes_of, blocks))
 
 

@@ -19,7 +19,7 @@ import torch
 
 from . import hoist_peer, library_peers, measure, plain_peers
 from .job import Job, LeftOut, Ready
-from .models import write_weights
+from .models import blocks_of, write_weights
 
 KINDS = {
     "resident": plain_peers.resident,
@@ -110,7 +110,7 @@ def stage_many(job: Job, ready: Ready, inputs: tuple[torch.Tensor, ...],
                device: torch.device) -> dict[str, Any]:
     """job.options["stagings"] stagings of groups: what grew meanwhile?"""
     places = Stagings(ready.module)
-    groups = len(ready.module.blocks) + 1
+    groups = len(blocks_of(ready.module)) + 1
     for _ in range(2):
         ready.run(*inputs)
     measure.synchronize(device)
@@ -179,12 +179,13 @@ def run(job: Job) -> dict[str, Any]:
         result["torch_peak_bytes"] = 0
     streamed = ready.streamed_bytes
     if job.hoistd:  # Counted by hoistd, not by construction.
-        streamed = (look["moved"] - before) // count
+        streamed = (look["moved"] - before) // (count * ready.units)
     result |= {
         "set_up_seconds": set_up, "load_seconds": ready.load_seconds,
-        "first_seconds": first, "pass_seconds": statistics.median(seconds),
+        "first_seconds": first,
+        "pass_seconds": statistics.median(seconds) / ready.units,
         "all_pass_seconds": seconds, "warm_up_seconds": warm,
-        "streamed_bytes": streamed, "hoistd_device_bytes": look["device"],
+        "units": ready.units, "streamed_bytes": streamed, "hoistd_device_bytes": look["device"],
         "hoistd_pinned_bytes": look["pinned"],
         "equal": None if None in equal else all(equal), "says": ready.facts(),
     }
