@@ -131,7 +131,7 @@ class Stopped(unittest.TestCase):
         """A verb that waits for a living hoistd is not cut short."""
         with hoist.connect(self.daemon.socket) as session:
             lease = session.stage(next(iter(session.model("m"))))
-            drain = self.start("drain", "--deadline", "3", "--timeout", "0.2")
+            drain = self.start("drain", "--deadline", "5", "--timeout", "1.5")
             _, said = drain.communicate(timeout=60)
             self.assertEqual(drain.returncode, 1, said)
             self.assertNotIn("sign of life", said)
