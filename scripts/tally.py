@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Sums JUnit files into 'N passed, N failed, N skipped'.
 
-tally.py RESULT.xml...           prints the failed tests' names, the skipped
-                                 tests' reasons and, last, the sum; exits 1 on
-                                 a failure.
+tally.py RESULT.xml...           prints the skipped tests' reasons, the failed
+                                 tests with the end of what each said and,
+                                 last, the sum; exits 1 on a failure.
 tally.py --step NAME RC OUT.xml  writes a result of one case for a step that is
                                  no test by itself, such as a build.
 """
@@ -12,6 +12,11 @@ import collections
 import re
 import sys
 import xml.etree.ElementTree as ET
+
+# Who keeps only the end of a log still reads there why a test failed.
+SHOWN_LINES = 25
+SHOWN_TESTS = 20
+LINE_WIDTH = 200
 
 
 def outcome(case):
@@ -32,25 +37,46 @@ def outcome(case):
     return "passed", ""
 
 
+def shown(line):
+    """One line of a test's words, cut where a terminal's would end."""
+    return line if len(line) <= LINE_WIDTH else line[:LINE_WIDTH - 3] + "..."
+
+
+def said_last(case):
+    """Returns the last lines that a failed case's result holds."""
+    lines = []
+    for tag in ("system-out", "system-err", "error", "failure"):
+        for child in case.findall(tag):
+            text = (child.text or child.get("message", "")).rstrip()
+            lines += text.splitlines()
+    return [shown(line) for line in lines[-SHOWN_LINES:]]
+
+
 def tally(paths):
     counts = collections.Counter()
     skips = collections.Counter()
+    failed = []
     for path in paths:
         try:
             cases = ET.parse(path).getroot().iter("testcase")
         except (OSError, ET.ParseError) as error:
-            print(f"FAILED  {path}: no test result: {error}")
+            failed.append((f"{path}: no test result: {error}", []))
             counts["failed"] += 1
             continue
         for case in cases:
             kind, reason = outcome(case)
             counts[kind] += 1
             if kind == "failed":
-                print(f"FAILED  {case.get('name')}  ({path})")
+                failed.append((f"{case.get('name')}  ({path})",
+                               said_last(case)))
             elif kind == "skipped":
                 skips[reason] += 1
     for reason, count in sorted(skips.items()):
-        print(f"SKIPPED {count} x {reason or 'no reason given'}")
+        print(shown(f"SKIPPED {count} x {reason or 'no reason given'}"))
+    for number, (name, lines) in enumerate(failed):
+        print(f"FAILED  {name}")
+        for line in lines if number < SHOWN_TESTS else ():
+            print(f"    {line}")
     print(f"{counts['passed']} passed, {counts['failed']} failed, "
           f"{counts['skipped']} skipped")
     return 1 if counts["failed"] or not counts["passed"] else 0

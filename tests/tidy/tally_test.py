@@ -13,7 +13,10 @@ import tally  # pylint: disable=wrong-import-position
 
 CTEST = """<testsuite>
 <testcase name="Good" status="run"/>
-<testcase name="Bad" status="fail"><failure message=""/></testcase>
+<testcase name="Bad" status="fail"><failure message=""/>
+<system-out>%s
+a_test.cc:7: Expected: 3, got 4
+</system-out></testcase>
 <testcase name="NotBuilt" status="notrun"/>
 <testcase name="Skips" status="notrun">
 <skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>
@@ -22,12 +25,15 @@ no GPU here
 </system-out></testcase>
 <testcase name="SkipsToo" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>
 <system-out>skipped: needs root
-</system-out></testcase></testsuite>"""
+</system-out></testcase></testsuite>""" % "\n".join(
+    f"line {number} of the log" for number in range(200))
 PYTEST = """<testsuites><testsuite>
 <testcase name="good"/>
 <testcase name="breaks"><error message="in set-up"/></testcase>
+<testcase name="fails"><failure message="a word">a_test.py:3: ValueError: %s
+</failure></testcase>
 <testcase name="skips"><skipped message="no torch"/></testcase>
-</testsuite></testsuites>"""
+</testsuite></testsuites>""" % ("w" * 1000)
 GOOD = '<testsuite><testcase name="good" status="run"/></testsuite>'
 
 
@@ -45,7 +51,7 @@ class TallyTest(unittest.TestCase):
 
     def test_sums_ctest_and_pytest_in_the_last_line(self):
         code, said = self.tally(CTEST, PYTEST)
-        self.assertEqual(said[-1], "2 passed, 3 failed, 3 skipped")
+        self.assertEqual(said[-1], "2 passed, 4 failed, 3 skipped")
         self.assertEqual(code, 1)
 
     def test_names_what_failed_and_why_others_were_skipped(self):
@@ -56,6 +62,31 @@ class TallyTest(unittest.TestCase):
         self.assertIn("SKIPPED 1 x no GPU here", said)
         self.assertIn("SKIPPED 1 x needs root", said)
         self.assertIn("SKIPPED 1 x no torch", said)
+
+    def test_says_at_the_end_why_each_failed(self):
+        _, said = self.tally(CTEST, PYTEST)
+        bad = next(at for at, line in enumerate(said)
+                   if line.startswith("FAILED  Bad"))
+        words = [line.strip() for line in said[bad + 1:bad + 26]]
+        self.assertEqual(words[-1], "a_test.cc:7: Expected: 3, got 4")
+        self.assertIn("line 199 of the log", words)
+        self.assertFalse(any("line 1 " in line for line in said))
+        self.assertIn("    in set-up", said)
+        long = next(line for line in said if "ValueError" in line)
+        self.assertTrue(long.endswith("w..."))
+        self.assertLess(len(long), 210)
+        self.assertLess(max(at for at, line in enumerate(said)
+                            if line.startswith("SKIPPED")), bad)
+
+    def test_a_thousand_failures_still_end_in_the_sum(self):
+        bad = ('<testcase name="B" status="fail"><failure message=""/>'
+               f"<system-out>{'word' + chr(10) * 30 + 'word'}</system-out>"
+               "</testcase>")
+        code, said = self.tally(f"<testsuite>{bad * 1000}</testsuite>")
+        self.assertEqual((code, said[-1]),
+                         (1, "0 passed, 1000 failed, 0 skipped"))
+        self.assertEqual(sum(line.startswith("FAILED") for line in said), 1000)
+        self.assertLess(len(said), 2000)
 
     def test_all_passed_is_success(self):
         self.assertEqual(self.tally(GOOD)[0], 0)
