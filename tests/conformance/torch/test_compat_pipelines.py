@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from typing import Any
 
@@ -25,6 +26,24 @@ KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
 MIB = 1 << 20
 FLUX = KINDS["flux"]
 FP8 = torch.float8_e4m3fn
+
+
+# Nothing is attached yet.
+REPLACED = [(diffusers.DiffusionPipeline, "enable_group_offload"),
+            (diffusers.DiffusionPipeline, "enable_model_cpu_offload"),
+            (diffusers.hooks, "apply_group_offloading")]
+OWN = [vars(owner)[name] for owner, name in REPLACED]
+
+
+def assert_diffusers_has_its_own() -> None:
+    """After the last detach."""
+    for (owner, name), own in zip(REPLACED, OWN):
+        assert vars(owner)[name] is own, name
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> None:
+    gc.collect()  # What earlier tests left attached.
 
 
 @pytest.fixture
@@ -84,10 +103,6 @@ def test_bad_arguments_are_refused_before_anything_is_attached(hoistd):
 
 
 def test_one_call_makes_diffusers_own_calls_ours(hoistd, device, expected):
-    names = [(diffusers.DiffusionPipeline, "enable_group_offload"),
-             (diffusers.DiffusionPipeline, "enable_model_cpu_offload"),
-             (diffusers.hooks, "apply_group_offloading")]
-    before = [vars(owner)[name] for owner, name in names]
     with compat.use_in_diffusers(budget=4 * MIB):
         pipe = FLUX.make()
         pipe.enable_group_offload(device, num_blocks_per_group=1)
@@ -102,9 +117,29 @@ def test_one_call_makes_diffusers_own_calls_ours(hoistd, device, expected):
         pipe.transformer.enable_group_offload(device, num_blocks_per_group=1)
         assert attached(pipe) == {"transformer"}
     hoist.detach(pipe.transformer)
-    for at, (owner, name) in enumerate(names):
-        found = vars(owner)[name]
-        assert found is before[at]
+    assert_diffusers_has_its_own()
+
+
+def test_it_can_begin_and_end_while_something_is_attached(hoistd, device):
+    block = hoist.attach(Stack().eval(), device=device)
+    with compat.use_in_diffusers(budget=4 * MIB):
+        pipe = FLUX.make()
+        pipe.enable_group_offload(device, num_blocks_per_group=1)
+        assert attached(pipe) == ALL
+        hoist.detach(pipe)
+    with pytest.raises(hoist.FailedPrecondition, match="hoist stages"):
+        diffusers.hooks.apply_group_offloading(
+            block, torch.device("cpu"), offload_type="leaf_level")
+    with compat.use_in_diffusers(budget=4 * MIB):
+        hoist.detach(block)
+        pipe.enable_group_offload(device, num_blocks_per_group=1)
+        hoist.detach(pipe)
+    assert_diffusers_has_its_own()
+    hoist.attach_pipeline(pipe, 4 * MIB, device=device)
+    with pytest.raises(hoist.FailedPrecondition, match="diffusers' enable"):
+        pipe.enable_group_offload(device)
+    hoist.detach(pipe)
+    assert_diffusers_has_its_own()
 
 
 def test_what_is_undone_while_attached_is_theirs_again(hoistd, device):

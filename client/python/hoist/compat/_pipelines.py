@@ -15,6 +15,7 @@ from ..nn import attach_pipeline
 from ..nn._budget import Budget, find_device
 from ..nn._link import default_session
 from ..nn._options import AttachOptions, Names, Where
+from ..nn._replaced import Put, put, take_out
 from ._accelerate import OffloadOptions
 from ._diffusers import (OffloadType, _where, apply_group_offloading,
                          check_offloading, plain_groups)
@@ -85,7 +86,7 @@ class InDiffusers:
 
     def __init__(self) -> None:
         self._active = True
-        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._put: list[Put] = []
 
     def __enter__(self) -> InDiffusers:
         return self
@@ -94,23 +95,21 @@ class InDiffusers:
         self.undo()
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        before = vars(owner)[name]
+        def make(before: Any) -> Any:
+            @functools.wraps(before)
+            def function(*args: Any, **kwargs: Any) -> Any:
+                # Somebody may have put something around this, and keep it.
+                return (ours if self._active else before)(*args, **kwargs)
 
-        @functools.wraps(before)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            # Somebody may have put something around this, and keep it.
-            return (ours if self._active else before)(*args, **kwargs)
+            return function
 
-        setattr(owner, name, function)
-        self._put.append((owner, name, before, function))
+        self._put.append(put(owner, name, make))
 
     def undo(self) -> None:
         """diffusers' own functions are called again."""
         self._active = False
-        for owner, name, before, function in reversed(self._put):
-            if vars(owner).get(name) is function:
-                setattr(owner, name, before)
-        self._put.clear()
+        while self._put:
+            take_out(self._put.pop())
 
 
 def use_in_diffusers(budget: Budget = None,

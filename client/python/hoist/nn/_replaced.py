@@ -1,4 +1,11 @@
-"""Attributes of other libraries that are ours while any module is attached."""
+"""Attributes of other libraries that are ours for a time.
+
+Two of us replace them: while any module is attached, so that libraries know of
+hoist (`replace`, `restore`); and for who asks for hoist in the place of
+diffusers' own calls (`put`, `take_out`). Either may begin and end while the
+other lasts: what was put stands beneath what replaces it, and when both have
+ended the attribute is what it was.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,19 @@ _MISSING = object()
 class _Replaced:
     owner: Any  # A class or a module of Python's.
     name: str
+    make: Callable[[Any], Any]
     before: Any
     ours: Any
+
+    @property
+    def stands(self) -> bool:
+        """Nobody has replaced it since."""
+        return vars(self.owner).get(self.name) is self.ours
+
+    def stand_over(self, before: Any) -> None:
+        self.before = before
+        self.ours = self.make(before)
+        setattr(self.owner, self.name, self.ours)
 
 
 _lock = threading.Lock()
@@ -23,22 +41,58 @@ _replaced: dict[tuple[int, str], _Replaced] = {}
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """`owner` has make(what it has) by that name from now on, once; where it
-    has none, nothing happens."""
+    has none, nothing happens. `make` is called again where what is beneath
+    changes."""
     with _lock:
         if owner is None or (id(owner), name) in _replaced:
             return
         before = vars(owner).get(name, _MISSING)
         if before is _MISSING:
             return
-        ours = make(before)
-        setattr(owner, name, ours)
-        _replaced[id(owner), name] = _Replaced(owner, name, before, ours)
+        one = _Replaced(owner, name, make, before, None)
+        one.stand_over(before)
+        _replaced[id(owner), name] = one
 
 
 def restore() -> None:
     """All have what was theirs, but for what somebody else has replaced."""
     with _lock:
         for one in _replaced.values():
-            if vars(one.owner).get(one.name) is one.ours:
+            if one.stands:
                 setattr(one.owner, one.name, one.before)
         _replaced.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Put:
+    owner: Any
+    name: str
+    before: Any
+    function: Any
+
+
+def put(owner: Any, name: str, make: Callable[[Any], Any]) -> Put:
+    """`owner` has make(what it has) by that name, until `take_out`."""
+    with _lock:
+        over = _replaced.get((id(owner), name))
+        if over is not None and over.stands:
+            done = Put(owner, name, over.before, make(over.before))
+            over.stand_over(done.function)
+        else:
+            before = vars(owner)[name]
+            done = Put(owner, name, before, make(before))
+            setattr(owner, name, done.function)
+        return done
+
+
+def take_out(done: Put) -> None:
+    """It is as before `put`, unless somebody else has replaced it since."""
+    with _lock:
+        over = _replaced.get((id(done.owner), done.name))
+        if over is not None and over.before is done.function:
+            if over.stands:
+                over.stand_over(done.before)
+            else:
+                over.before = done.before
+        elif vars(done.owner).get(done.name) is done.function:
+            setattr(done.owner, done.name, done.before)
