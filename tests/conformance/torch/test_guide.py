@@ -390,6 +390,7 @@ CHECKS: dict[str, Callable[[Block, World], None]] = {
     "fp8 storage 1": check_fp8,
     "LoRA 1": check_lora,
     "Diffusion 1": check_diffusion,
+    "Diffusion, from files 1": check_diffusion,
     "What a weight is outside its forward 1": check_idle,
     "In the place of diffusers' and accelerate's 1": check_compat,
     "Underneath: sessions, leases, plans, host images 1": weights_seen,
@@ -410,7 +411,8 @@ def test_what_the_guide_prints_runs_and_equals_the_resident(
 
 def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
     assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
-                       "fp8 storage", "LoRA", "Diffusion"]
+                       "fp8 storage", "LoRA", "Diffusion",
+                       "Diffusion, from files"]
     for heading in RECIPES:
         mine = [one for one in BLOCKS if one.heading == heading]
         assert len(mine) == 1, heading

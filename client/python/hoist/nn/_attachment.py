@@ -329,7 +329,7 @@ class Attachment(NotCopied):
             finally:
                 self._end()
 
-    def bring_back(self, budget: int) -> None:
+    def bring_back(self, budget: Budget) -> None:
         """After `give_back`: groups can be staged again, in this budget. On
         ResourceExhausted it has nothing, as before."""
         with self.passes.between("bring it back"):

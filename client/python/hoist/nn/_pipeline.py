@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import inspect
 import itertools
 import logging
 import threading
@@ -24,10 +23,9 @@ from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
                        ResourceExhausted)
 from . import _api
 from ._attachment import Attachment, attachment_of
-from ._budget import Amount, Budget, to_bytes
-from ._casting import as_patterns, modules_that_match
+from ._budget import Budget, to_bytes
+from ._component import Component, image_bytes
 from ._hooks import NotCopied
-from ._layout import lay_out
 from ._options import AttachOptions, Names, Pipeline
 from ._stats import PipelineStats
 
@@ -55,8 +53,11 @@ def attach_pipeline(pipe: P, budget: Budget = None, *,
     budget: device memory for all its weights together: bytes, "8GiB", a float
         in (0, 1] of the components' bytes, None for what hoistd can promise.
     components: names of those that are attached; None: every module that has
-        weights. The others are yours to move.
-    each: options of some, by name, besides those of all.
+        weights. The others are yours to move. One that is attached already,
+        by hoist.load say, joins as it is: its budget is the pipeline's from
+        here on, its other options are those that it has.
+    each: options of some, by name, besides those of all; not of those that
+        join.
     options: hoist.attach's, but for `name` and `order`.
 
     The component that is called has the whole budget, as far as it can use it;
@@ -82,35 +83,59 @@ def attach_pipeline(pipe: P, budget: Budget = None, *,
     wanted = {name: cast(AttachOptions,
                          {**options, **(each or {}).get(name, {})})
               for name in modules}
-    left = to_bytes(budget, sum(_image_bytes(modules[name], wanted[name])
+    joining = {name: found for name, module in modules.items()
+               if (found := attachment_of(_api.unwrap(module))) is not None}
+    for name in joining:
+        _check_joins(name, joining[name], each or {})
+    left = to_bytes(budget, sum(image_bytes(modules[name], wanted[name])
                                 for name in modules)
                     if isinstance(budget, float) else 1)
-    parts: list[Component] = []
+    parts: dict[str, Component] = {}
     try:
-        for name, module in modules.items():
-            part = _attach(name, module, left or None, wanted[name])
-            parts.append(part)
+        # First, as the others need the memory that they have.
+        for name, found in joining.items():
+            parts[name] = Component.join(name, modules[name], found)
+        for name in modules:
+            if name in joining:
+                continue
+            part = Component.attach(name, modules[name], left or None,
+                                    wanted[name])
+            parts[name] = part
             # Of the first, which no other was beside.
             left = left or part.promised
             part.set(0)
+        left = left or next(iter(parts.values())).all_there_is()
+        for part in parts.values():
+            part.check_fits(left)
     except BaseException:
-        for part in parts:
-            _api.detach(part.attachment.root)
+        for part in sorted(parts.values(), key=lambda one: one.joined):
+            part.undo()
         raise
     vars(pipe)["_hoist"] = PipelineAttachment(
-        pipe, left, parts, _order_of(pipe, modules))
+        pipe, left, [parts[name] for name in modules],
+        _order_of(pipe, modules))
     return pipe
 
 
-def _attach(name: str, module: nn.Module, budget: Amount,
-            options: AttachOptions) -> Component:
-    try:
-        _api.attach(module, budget, **options)
-    except HoistError as error:
-        raise type(error)(f'component "{name}": {error}') from error
-    found = attachment_of(_api.unwrap(module))
-    assert found is not None
-    return Component(name, found, module)
+# Whose budget an attachment has its memory of.
+_shared_by: weakref.WeakKeyDictionary[
+    Attachment, weakref.ref[PipelineAttachment]] = weakref.WeakKeyDictionary()
+
+
+def _check_joins(name: str, attachment: Attachment,
+                 each: Mapping[str, AttachOptions]) -> None:
+    if name in each:
+        raise InvalidArgument(
+            f'each= names "{name}", which is attached already and joins as it '
+            "is; say its options where it is attached")
+    ref = _shared_by.get(attachment)
+    other = None if ref is None else ref()
+    if other is not None and not other.let_go(attachment):
+        raise FailedPrecondition(
+            f'component "{name}" is another pipeline\'s, and has its memory of '
+            "that one's budget; hoist.detach that pipeline first, or give "
+            "components= without it: its calls come under that budget here, "
+            "too")
 
 
 def _modules_of(pipe: Any, wanted: Names | None) -> dict[str, nn.Module]:
@@ -121,7 +146,7 @@ def _modules_of(pipe: Any, wanted: Names | None) -> dict[str, nn.Module]:
                               "no components")
     found: dict[str, nn.Module] = {}
     for name, one in components.items():
-        if isinstance(one, nn.Module) and _bytes_of(one) and not any(
+        if isinstance(one, nn.Module) and _has_weights(one) and not any(
                 one is other for other in found.values()):
             found[name] = one
     if wanted is not None:
@@ -144,96 +169,10 @@ def _order_of(pipe: Any, names: Iterable[str]) -> list[str]:
         *names}]
 
 
-def _bytes_of(module: nn.Module) -> int:
-    return sum(one.nbytes for one in {
-        id(one): one for one in itertools.chain(
-            module.parameters(), module.buffers())}.values())
-
-
-def _image_bytes(module: nn.Module, options: AttachOptions) -> int:
-    """Of its groups as they are given: in hoist's alignment."""
-    root = _api.unwrap(module)
-    excluded = modules_that_match(
-        root, as_patterns("exclude", options.get("exclude", ())))
-    specs = lay_out(root, options.get("groups", "block"), excluded)
-    return sum(_up(sum(_up(one.nbytes, 256) for one in spec.stored), 4096)
-               for spec in specs)
-
-
-def _up(nbytes: int, step: int) -> int:
-    return -(-nbytes // step) * step
-
-
-class Component:
-    """One of a pipeline's modules, and what it has of the budget."""
-
-    def __init__(self, name: str, attachment: Attachment,
-                 called: nn.Module) -> None:
-        """called: what the pipeline has; torch.compile's wrapper, perhaps."""
-        self.name = name
-        self.attachment = attachment
-        self.called = called
-        groups = [(group.staged.image_bytes, group.pinned)
-                  for group in attachment.groups]
-        self.whole = sum(nbytes for nbytes, _ in groups)
-        pinned = sum(nbytes for nbytes, pinned in groups if pinned)
-        self.least = pinned + max(
-            (nbytes for nbytes, pinned in groups if not pinned), default=0)
-        self.granted = self.whole  # 0: it has no plan.
-        self.takes_steps = _takes_steps(attachment.root)
-        self.calls = 0  # That were seen since its turn began.
-
-    @property
-    def attached(self) -> bool:
-        """By this; the module may have been detached by itself."""
-        return attachment_of(self.attachment.root) is self.attachment
-
-    def set(self, budget: int) -> None:
-        """Its part of the budget from now on; 0: none. Where it runs, or a
-        CUDA graph holds its addresses, it keeps what it has."""
-        if budget == self.granted or (self.granted
-                                      and self.attachment.captured):
-            return
-        try:
-            if not budget:
-                self._give_back()
-            elif not self.granted:
-                self.attachment.bring_back(budget)
-            else:
-                self.attachment.set_budget(budget)
-        except FailedPrecondition as error:
-            if not self.granted:
-                raise
-            log.debug("%s keeps its memory: %s", self.name, error)
-            return
-        self.granted = budget
-
-
-    def _give_back(self) -> None:
-        try:
-            self.attachment.give_back()
-        except FailedPrecondition:
-            raise
-        except HoistError:  # What was computed is void; the memory is gone.
-            self.granted = 0
-            raise
-        # Where it comes back by itself, being called around its gates.
-        self.attachment.planning.expect_budget(self.least)
-
-    @property
-    def promised(self) -> int:
-        """Of device memory, where it was asked for as much as there is."""
-        part = self.attachment.parts[0]
-        return (part.device.pool_bytes if part.plan is None else
-                self.attachment.stats().budget_bytes)
-
-
-def _takes_steps(module: nn.Module) -> bool:
-    """It is a denoiser, which is called in a loop."""
-    try:
-        return "timestep" in inspect.signature(module.forward).parameters
-    except ValueError:  # Not one of Python's.
-        return False
+def _has_weights(module: nn.Module) -> bool:
+    return attachment_of(_api.unwrap(module)) is not None or any(
+        one.nbytes for one in itertools.chain(module.parameters(),
+                                              module.buffers()))
 
 
 @dataclasses.dataclass
@@ -286,6 +225,8 @@ class PipelineAttachment(NotCopied):
         self._current: Component | None = None
         self._gates: dict[Component, list[Gate]] = collections.defaultdict(list)
         self._lock = threading.RLock()
+        for component in components:
+            _shared_by[component.attachment] = weakref.ref(self)
         self._stand_where_needed()
 
     # What gates call.
@@ -449,9 +390,20 @@ class PipelineAttachment(NotCopied):
 
     def _leave_out(self, component: Component) -> None:
         self._go(component)
+        _shared_by.pop(component.attachment, None)
         self._components.remove(component)
         if component in self._order:
             self._order.remove(component)
+
+    def let_go(self, attachment: Attachment) -> bool:
+        """Of a component, for another pipeline, if this one's is gone."""
+        if self._pipe() is not None:
+            return False
+        with self._lock:
+            for component in list(self._components):
+                if component.attachment is attachment:
+                    self._leave_out(component)
+        return True
 
     # What callers of hoist.* ask; see _api.
 
@@ -490,10 +442,7 @@ class PipelineAttachment(NotCopied):
             amount = to_bytes(budget, sum(one.whole
                                           for one in self._components))
             for one in self._components:
-                if one.least > amount:
-                    raise ResourceExhausted(
-                        f'component "{one.name}" needs {one.least} bytes; a '
-                        f"budget of {amount} is too small")
+                one.check_fits(amount)
             self._leave_out_detached()
             try:
                 for one in self._components:

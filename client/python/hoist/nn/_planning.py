@@ -114,7 +114,7 @@ class Planning:
             planned.refused = None
             self._set_plan(part, planned, self.learns)
 
-    def expect_budget(self, budget: int) -> None:
+    def expect_budget(self, budget: Budget) -> None:
         """After `end`: what `plan_anew` is to ask for."""
         for part, planned in self._planned.items():
             planned.budget = self.budget_for(part, budget)

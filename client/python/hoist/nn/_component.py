@@ -1,0 +1,165 @@
+"""One of a pipeline's modules, and what it has of the pipeline's budget."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+from torch import nn
+
+from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
+                       ResourceExhausted)
+from . import _api
+from ._attachment import Attachment, attachment_of
+from ._budget import Budget
+from ._casting import as_patterns, modules_that_match
+from ._layout import lay_out
+from ._options import AttachOptions
+
+log = logging.getLogger("hoist.nn")
+
+
+class Component:
+    """One of a pipeline's modules, and what it has of the budget."""
+
+    def __init__(self, name: str, attachment: Attachment,
+                 called: nn.Module) -> None:
+        """called: what the pipeline has; torch.compile's wrapper, perhaps."""
+        self.name = name
+        self.attachment = attachment
+        self.called = called
+        groups = [(group.staged.image_bytes, group.pinned)
+                  for group in attachment.groups]
+        self.whole = sum(nbytes for nbytes, _ in groups)
+        pinned = sum(nbytes for nbytes, pinned in groups if pinned)
+        self.least = pinned + max(
+            (nbytes for nbytes, pinned in groups if not pinned), default=0)
+        self.granted = self.whole  # 0: it has no plan.
+        self.takes_steps = _takes_steps(attachment.root)
+        self.calls = 0  # That were seen since its turn began.
+        # It was attached before the pipeline, with this budget.
+        self.joined = False
+        self._before: Budget = None
+
+    @classmethod
+    def attach(cls, name: str, module: nn.Module, budget: Budget,
+               options: AttachOptions) -> Component:
+        try:
+            _api.attach(module, budget, **options)
+        except HoistError as error:
+            raise type(error)(f'component "{name}": {error}') from error
+        found = attachment_of(_api.unwrap(module))
+        assert found is not None
+        return cls(name, found, module)
+
+    @classmethod
+    def join(cls, name: str, module: nn.Module,
+             attachment: Attachment) -> Component:
+        """With no memory yet: what it had is given back."""
+        if len(attachment.parts) > 1:
+            raise InvalidArgument(
+                f'component "{name}" is spread over {len(attachment.parts)} '
+                "devices; a pipeline's budget is of one")
+        found = cls(name, attachment, module)
+        found.joined = True
+        found._before = (found.promised if attachment.parts[0].plan is not None
+                         else attachment.wanted.budget)
+        found.set(0)
+        if found.granted:
+            raise FailedPrecondition(
+                f'component "{name}" runs, or a CUDA graph was captured of it '
+                "with the memory that it has; hoist.detach it first")
+        return found
+
+    def undo(self) -> None:
+        """Of an attach_pipeline that failed."""
+        if not self.joined:
+            _api.detach(self.attachment.root)
+            return
+        try:
+            self.attachment.bring_back(self._before)
+        except HoistError as error:  # Its next call tries again, and says so.
+            log.debug("%s does not come back at once: %s", self.name, error)
+
+    @property
+    def attached(self) -> bool:
+        """By this; the module may have been detached by itself."""
+        return attachment_of(self.attachment.root) is self.attachment
+
+    def set(self, budget: int) -> None:
+        """Its part of the budget from now on; 0: none. Where it runs, or a
+        CUDA graph holds its addresses, it keeps what it has."""
+        if budget == self.granted or (self.granted
+                                      and self.attachment.captured):
+            return
+        try:
+            if not budget:
+                self._give_back()
+            elif not self.granted:
+                self.attachment.bring_back(budget)
+            else:
+                self.attachment.set_budget(budget)
+        except FailedPrecondition as error:
+            if not self.granted:
+                raise
+            log.debug("%s keeps its memory: %s", self.name, error)
+            return
+        self.granted = budget
+
+    def _give_back(self) -> None:
+        try:
+            self.attachment.give_back()
+        except FailedPrecondition:
+            raise
+        except HoistError:  # What was computed is void; the memory is gone.
+            self.granted = 0
+            raise
+        # Where it comes back by itself, being called around its gates.
+        self.attachment.planning.expect_budget(self.least)
+
+    @property
+    def promised(self) -> int:
+        """Of device memory, where it was asked for as much as there is."""
+        part = self.attachment.parts[0]
+        return (part.device.pool_bytes if part.plan is None else
+                self.attachment.stats().budget_bytes)
+
+    def check_fits(self, budget: int) -> None:
+        if self.least > budget:
+            raise ResourceExhausted(
+                f'component "{self.name}" needs {self.least} bytes; a budget '
+                f"of {budget} is too small")
+
+    def all_there_is(self) -> int:
+        """Bytes that hoistd can promise it; of one that has nothing."""
+        if not self.granted:
+            self.attachment.bring_back(None)
+            self.granted = self.whole
+        promised = self.promised
+        self.set(0)
+        return promised
+
+
+def _takes_steps(module: nn.Module) -> bool:
+    """It is a denoiser, which is called in a loop."""
+    try:
+        return "timestep" in inspect.signature(module.forward).parameters
+    except ValueError:  # Not one of Python's.
+        return False
+
+
+def image_bytes(module: nn.Module, options: AttachOptions) -> int:
+    """Of its groups as they are given: in hoist's alignment."""
+    root = _api.unwrap(module)
+    attachment = attachment_of(root)
+    if attachment is not None:
+        return sum(group.staged.image_bytes for group in attachment.groups)
+    excluded = modules_that_match(
+        root, as_patterns("exclude", options.get("exclude", ())))
+    specs = lay_out(root, options.get("groups", "block"), excluded)
+    return sum(_up(sum(_up(one.nbytes, 256) for one in spec.stored), 4096)
+               for spec in specs)
+
+
+def _up(nbytes: int, step: int) -> int:
+    return -(-nbytes // step) * step
