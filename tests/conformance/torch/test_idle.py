@@ -319,6 +319,41 @@ def test_a_state_dict_is_true_while_another_thread_runs(device, idle,
             assert same_bytes(value, own[key]), key
 
 
+def test_an_attribute_read_while_another_thread_runs_stays_true(device, idle):
+    """Of the group that is there in this moment, too."""
+    case, model = make("stack")
+    own = state_of(model)
+    expected = references(case, model, device)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    with attached(model, least_budget(model), idle=idle):
+        handle = model.layers[3].up.register_forward_hook(wait)
+        thread = threading.Thread(
+            target=lambda: torch.no_grad()(model)(numbers(2, 64).to(device)))
+        thread.start()
+        assert inside.wait(60)
+        try:
+            held = {f"layers.{at}.up.weight": model.layers[at].up.weight
+                    for at in range(len(model.layers))}
+            shown = {key: value.clone() for key, value in held.items()
+                     if value.device.type != "meta"}
+        finally:
+            go_on.set()
+            thread.join()
+        handle.remove()
+        assert "layers.3.up.weight" in shown
+        for key, value in shown.items():
+            assert same_bytes(value, own[key]), key
+        for _ in range(2):
+            assert_passes(case, model, device, expected)
+        for key in shown:
+            assert same_bytes(held[key], own[key]), key
+
+
 def test_addresses_hold_while_another_thread_stages_the_group(device):
     """safetensors reads a state_dict by its tensors' addresses, at its ease."""
     case, model = make("stack")
