@@ -48,10 +48,12 @@ if TYPE_CHECKING:
                      PipelineStats as PipelineStats, attach as attach,
                      attach_pipeline as attach_pipeline, check as check,
                      detach as detach, load as load,
+                     load_pipeline as load_pipeline,
                      set_budget as set_budget, stage as stage, stats as stats)
 else:
     _NN = {"AttachStats", "PipelineStats", "attach", "attach_pipeline",
-           "check", "detach", "load", "set_budget", "stage", "stats"}
+           "check", "detach", "load", "load_pipeline", "set_budget", "stage",
+           "stats"}
     _MODULES = {"compat", "nn"}
 
     def __getattr__(name: str) -> object:

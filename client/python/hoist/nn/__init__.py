@@ -15,8 +15,9 @@ from ._stats import AttachStats, PipelineStats
 from ._casting import DEFAULT_SKIP
 from ._idle import IdleTensor
 from ._load import load
+from ._load_pipeline import load_pipeline
 from ._pipeline import attach_pipeline
 
 __all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "PipelineStats",
-           "attach", "attach_pipeline", "check", "detach", "load", "set_budget",
-           "stage", "stats"]
+           "attach", "attach_pipeline", "check", "detach", "load",
+           "load_pipeline", "set_budget", "stage", "stats"]

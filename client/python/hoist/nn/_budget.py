@@ -48,6 +48,15 @@ def to_bytes(amount: Amount, whole: int) -> int:
     return amount
 
 
+def check_amount(budget: Budget) -> Amount:
+    """Of a pipeline; InvalidArgument: it is none."""
+    if isinstance(budget, Mapping):
+        raise InvalidArgument("a pipeline's budget is of one device; device= "
+                              "says of which")
+    to_bytes(budget, 1)
+    return budget
+
+
 def find_device(session: _session.Session, wanted: Any
                 ) -> tuple[_session.Device, torch.device]:
     """hoistd's device and torch's name of it.

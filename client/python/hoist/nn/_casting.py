@@ -72,6 +72,15 @@ def kept_in_float32(root: nn.Module,
     return lambda name: not parts.isdisjoint(name.split("."))
 
 
+def converted_kinds(root: nn.Module) -> set[str]:
+    """Of weights in files, what from_pretrained(dtype=) of the model's library
+    converts. diffusers (0.42: load_model_dict_into_meta) converts all that
+    floats, transformers what its modules make in torch's default type."""
+    of_diffusers = any(cls.__module__.partition(".")[0] == "diffusers"
+                       for cls in type(root).__mro__)
+    return {"parameter", "buffer"} if of_diffusers else {"parameter"}
+
+
 def check_storage_type(dtype: torch.dtype) -> None:
     if dtype not in STORAGE_TYPES:
         raise InvalidArgument(

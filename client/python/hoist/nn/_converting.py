@@ -12,7 +12,7 @@ from .. import _session
 from .._host_image import HostImage
 from .._model import Model
 from ..checkpoint import Computed
-from ._casting import kept_in_float32
+from ._casting import converted_kinds, kept_in_float32
 from ._hand_over import (cast_name, derived_name, known_model,
                          publish_cast)
 from ._layout import GroupSpec
@@ -58,10 +58,11 @@ def convert(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     files' tensors, and with floating parameters as `dtype`, but for those that
     the model's library keeps in float32."""
     keeps = kept_in_float32(root, dtype) if dtype is not None else None
+    kinds = converted_kinds(root)
     for spec in specs:
         spec.storage = {}
         for weight in spec.weights:
-            if (dtype is None or keeps is None or weight.kind != "parameter"
+            if (dtype is None or keeps is None or weight.kind not in kinds
                     or weight.dtype is None
                     or not weight.dtype.is_floating_point):
                 continue

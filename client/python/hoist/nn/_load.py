@@ -79,7 +79,8 @@ def load(  # type: ignore[misc]
         buffers are real. Or a module whose parameters are on meta already.
     path: a file, a folder, or a list of files.
     dtype: what floating parameters are to be; None: as they are in the files.
-        Those that transformers and diffusers keep in float32 then, are.
+        Those that transformers and diffusers keep in float32 then, are; of
+        diffusers' models, buffers in the files are converted, too.
         Where they differ, the converted weights are made once for all workers.
     rename: from the module's names to the files': {prefix: prefix}, or a
         function, which may give a list: the parameter is these tensors, end to

@@ -23,7 +23,7 @@ from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
                        ResourceExhausted)
 from . import _api
 from ._attachment import Attachment, attachment_of
-from ._budget import Budget, to_bytes
+from ._budget import Budget, check_amount, to_bytes
 from ._component import Component, image_bytes
 from ._hooks import NotCopied
 from ._options import AttachOptions, Names, Pipeline
@@ -66,12 +66,8 @@ def attach_pipeline(pipe: P, budget: Budget = None, *,
 
     If it fails, the pipeline is as it was. Raises what hoist.attach does.
     """
-    if isinstance(budget, Mapping):
-        raise InvalidArgument("a pipeline's budget is of one device; device= "
-                              "says of which")
-    for one in options, *(each or {}).values():
-        for name in {"name", "order"} & {*one}:
-            raise InvalidArgument(f"{name}= is a module's, not a pipeline's")
+    amount = check_amount(budget)
+    check_options(options, each)
     if vars(pipe).get("_hoist") is not None:
         raise FailedPrecondition(
             "the pipeline is attached already; hoist.detach it first")
@@ -87,7 +83,7 @@ def attach_pipeline(pipe: P, budget: Budget = None, *,
                if (found := attachment_of(_api.unwrap(module))) is not None}
     for name in joining:
         _check_joins(name, joining[name], each or {})
-    left = to_bytes(budget, sum(image_bytes(modules[name], wanted[name])
+    left = to_bytes(amount, sum(image_bytes(modules[name], wanted[name])
                                 for name in modules)
                     if isinstance(budget, float) else 1)
     parts: dict[str, Component] = {}
@@ -115,6 +111,14 @@ def attach_pipeline(pipe: P, budget: Budget = None, *,
         pipe, left, [parts[name] for name in modules],
         _order_of(pipe, modules))
     return pipe
+
+
+def check_options(options: Mapping[str, Any],
+                  each: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """InvalidArgument: some are of one module alone."""
+    for one in options, *(each or {}).values():
+        for name in sorted({"name", "order"} & {*one}):
+            raise InvalidArgument(f"{name}= is a module's, not a pipeline's")
 
 
 # Whose budget an attachment has its memory of.
@@ -436,10 +440,10 @@ class PipelineAttachment(NotCopied):
     def set_budget(self, budget: Budget) -> None:
         """ResourceExhausted: a component needs more; it stays as it was."""
         with self._lock:
-            if isinstance(budget, Mapping) or budget is None:
-                raise InvalidArgument("say how much: a pipeline's budget is of "
-                                      "one device")
-            amount = to_bytes(budget, sum(one.whole
+            wanted = check_amount(budget)
+            if wanted is None:
+                raise InvalidArgument("say how much the pipeline's budget is")
+            amount = to_bytes(wanted, sum(one.whole
                                           for one in self._components))
             for one in self._components:
                 one.check_fits(amount)
