@@ -88,6 +88,19 @@ class Peers(unittest.TestCase):
         self.assertIn("needs an accelerator",
                       self.rows["diffusers-pipeline-stream"]["left_out"])
 
+    def test_cold_files_need_ram_for_a_third_of_the_weights(self) -> None:
+        done = run("--model", "tinydit", "--scale", "16", "--rows",
+                   "resident,hoist-pipeline@min,hoist-pipeline-cold@min")
+        rows = json.loads(done.stdout)["rows"]
+        warm, cold = (rows[f"hoist-pipeline{how}@min"]
+                      for how in ("", "-cold"))
+        self.assertIs(cold.get("equal"), True, cold)
+        self.assertLess(cold["hoistd_pinned_bytes"],
+                        warm["hoistd_pinned_bytes"] / 2.5)
+        self.assertGreater(cold["disk_read_bytes"],
+                           warm["hoistd_pinned_bytes"] / 4)
+        self.assertNotIn("disk_read_bytes", warm)
+
     def test_a_decoder_gives_the_same_tokens(self) -> None:
         done = run("--model", "tinyllama", "--rows",
                    "resident,resident-static,hoist@1.1,hoist-leaf@0.5,"

@@ -14,7 +14,8 @@ from .pipeline import Pipeline, ready as pipeline_ready
 
 
 def hoisted(job: Job, device: torch.device) -> Ready:
-    """job.options: how ("attach", "load", "pipeline"), budget, groups, storage.
+    """job.options: how ("attach", "load", "pipeline"), cold (the
+    latter, from files), budget, groups, storage.
 
     The socket comes by HOIST_SOCKET.
     """
@@ -28,7 +29,11 @@ def hoisted(job: Job, device: torch.device) -> Ready:
         settings["storage_dtype"] = STORAGE
         settings["skip"] = SKIP  # The same weights as diffusers casts.
     if options["how"] == "pipeline":
-        pipe = hoist.attach_pipeline(Pipeline(job), **settings)
+        pipe = (Pipeline(job) if not options.get("cold") else
+                Pipeline(job, lambda spec, file: hoist.load(
+                    spec.build, file, options["budget"] // 2,
+                    groups=settings["groups"])))
+        hoist.attach_pipeline(pipe, **settings)
         return pipeline_ready(job, device, pipe, 0,
                               lambda: dataclasses.asdict(hoist.stats(pipe)))
     loaded = 0.0

@@ -40,6 +40,8 @@ columns:
            which this run measured
   floor    pass by the larger of the resident model's pass (with -static, that
            one's) and streamed / link
+  disk     of rows with cold files: what was read from disks in a pass, before
+           which no file is in the page cache
   equal    output = the resident model's, bit for bit, first pass and last
 """
 
@@ -94,7 +96,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"of {', '.join(SETS)}; or all (default: main)")
     parser.add_argument("--rows", help="these rows instead, comma-separated; "
                         "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET, "
-                        "hoist-pipeline@BUDGET, "
+                        "hoist-pipeline[-cold]@BUDGET, "
                         "N-workers@BUDGET, resident, two-slot, accelerate, "
                         "diffusers-..., ... BUDGET: min, 0.5, 4GiB")
     parser.add_argument("--bin", default=default_bin(),
@@ -175,6 +177,10 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     if "image_seconds" in row["says"]:
         extra = (f"an image, {row['says']['image_steps']} steps and two "
                  f"encodings: {row['says']['image_seconds'] * 1e3:.0f} ms")
+    if "disk_read_bytes" in row:
+        extra += (f"; {row['disk_read_bytes'] / 1e6:.0f} MB of disk a pass, "
+                  f"{row['disk_read_bytes'] / row['pass_seconds'] / 1e9:.2f} "
+                  "GB/s")
     return (name, f"{row['pass_seconds'] * 1e3:.1f}",
             f"{row['first_seconds'] * 1e3:.0f}",
             f"{row['set_up_seconds']:.2f}", size("device_bytes"),
@@ -207,9 +213,11 @@ def show(report: dict[str, Any]) -> None:
 def measure(options: argparse.Namespace, spec: Spec,
             rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     size = bytes_of(spec.build())
-    # The weights, and once more what a row offloads to disk.
-    needed = int(size * (2.1 if any(how.get("disk") for how in rows.values())
-                         else 1.05))
+    # The weights, an encoder's, and once more what a row offloads to disk.
+    offloads, encodes = (any(how.get(what) or how.get("how") == what
+                             for how in rows.values())
+                         for what in ("disk", "pipeline"))
+    needed = int(size * 1.05 * (1.45 if encodes else 1) * (1 + offloads))
     folder = (pathlib.Path(tempfile.mkdtemp(prefix="hoist-peers-",
                                             dir=options.folder))
               if options.folder else roomy_folder(needed))

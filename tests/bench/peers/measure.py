@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
+import pathlib
 import statistics
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import torch
 
@@ -112,6 +114,34 @@ def passes(run: Callable[[], Any], device: torch.device, count: int,
         mark.record()
     torch.cuda.synchronize(device)
     return result, [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]
+
+
+def cold_passes(run: Callable[[], Any], device: torch.device, count: int,
+                files: Iterable[pathlib.Path]) -> tuple[Any, list[float]]:
+    """As `passes`, each with none of the files in the page cache."""
+    files = list(files)
+    timed = []
+    for _ in range(count):
+        for file in files:
+            _drop_cached(file)
+        timed.append(once(run, device))
+    return timed[-1][0], [seconds for _, seconds in timed]
+
+
+def _drop_cached(file: pathlib.Path) -> None:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())  # What is dirty stays.
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def disk_read_bytes(*pids: int | str) -> int:
+    """What processes have had read from disks, by now."""
+    found = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/io") as io:
+            found += next(int(line.split()[1]) for line in io
+                          if line.startswith("read_bytes:"))
+    return found
 
 
 def link_rate(device: torch.device, size: int = GIB) -> float:

@@ -174,8 +174,7 @@ def sized(name: str, scale: float = 1.0, blocks: int | None = None,
 
 
 def encoder_of(spec: Spec) -> Spec:
-    """What stands before it in a pipeline: 10 blocks for 24, whose weights are
-    those of the first ones."""
+    """What stands before it in a pipeline: 10 blocks for 24."""
     return dataclasses.replace(spec, blocks=max(1, round(spec.blocks * 10 / 24)))
 
 

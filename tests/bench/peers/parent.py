@@ -105,7 +105,8 @@ class Parent:
         told = {}
         if daemon is not None:
             told = {"socket": daemon.socket, "grpc_socket": daemon.grpc_socket,
-                    "ctl": str(pathlib.Path(self.binaries, "hoistctl"))}
+                    "ctl": str(pathlib.Path(self.binaries, "hoistctl")),
+                    "pid": daemon.pid}
         fp8 = options.get("storage") == "fp8"
         # Compiled code rounds as it likes.
         flavour = "-fp8" * fp8 + "-static" * bool(options.get("static"))
@@ -170,6 +171,8 @@ class Parent:
         host = host_bytes(self.spec, fp8)
         if options["how"] == "pipeline":
             host += host_bytes(encoder_of(self.spec), fp8)
+        if options.get("cold"):
+            host = host // (6 * MIB) * (2 * MIB)
         slab = (64 if cuda else 2) * MIB
         pool = pool_bytes(options["budget"], slab, options.get("workers", 1))
         begin = time.monotonic()

@@ -3,6 +3,7 @@ called in a loop. A pass is a step of the denoiser, the encoder having run."""
 
 from __future__ import annotations
 
+import pathlib
 import time
 from typing import Any, Callable
 
@@ -10,9 +11,19 @@ import torch
 
 from . import measure
 from .job import Job, Ready
-from .models import encoder_of, load_weights
+from .models import Spec, encoder_of, load_weights, write_weights
 
 STEPS = 8  # Of an image.
+
+
+def in_memory(spec: Spec, file: pathlib.Path) -> torch.nn.Module:
+    module = spec.build()
+    load_weights(module, file)
+    return module
+
+
+def encoder_file(job: Job) -> pathlib.Path:
+    return job.path.with_name("encoder.safetensors")
 
 
 class Pipeline:
@@ -20,14 +31,18 @@ class Pipeline:
 
     model_cpu_offload_seq = "text_encoder->transformer"
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, make: Callable[
+            [Spec, pathlib.Path], torch.nn.Module] = in_memory) -> None:
+        """make: of a model's file."""
+        device = torch.device(job.device)
+        encoder = encoder_of(job.spec)
+        file = encoder_file(job)
+        if not file.exists():
+            write_weights(encoder, file, device)
         begin = time.perf_counter()
-        self.encoder_inputs = encoder_of(job.spec).inputs(
-            torch.device(job.device))
-        self.components = {"text_encoder": encoder_of(job.spec).build(),
-                           "transformer": job.spec.build()}
-        for module in self.components.values():
-            load_weights(module, job.path)
+        self.encoder_inputs = encoder.inputs(device)
+        self.components = {"text_encoder": make(encoder, file),
+                           "transformer": make(job.spec, job.path)}
         self.load_seconds = time.perf_counter() - begin
         self._encoded = False
 

@@ -16,6 +16,8 @@ _DIFFUSERS = {
     "pipeline-record": {"type": "block", "stream": True, "record": True,
                         "pipeline": True},
     "pipeline-leaf-stream": {"type": "leaf", "stream": True, "pipeline": True},
+    "pipeline-disk-stream": {"type": "block", "stream": True, "disk": True,
+                             "pipeline": True, "cold": True},
     "disk": {"type": "block", "disk": True},
     "disk-stream": {"type": "block", "stream": True, "disk": True},
 }
@@ -33,8 +35,9 @@ _OTHERS: dict[str, dict[str, Any]] = {
                              "storage": "fp8"},
 }
 # hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET,
-# hoist-pipeline[-leaf]@BUDGET and N-workers@BUDGET.
-_HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline))?"
+# hoist-pipeline[-cold][-leaf]@BUDGET and N-workers@BUDGET.
+_HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline)"
+                    r"(?P<cold>-cold)?)?"
                     r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?(?P<static>-static)?"
                     r"(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
                     r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
@@ -62,6 +65,9 @@ SETS = {
     "pipeline": ["resident", "hoist-pipeline@min", "hoist-pipeline@0.5",
                  "diffusers-pipeline-stream", "diffusers-pipeline-record",
                  "diffusers-pipeline-leaf-stream"],
+    # The same with RAM for a third of the weights; --folder is on a disk.
+    "cold": ["resident", "hoist-pipeline-cold@0.5", "hoist-pipeline-cold@min",
+             "diffusers-pipeline-disk-stream"],
 }
 
 
@@ -80,7 +86,7 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
     if not found:
         known = [*_OTHERS, *(f"diffusers-{how}" for how in _DIFFUSERS),
                  "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET",
-                 "hoist-pipeline[-leaf]@BUDGET",
+                 "hoist-pipeline[-cold][-leaf]@BUDGET",
                  "N-workers@BUDGET", "accelerate[-static]@FRACTION"]
         raise ValueError(f"no row {row!r}; there are: {', '.join(known)}; "
                          "a BUDGET is min, a fraction, or as 4GiB")
@@ -90,6 +96,8 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
         options["how"] = "load"
     if found["pipeline"]:
         options["how"] = "pipeline"
+    if found["cold"]:
+        options["cold"] = True
     if found["leaf"]:
         options["groups"] = "leaf"
     if found["fp8"]:

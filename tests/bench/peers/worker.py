@@ -20,6 +20,7 @@ import torch
 from . import hoist_peer, library_peers, measure, plain_peers
 from .job import Job, LeftOut, Ready
 from .models import blocks_of, write_weights
+from .pipeline import encoder_file
 
 KINDS = {
     "resident": plain_peers.resident,
@@ -124,6 +125,12 @@ def stage_many(job: Job, ready: Ready, inputs: tuple[torch.Tensor, ...],
             "device_grew_bytes": measure.device_used_bytes(device) - used}
 
 
+def files_of(job: Job) -> list[pathlib.Path]:
+    """That a row reads weights from."""
+    return [job.path, encoder_file(job),
+            *pathlib.Path(job.scratch).rglob("*.safetensors")]
+
+
 def prepare(job: Job) -> dict[str, Any]:
     """The machine's facts, and the weights' file if it is not there."""
     device = torch.device(job.device)
@@ -163,7 +170,13 @@ def run(job: Job) -> dict[str, Any]:
         warm.append(measure.once(lambda: ready.run(*inputs), device)[1])
     count = how_many(job, warm[-1])
     before = hoistd.look()["moved"]
-    output, seconds = measure.passes(lambda: ready.run(*inputs), device, count)
+    run_once = lambda: ready.run(*inputs)
+    cold = bool(job.options.get("cold"))
+    pids = ["self", *filter(None, [job.hoistd.get("pid")])]
+    read = measure.disk_read_bytes(*pids) if cold else 0
+    output, seconds = (
+        measure.cold_passes(run_once, device, count, files_of(job)) if cold
+        else measure.passes(run_once, device, count))
     result = {
         "import_rss_bytes": imported,
         "rss_bytes": measure.rss_bytes() - rss,
@@ -171,6 +184,9 @@ def run(job: Job) -> dict[str, Any]:
         "pinned_bytes": measure.pinned_bytes(device),
         "device_used_bytes": measure.device_used_bytes(device),
     }
+    if cold:
+        result["disk_read_bytes"] = (
+            measure.disk_read_bytes(*pids) - read) // count
     look = hoistd.look()
     equal.append(is_expected(job, output))
     if device.type == "cuda":
