@@ -74,7 +74,8 @@ class LibTorch(unittest.TestCase):
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
                              for name in ("again.cc", "check.cc", "compiled.cc",
                                           "death.cc", "views.cc")), *cached)
-        cls.command("cmake", "--build", cls.bin)
+        # As many as ctest counts it for; each takes some GB of memory.
+        cls.command("cmake", "--build", cls.bin, "--parallel", 2)
 
     @staticmethod
     def command(*words: object) -> str:
