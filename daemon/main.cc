@@ -1,13 +1,16 @@
 // hoistd: reads its configuration, serves until it is told to stop.
+#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/sinks/systemd_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -26,6 +29,7 @@
 #include "daemon/keeper/keeper_watch.h"
 #include "daemon/terms/tier.h"
 #include "hoist/shared/socket_path.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 namespace {
@@ -77,6 +81,20 @@ void RaiseDescriptorLimit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The kernel's table of descriptors is as large as it will be needed, while
+// there is one thread. With several the kernel waits for an RCU grace period
+// each time that it grows (fs/file.c: expand_fdtable), which takes seconds on a
+// busy machine, and no thread gets a descriptor meanwhile. 512 KiB of its memory.
+void GrowDescriptorTable() {
+  constexpr rlim_t kDescriptors = 65536;
+  rlimit limit;
+  const hoist::UniqueFd any(eventfd(0, EFD_CLOEXEC));
+  if (!any.valid() || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t last = std::min(limit.rlim_cur, kDescriptors) - 1;
+  const hoist::UniqueFd far(
+      fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 
 // What main() waits for. Blocked in all threads, which inherit the mask.
@@ -200,6 +218,7 @@ int Run(const Flags& flags, const Config& config) {
                   std::string(spawner.status().message()));
     return kExitRefused;
   }
+  GrowDescriptorTable();
   const std::unique_ptr<FdStore> store = NotifyFdStore();
   const int refused = RefusedStatus();
   std::vector<HandedFd> handed = TakeHandedFds();

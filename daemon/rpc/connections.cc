@@ -24,8 +24,8 @@ namespace {
 
 constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListenEvent = 1;
-// Numbers above the ones that hoistd itself uses, and few enough that the
-// kernel's table of descriptors stays small.
+// Numbers above the ones that hoistd itself uses, and within what the kernel's
+// table of descriptors has from the start on (main.cc).
 constexpr int kFirstNumber = 1024;
 constexpr int kLastNumber = 32768;
 

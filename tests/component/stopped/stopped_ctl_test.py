@@ -6,6 +6,7 @@ stopped_ctl_test.py HOISTD [unittest options]; needs HOIST_LIBRARY, PYTHONPATH.
 import contextlib
 import pathlib
 import re
+import resource
 import select
 import signal
 import socket
@@ -32,6 +33,26 @@ VERBS = {
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
 }
 LOCAL = {"version", "completion"}
+
+
+class DescriptorTable(unittest.TestCase):
+    """A table that grows stops all threads that want a descriptor, for as long
+    as the kernel likes: five seconds and more on a busy machine."""
+
+    def test_it_is_large_from_the_start_on(self):
+        daemon = RealDaemon(HOISTD)
+        self.addCleanup(daemon.stop)
+        hoist.connect(daemon.socket, connect_deadline=60).close()
+        before = self.size(daemon)
+        _, most = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+        self.assertGreaterEqual(before, min(most, 65536))
+        for _ in range(20):  # Connections' descriptors have high numbers.
+            daemon.ctl("status")
+        self.assertEqual(self.size(daemon), before)
+
+    def size(self, daemon):
+        status = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
+        return int(re.search(r"^FDSize:\s+(\d+)$", status, re.MULTILINE)[1])
 
 
 class Stopped(unittest.TestCase):
