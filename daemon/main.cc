@@ -86,7 +86,8 @@ void RaiseDescriptorLimit() {
 // The kernel's table of descriptors is as large as it will be needed, while
 // there is one thread. With several the kernel waits for an RCU grace period
 // each time that it grows (fs/file.c: expand_fdtable), which takes seconds on a
-// busy machine, and no thread gets a descriptor meanwhile. 512 KiB of its memory.
+// busy machine, and no thread gets a descriptor meanwhile. 512 KiB of its
+// memory.
 void GrowDescriptorTable() {
   constexpr rlim_t kDescriptors = 65536;
   rlimit limit;
