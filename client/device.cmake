@@ -4,6 +4,8 @@ add_library(hoist_client_device STATIC
   ${CMAKE_CURRENT_LIST_DIR}/src/cuda_context.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device_map_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device_map_emulated.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_cuda.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/slab_ranges.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_emulated.cc

@@ -18,9 +18,6 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
-#include "daemon/core/device_space.h"
-#include "daemon/device/cuda_device.h"
-#include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_keys.h"
 #include "daemon/engine/kept_node.h"
@@ -30,21 +27,16 @@
 #include "daemon/io/create_io_engine.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
+#include "daemon/open_devices.h"
 #include "daemon/quotas.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/tier.h"
-#include "hoist/shared/image_layout.h"
 #include "hoist/shared/wire.h"
 
 namespace hoistd {
 namespace {
-
-constexpr uint64_t kGranule = uint64_t{2} << 20;
-constexpr uint64_t kEmulatedPoolBytes = uint64_t{1} << 30;
-// The largest GPU that "auto" reserves address space for.
-constexpr uint64_t kLargestGpuBytes = uint64_t{256} << 30;
 
 // Lets the host pool's threads tell the engine of its growth, and of what did
 // not work out, while there is an engine.
@@ -73,55 +65,6 @@ class PoolRelay {
   Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;
   uint64_t ready_ ABSL_GUARDED_BY(mu_) = 0;
 };
-
-using Devices = std::vector<std::unique_ptr<Device>>;
-
-absl::StatusOr<Devices> EmulatedDevices(const DeviceConfig& config) {
-  const uint64_t pool =
-      *hoist::AlignUp(config.pool_bytes.value_or(kEmulatedPoolBytes), kGranule);
-  Devices devices;
-  for (uint32_t i = 0; i < config.emulated.count; ++i) {
-    EmulatedDeviceOptions options;
-    options.index = DeviceIndex(i);
-    options.total_bytes = pool;
-    options.span_bytes = DeviceSpace::SpanFor(pool, kGranule);
-    options.link_bytes_per_second = config.emulated.link_bytes_per_s;
-    options.link_latency = config.emulated.latency;
-    HOIST_ASSIGN_OR_RETURN(auto device, EmulatedDevice::Create(options));
-    devices.push_back(std::move(device));
-  }
-  return devices;
-}
-
-absl::StatusOr<Devices> OpenDevices(const DeviceConfig& config) {
-  if (config.backend == DeviceConfig::Backend::kEmulated) {
-    return EmulatedDevices(config);
-  }
-  CudaDeviceOptions options;
-  options.backing =
-      config.share == DeviceConfig::Share::kIpc ? Backing::kIpc : Backing::kVmm;
-  options.span_bytes = DeviceSpace::SpanFor(
-      config.pool_bytes.value_or(kLargestGpuBytes), kGranule);
-  HOIST_ASSIGN_OR_RETURN(Devices devices, FindCudaDevices(options));
-  if (!devices.empty()) return devices;
-  if (config.backend == DeviceConfig::Backend::kCuda) {
-    return absl::FailedPreconditionError(
-        "device.backend is \"cuda\" and this process sees no GPU; set it to "
-        "\"auto\" or \"emulated\", or mend the driver");
-  }
-  return EmulatedDevices(config);
-}
-
-uint64_t PoolOf(const Device& device, const DeviceConfig& config) {
-  const DeviceInfo& info = device.info();
-  // A fifth is left to the workers' own tensors and contexts.
-  const uint64_t automatic = info.kind == DeviceKind::kEmulated
-                                 ? info.total_bytes
-                                 : info.free_bytes / 5 * 4;
-  const uint64_t pool =
-      std::min(config.pool_bytes.value_or(automatic), info.total_bytes);
-  return pool / info.granularity * info.granularity;
-}
 
 absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
                                                       IoEngine& io) {
@@ -177,7 +120,7 @@ std::optional<gid_t> GroupId(const std::string& name) {
 struct Hoistd::Parts {
   Config config;
   MonotonicClock clock;
-  Devices devices;
+  OpenedDevices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
   std::optional<Keep> keep;  // If somebody holds what is kept.
@@ -214,7 +157,7 @@ struct Hoistd::Parts {
 
 std::vector<Device*> Hoistd::Parts::DevicePointers() const {
   std::vector<Device*> pointers;
-  for (const auto& device : devices) pointers.push_back(device.get());
+  for (const auto& device : devices.all) pointers.push_back(device.get());
   return pointers;
 }
 
@@ -294,9 +237,24 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
 
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
-  for (const auto& device : devices) {
+  const std::optional<uint64_t> limit = CgroupMemoryLimit("");
+  absl::StatusOr<HostPoolSize> size =
+      ChooseHostPoolSize(config.host.pool_bytes, limit);
+  if (!size.ok()) return Annotate(size.status(), "host.pool");
+  if (!size->note.empty()) notes.push_back(size->note);
+  absl::StatusOr<uint64_t> in_place =
+      ChooseInPlaceSize(config.host.in_place_bytes, size->bytes, limit);
+  if (!in_place.ok()) return Annotate(in_place.status(), "host.in_place");
+  AddInPlace(*in_place, devices);
+  if (*in_place > 0 && devices.in_place.empty()) {
+    notes.push_back(
+        absl::StrCat("nothing is read in place: ", devices.no_in_place));
+  }
+  for (const auto& device : devices.all) {
     LinkOptions options;
-    options.load_bytes_per_second = config.device.load_bytes_per_s;
+    if (device->info().kind != DeviceKind::kInPlace) {
+      options.load_bytes_per_second = config.device.load_bytes_per_s;
+    }
     options.before_copy = [this](std::span<const std::byte> from) {
       host->Pin(from);
     };
@@ -305,15 +263,11 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   }
   spdlog::debug("start: devices are open");
   if (config.device.share == DeviceConfig::Share::kIpc &&
-      devices[0]->info().kind == DeviceKind::kCuda) {
+      devices.all[0]->info().kind == DeviceKind::kCuda) {
     notes.push_back(
         "device.share = \"ipc\": workers can write to the weights, and slabs "
         "do not outlive hoistd");
   }
-  absl::StatusOr<HostPoolSize> size =
-      ChooseHostPoolSize(config.host.pool_bytes, CgroupMemoryLimit(""));
-  if (!size.ok()) return Annotate(size.status(), "host.pool");
-  if (!size->note.empty()) notes.push_back(size->note);
   HOIST_RETURN_IF_ERROR(MakeHostPool(size->bytes, notes));
   HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
   HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
@@ -348,9 +302,9 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   // Emulated memory is read-only to workers; of CUDA's, only libhoist's is.
   parts.node.users_share_devices =
       config.device.trust == DeviceConfig::Trust::kEveryone ||
-      devices[0]->info().kind == DeviceKind::kEmulated;
+      devices.all[0]->info().kind == DeviceKind::kEmulated;
   std::vector<std::string> served;
-  for (const auto& device : devices) {
+  for (const auto& device : devices.all) {
     const uint64_t pool = PoolOf(*device, config.device);
     if (pool == 0) {
       return absl::FailedPreconditionError(
@@ -364,7 +318,9 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   }
   parts.node.quota = QuotasOf(config, parts.node.host_capacity_bytes,
                               parts.node.device_capacity_bytes);
+  parts.no_in_place = devices.no_in_place;
   parts.mover.host = host->span();
+  parts.mover.in_place = devices.in_place;
   parts.mover.io = io.get();
   parts.mover.errands = errands.get();
   parts.mover.store = store.get();
@@ -392,7 +348,11 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
 void Hoistd::Parts::BringUpHost() {
   const auto demand = [this] {
     double most = 0;
-    for (const auto& link : links) most = std::max(most, link->Demand());
+    for (const auto& link : links) {
+      // The CPUs' copies need none of the driver.
+      if (link->device().info().kind == DeviceKind::kInPlace) continue;
+      most = std::max(most, link->Demand());
+    }
     return most;
   };
   host->Start([this](uint64_t ready) { relay.Grown(ready); }, demand,
@@ -546,6 +506,7 @@ std::vector<std::string> Hoistd::Reload(const Config& config) {
   if (now.device.load_bytes_per_s != config.device.load_bytes_per_s) {
     now.device.load_bytes_per_s = config.device.load_bytes_per_s;
     for (const auto& link : parts_->links) {
+      if (link->device().info().kind == DeviceKind::kInPlace) continue;
       link->SetLoadRate(now.device.load_bytes_per_s);
     }
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <new>
 #include <utility>
 #include <vector>
@@ -181,6 +182,51 @@ Result<Reply> Connection::Call(const Encode& encode, std::span<const int> fds,
 Result<Reply> Connection::CallWithin(const Encode& encode,
                                      std::span<const int> fds,
                                      const Limits& limits) {
+  Result<Asked> asked = Ask(encode, fds, limits);
+  if (!asked.ok()) return asked.status();
+  return Take(*asked, limits);
+}
+
+void Connection::CallMany(
+    size_t count, const EncodeNth& encode, milliseconds deadline,
+    const std::atomic<bool>* cancelled,
+    const std::function<bool(size_t i, Result<Reply>)>& each) {
+  // Fewer than hoistd lets a session have in flight.
+  constexpr size_t kAtOnce = 64;
+  struct Sent {
+    Encode encode;  // Where a hoistd that goes on is asked again by it.
+    Limits limits;
+    Result<Asked> asked = Status();
+  };
+  std::deque<Sent> sent;
+  bool wanted = true;
+  size_t next = 0;
+  for (size_t i = 0; i < count && (wanted || i < next); ++i) {
+    while (wanted && next < count && next < i + kAtOnce) {
+      Sent& one = sent.emplace_back();
+      one.encode = [&encode, next](uint64_t id) { return encode(next, id); };
+      one.limits = {Clock::now() + deadline, Patience(), cancelled};
+      one.asked = Ask(one.encode, {}, one.limits);
+      ++next;
+    }
+    Sent& one = sent.front();
+    // Nobody waits for it any more: it is late at once.
+    if (!wanted) one.limits.end = Clock::now();
+    Result<Reply> reply = Status();
+    if (one.asked.ok()) {
+      reply = Take(*one.asked, one.limits);
+      if (!wanted && reply.ok()) GiveBack(*reply);
+    } else {
+      reply = one.asked.status();
+    }
+    sent.pop_front();
+    if (wanted) wanted = each(i, std::move(reply));
+  }
+}
+
+Result<Connection::Asked> Connection::Ask(const Encode& encode,
+                                          std::span<const int> fds,
+                                          const Limits& limits) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
   bool full = false;
@@ -217,6 +263,11 @@ Result<Reply> Connection::CallWithin(const Encode& encode,
     Status why = Check();
     return why.ok() ? Gone() : why;
   }
+  return Asked{request_id.value(), pending};
+}
+
+Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
+  Pending* const pending = asked.pending;
   const Status awaited = Await(pending, limits);
   const MutexLock lock(mu_);
   if (!pending->reply.has_value()) {
@@ -225,7 +276,7 @@ Result<Reply> Connection::CallWithin(const Encode& encode,
     return awaited;
   }
   Result<Reply> reply = *std::move(pending->reply);
-  pending_.erase(request_id.value());
+  pending_.erase(asked.request_id);
   if (!reply.ok() || reply->status.ok()) return reply;
   return reply->status;
 }

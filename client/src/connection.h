@@ -90,6 +90,14 @@ class Connection {
   Result<Reply> Call(const Encode& encode, std::span<const int> fds,
                      std::chrono::milliseconds deadline,
                      const std::atomic<bool>* cancelled = nullptr);
+  // Many such calls, of which some wait at a time: `each` gets their replies in
+  // order. After the first that says false none is sent, and what comes yet
+  // goes back.
+  using EncodeNth = std::function<std::string(size_t i, uint64_t request_id)>;
+  void CallMany(size_t count, const EncodeNth& encode,
+                std::chrono::milliseconds deadline,
+                const std::atomic<bool>* cancelled,
+                const std::function<bool(size_t i, Result<Reply>)>& each);
   // The same for what gives something back, which also succeeds where hoistd
   // gives no sign of life for GiveBackPatience: it reads the message once it
   // goes on. Until it is heard of again, later ones do not wait at all.
@@ -144,6 +152,15 @@ class Connection {
 
   // The id of a new request, which has an entry in `pending_` from now on.
   Result<uint64_t> Expect(bool abandoned) HOIST_EXCLUDES(mu_);
+  // What was sent, and is to be taken, or let go of.
+  struct Asked {
+    uint64_t request_id = 0;
+    Pending* pending = nullptr;
+  };
+  Result<Asked> Ask(const Encode& encode, std::span<const int> fds,
+                    const Limits& limits) HOIST_EXCLUDES(mu_);
+  Result<Reply> Take(const Asked& asked, const Limits& limits)
+      HOIST_EXCLUDES(mu_);
   Result<Reply> CallWithin(const Encode& encode, std::span<const int> fds,
                            const Limits& limits) HOIST_EXCLUDES(mu_);
   // Waits for room. `*full`: there was none in time.

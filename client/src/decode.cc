@@ -38,6 +38,31 @@ int NumberOf(const Enum& field) {
   return number;
 }
 
+Result<DeviceFacts> DecodeDevice(const Hoist__V1__Device& from) {
+  DeviceFacts device;
+  device.index = from.index;
+  device.name = Text(from.name);
+  device.pool_bytes = from.pool_bytes;
+  device.span_bytes = from.span_bytes;
+  if (!Copy16(from.uuid, &device.uuid)) {
+    return Malformed("a device's uuid is not 16 bytes");
+  }
+  switch (NumberOf(from.kind)) {
+    case HOIST__V1__DEVICE_KIND__DEVICE_KIND_EMULATED:
+      device.kind = DeviceKind::kEmulated;
+      break;
+    case HOIST__V1__DEVICE_KIND__DEVICE_KIND_CUDA:
+      device.kind = DeviceKind::kCuda;
+      break;
+    case HOIST__V1__DEVICE_KIND__DEVICE_KIND_IN_PLACE:
+      device.kind = DeviceKind::kInPlace;
+      break;
+    default:
+      return Malformed("a device of unknown kind");
+  }
+  return device;
+}
+
 Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
   OpenReply out;
   out.session_id = in.session_id;
@@ -45,31 +70,28 @@ Result<OpenReply> DecodeOpen(const Hoist__V1__OpenSessionReply& in) {
   if (!Copy16(in.instance_id, &out.instance_id)) {
     return Malformed("the instance's id is not 16 bytes");
   }
+  const auto known = [&](uint32_t index) {
+    return std::any_of(
+        out.devices.begin(), out.devices.end(),
+        [&](const DeviceFacts& other) { return other.index == index; });
+  };
   for (size_t i = 0; i < in.n_devices; ++i) {
-    const Hoist__V1__Device& from = *in.devices[i];
-    DeviceFacts device;
-    device.index = from.index;
-    device.name = Text(from.name);
-    device.pool_bytes = from.pool_bytes;
-    device.span_bytes = from.span_bytes;
-    if (!Copy16(from.uuid, &device.uuid)) {
-      return Malformed("a device's uuid is not 16 bytes");
+    Result<DeviceFacts> device = DecodeDevice(*in.devices[i]);
+    if (!device.ok()) return device.status();
+    if (device->kind == DeviceKind::kInPlace) {
+      return Malformed("host memory as a device");
     }
-    switch (NumberOf(from.kind)) {
-      case HOIST__V1__DEVICE_KIND__DEVICE_KIND_EMULATED:
-        device.kind = DeviceKind::kEmulated;
-        break;
-      case HOIST__V1__DEVICE_KIND__DEVICE_KIND_CUDA:
-        device.kind = DeviceKind::kCuda;
-        break;
-      default:
-        return Malformed("a device of unknown kind");
-    }
-    for (const DeviceFacts& other : out.devices) {
-      if (other.index == device.index) return Malformed("a device twice");
-    }
-    out.devices.push_back(std::move(device));
+    if (known(device->index)) return Malformed("a device twice");
+    out.devices.push_back(std::move(device).value());
   }
+  out.no_in_place = Text(in.no_in_place);
+  if (in.in_place == nullptr) return out;
+  Result<DeviceFacts> in_place = DecodeDevice(*in.in_place);
+  if (!in_place.ok()) return in_place.status();
+  if (in_place->kind != DeviceKind::kInPlace || known(in_place->index)) {
+    return Malformed("a device as host memory");
+  }
+  out.in_place = std::move(in_place).value();
   return out;
 }
 
@@ -135,6 +157,7 @@ Result<SlabImport> DecodeSlab(const Hoist__V1__Slab& in,
   out.id = in.id;
   out.offset = in.offset_bytes;
   out.bytes = in.size_bytes;
+  out.apart = in.apart != 0;
   switch (NumberOf(in.backing)) {
     case HOIST__V1__BACKING__BACKING_MEMFD:
     case HOIST__V1__BACKING__BACKING_VMM:
@@ -169,6 +192,7 @@ Result<LeaseGrant> DecodeLease(const Hoist__V1__Lease& in,
   out.offset_bytes = in.offset_bytes;
   out.image_bytes = in.image_bytes;
   out.was_resident = in.was_resident != 0;
+  out.apart = in.apart != 0;
   if (in.image_bytes > kMaxImageBytes ||
       in.offset_bytes > std::numeric_limits<uint64_t>::max() - in.image_bytes) {
     return Malformed("a lease of more bytes than an image may have");

@@ -4,9 +4,11 @@
 #define HOIST_CLIENT_DEVICE_MAP_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/status.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -21,6 +23,17 @@ struct SlabImport {
   SlabBacking backing = SlabBacking::kMemfd;
   UniqueFd fd;                              // kMemfd, kVmm.
   std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
+  // Of one image; a GPU's is not mapped in the span, but where a PieceRange
+  // puts it.
+  bool apart = false;
+};
+
+// A slab apart, to be mapped anywhere in this process for as long as it is
+// imported.
+struct SlabHandle {
+  uint64_t bytes = 0;
+  const std::byte* memory = nullptr;  // kMemfd: where it is mapped.
+  cuda::Allocation allocation = 0;    // kVmm.
 };
 
 // Threads:  thread-safe.
@@ -38,6 +51,8 @@ class DeviceMap {
   // Where backing is kMemfd or kVmm, ranges over neighbouring slabs are
   // contiguous.
   virtual const void* Address(uint64_t offset) const = 0;
+  // Of the slab apart that begins at `offset`. NotFound.
+  virtual Result<SlabHandle> Handle(uint64_t offset) const = 0;
 };
 
 // `span_bytes` of address space are reserved; memory comes with the slabs.

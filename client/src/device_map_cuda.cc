@@ -31,10 +31,12 @@ class CudaDeviceMap final : public DeviceMap {
   Status Import(SlabImport slab) override;
   Status Drop(uint64_t slab_id) override;
   const void* Address(uint64_t offset) const override;
+  Result<SlabHandle> Handle(uint64_t offset) const override;
 
  private:
   Status CheckProcess() const;
   Status ReserveSpan();
+  Result<cuda::Allocation> ImportVmm(const SlabImport& slab);
   Status MapVmm(const SlabImport& slab);
   Result<cuda::Address> OpenIpc(const SlabImport& slab);
   Status Close(const SlabRange& slab);
@@ -84,6 +86,13 @@ Status CudaDeviceMap::Import(SlabImport slab) {
     return driver_.Check(current.error(), "enter the GPU's context");
   }
   cuda::Address address = 0;
+  if (slab.apart && slab.backing == SlabBacking::kVmm) {
+    Result<cuda::Allocation> allocation = ImportVmm(slab);
+    if (!allocation.ok()) return allocation.status();
+    slabs_.Add(
+        {slab.id, slab.offset, slab.bytes, slab.backing, 0, true, *allocation});
+    return Status();
+  }
   switch (slab.backing) {
     case SlabBacking::kMemfd:
       return Status(Code::kInvalidArgument,
@@ -103,22 +112,32 @@ Status CudaDeviceMap::Import(SlabImport slab) {
   return Status();
 }
 
-Status CudaDeviceMap::MapVmm(const SlabImport& slab) {
+Result<cuda::Allocation> CudaDeviceMap::ImportVmm(const SlabImport& slab) {
   const std::string name = "slab " + std::to_string(slab.id);
   if (!slab.fd.valid()) {
     return Status(Code::kInvalidArgument, name + " came without descriptor");
   }
-  if (Status s = ReserveSpan(); !s.ok()) return s;
-  const cuda::Address at = base_ + slab.offset;
   cuda::Allocation allocation = 0;
-  cuda::Error error = driver_.import_handle(
+  const cuda::Error error = driver_.import_handle(
       &allocation,
       reinterpret_cast<void*>(static_cast<uintptr_t>(slab.fd.get())),
       cuda::kHandlePosixFd);
   if (error != cuda::kSuccess) return driver_.Check(error, "import " + name);
-  error = driver_.map(at, slab.bytes, 0, allocation, 0);
+  return allocation;
+}
+
+Status CudaDeviceMap::MapVmm(const SlabImport& slab) {
+  const std::string name = "slab " + std::to_string(slab.id);
+  const Result<cuda::Allocation> allocation = ImportVmm(slab);
+  if (!allocation.ok()) return allocation.status();
+  Status reserved = ReserveSpan();
+  const cuda::Address at = base_ + slab.offset;
+  cuda::Error error = cuda::kSuccess;
+  if (reserved.ok())
+    error = driver_.map(at, slab.bytes, 0, allocation.value(), 0);
   // The mapping keeps the memory; neither handle nor descriptor is needed.
-  driver_.release(allocation);
+  driver_.release(allocation.value());
+  if (!reserved.ok()) return reserved;
   if (error != cuda::kSuccess) return driver_.Check(error, "map " + name);
   const cuda::AccessDesc access = {{cuda::kLocationDevice, device_},
                                    cuda::kAccessRead};
@@ -149,6 +168,9 @@ Status CudaDeviceMap::Close(const SlabRange& slab) {
   if (slab.backing == SlabBacking::kIpc) {
     return driver_.Check(driver_.ipc_close(slab.address), "close " + name);
   }
+  if (slab.apart) {
+    return driver_.Check(driver_.release(slab.allocation), "release " + name);
+  }
   return driver_.Check(driver_.unmap(slab.address, slab.bytes),
                        "unmap " + name);
 }
@@ -177,8 +199,18 @@ Status CudaDeviceMap::Drop(uint64_t slab_id) {
 const void* CudaDeviceMap::Address(uint64_t offset) const {
   const std::lock_guard<std::mutex> lock(mu_);
   const SlabRange* slab = slabs_.At(offset);
-  if (slab == nullptr) return nullptr;
+  if (slab == nullptr || slab->address == 0) return nullptr;
   return reinterpret_cast<const void*>(slab->address + (offset - slab->offset));
+}
+
+Result<SlabHandle> CudaDeviceMap::Handle(uint64_t offset) const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const SlabRange* slab = slabs_.At(offset);
+  if (slab == nullptr || slab->allocation == 0 || slab->offset != offset) {
+    return Status(Code::kNotFound,
+                  "no slab apart begins at " + std::to_string(offset));
+  }
+  return SlabHandle{slab->bytes, nullptr, slab->allocation};
 }
 
 }  // namespace

@@ -44,8 +44,19 @@ class EmulatedDeviceMap final : public DeviceMap {
       return s;
     }
     slabs_.Add({slab.id, slab.offset, slab.bytes, slab.backing,
-                reinterpret_cast<uint64_t>(span_.data()) + slab.offset});
+                reinterpret_cast<uint64_t>(span_.data()) + slab.offset,
+                slab.apart});
     return Status();
+  }
+
+  Result<SlabHandle> Handle(uint64_t offset) const override {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const SlabRange* slab = slabs_.At(offset);
+    if (slab == nullptr || !slab->apart || slab->offset != offset) {
+      return Status(Code::kNotFound,
+                    "no slab apart begins at " + std::to_string(offset));
+    }
+    return SlabHandle{slab->bytes, span_.data() + offset, 0};
   }
 
   Status Drop(uint64_t slab_id) override {

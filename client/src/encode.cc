@@ -231,6 +231,8 @@ std::string EncodeStage(uint64_t request_id, const StageRequest& request) {
   body.group = request.group;
   body.device = request.device;
   body.deadline_ms = request.deadline_ms;
+  body.apart = request.apart ? 1 : 0;
+  body.background = request.background ? 1 : 0;
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_STAGE);
   message.stage = &body;

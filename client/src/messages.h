@@ -69,6 +69,8 @@ struct StageRequest {
   uint32_t group = 0;
   uint32_t device = 0;
   uint64_t deadline_ms = 0;
+  bool apart = false;
+  bool background = false;
 };
 
 struct ReadImageRequest {
@@ -141,7 +143,8 @@ std::string EncodeResume(uint64_t request_id, const ResumeRequest& request);
 
 // --- Replies. ---
 
-enum class DeviceKind { kEmulated = 1, kCuda = 2 };
+// As in the proto.
+enum class DeviceKind { kEmulated = 1, kCuda = 2, kInPlace = 3 };
 
 struct DeviceFacts {
   uint32_t index = 0;
@@ -157,6 +160,8 @@ struct OpenReply {
   std::string daemon_version;
   std::array<uint8_t, 16> instance_id = {};
   std::vector<DeviceFacts> devices;
+  std::optional<DeviceFacts> in_place;  // Host memory that those read.
+  std::string no_in_place;              // Why there is none.
 };
 
 struct LeaseGrant {
@@ -167,9 +172,12 @@ struct LeaseGrant {
   uint64_t offset_bytes = 0;
   uint64_t image_bytes = 0;
   bool was_resident = false;
+  bool apart = false;
   std::vector<SlabImport> slabs;  // All on `device`.
-  // Of the image; set by the session, once the slabs are mapped.
+  // Of the image; set by the session, once the slabs are mapped. Apart: unset,
+  // and `slab` is what the image lies in.
   const void* address = nullptr;
+  SlabHandle slab;
 };
 
 struct PlannedGroup {

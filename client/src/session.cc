@@ -87,6 +87,14 @@ Status Session::TryToOpen(const ConnectOptions& options,
     shared_devices_[device.index] =
         SharedDevice::Get(opened_.instance_id, device);
   }
+  if (opened_.in_place.has_value()) {
+    std::vector<SharedDevice::Uuid> gpus;
+    for (const DeviceFacts& device : opened_.devices) {
+      if (device.kind == DeviceKind::kCuda) gpus.push_back(device.uuid);
+    }
+    shared_devices_[opened_.in_place->index] = SharedDevice::Get(
+        opened_.instance_id, *opened_.in_place, std::move(gpus));
+  }
   ready_.store(true);
   return Status();
 }
@@ -126,11 +134,18 @@ Status Session::AdmitLease(LeaseGrant* lease) {
   if (it == shared_devices_.end()) {
     return Status(Code::kInternal, "hoistd leased on a device it did not name");
   }
-  Result<const void*> address =
-      it->second->Admit(this, std::exchange(lease->slabs, {}),
-                        lease->offset_bytes, lease->image_bytes);
-  if (!address.ok()) return address.status();
-  lease->address = *address;
+  std::vector<SlabImport> slabs = std::exchange(lease->slabs, {});
+  if (lease->apart) {
+    Result<SlabHandle> slab =
+        it->second->AdmitApart(this, std::move(slabs), lease->offset_bytes);
+    if (!slab.ok()) return slab.status();
+    lease->slab = *slab;
+  } else {
+    Result<const void*> address = it->second->Admit(
+        this, std::move(slabs), lease->offset_bytes, lease->image_bytes);
+    if (!address.ok()) return address.status();
+    lease->address = *address;
+  }
   uses_.Add(*lease);
   return Status();
 }
@@ -281,21 +296,64 @@ Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
                                   std::chrono::milliseconds deadline,
                                   const std::atomic<bool>* cancelled) {
   if (forked()) return ForkedStatus();
-  const StageRequest request = {model.facts().id, group, device,
-                                static_cast<uint64_t>(deadline.count())};
+  StageRequest request;
+  request.model_id = model.facts().id;
+  request.group = group;
+  request.device = device;
+  request.deadline_ms = static_cast<uint64_t>(deadline.count());
   Result<Reply> reply = connection_->Call(
       [&request](uint64_t id) { return EncodeStage(id, request); }, {},
       deadline + call_deadline_, cancelled);
+  return LeaseOf(std::move(reply), request, model);
+}
+
+Result<LeaseGrant> Session::LeaseOf(Result<Reply> reply,
+                                    const StageRequest& request,
+                                    const ModelTable& model) {
   if (!reply.ok()) return reply.status();
   auto* lease = std::get_if<LeaseGrant>(&reply->body);
   if (lease == nullptr) return WrongAnswer();
-  if (lease->model_id != request.model_id || lease->group != group ||
-      lease->device != device ||
-      lease->image_bytes != model.groups()[group].image_bytes) {
+  if (lease->model_id != request.model_id || lease->group != request.group ||
+      lease->device != request.device || lease->apart != request.apart ||
+      lease->image_bytes != model.groups()[request.group].image_bytes) {
     PostRelease(lease->id);
     return WrongAnswer();
   }
   return std::move(*lease);
+}
+
+void Session::StageApart(const ModelTable& model,
+                         std::span<const uint32_t> groups,
+                         const ApartOptions& options, const EachLease& each) {
+  const auto request_of = [&](size_t i) {
+    StageRequest request;
+    request.model_id = model.facts().id;
+    request.group = groups[i];
+    request.device = options.device;
+    request.deadline_ms = static_cast<uint64_t>(options.deadline.count());
+    request.apart = true;
+    request.background = options.background;
+    return request;
+  };
+  if (forked()) {
+    (void)each(0, ForkedStatus());
+    return;
+  }
+  connection_->CallMany(
+      groups.size(),
+      [&](size_t i, uint64_t id) { return EncodeStage(id, request_of(i)); },
+      options.deadline + call_deadline_, options.cancelled,
+      [&](size_t i, Result<Reply> reply) {
+        return each(i, LeaseOf(std::move(reply), request_of(i), model));
+      });
+}
+
+Result<DeviceFacts> Session::InPlace() const {
+  if (opened_.in_place.has_value()) return *opened_.in_place;
+  return Status(Code::kUnimplemented,
+                "this hoistd has nothing that is read in place" +
+                    (opened_.no_in_place.empty() ? std::string()
+                                                 : ": " + opened_.no_in_place));
 }
 
 Status Session::ReadImage(const ModelTable& model, uint32_t group, int memfd,

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -76,6 +77,19 @@ class Session final : private Connection::Handler {
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
                            uint32_t device, std::chrono::milliseconds deadline,
                            const std::atomic<bool>* cancelled = nullptr);
+  // Each of the groups in a slab of its own, on a device or on what is read in
+  // place; `each` gets the leases in order, until it says false.
+  struct ApartOptions {
+    uint32_t device = 0;
+    std::chrono::milliseconds deadline{0};
+    bool background = false;  // What it copies is in nobody's way.
+    const std::atomic<bool>* cancelled = nullptr;
+  };
+  using EachLease = std::function<bool(size_t i, Result<LeaseGrant>)>;
+  void StageApart(const ModelTable& model, std::span<const uint32_t> groups,
+                  const ApartOptions& options, const EachLease& each);
+  // Unimplemented: this hoistd has none, and why.
+  Result<DeviceFacts> InPlace() const;
   // See Connection.
   void WakeCalls() { connection_->WakeCalls(); }
   Status Ping(std::chrono::milliseconds deadline,
@@ -120,6 +134,9 @@ class Session final : private Connection::Handler {
                                  std::chrono::milliseconds deadline = {},
                                  std::optional<std::string> name = {});
   Status CallForNothing(const Connection::Encode& encode);
+  // What a stage was answered with, if it is what was asked for.
+  Result<LeaseGrant> LeaseOf(Result<Reply> reply, const StageRequest& request,
+                             const ModelTable& model);
   Status Once(Status status) const;
   Status Open(const ConnectOptions& options);
   Status TryToOpen(const ConnectOptions& options,

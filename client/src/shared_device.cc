@@ -39,8 +39,9 @@ Table& CurrentTable(uint64_t generation) {
 
 }  // namespace
 
-std::shared_ptr<SharedDevice> SharedDevice::Get(
-    const std::array<uint8_t, 16>& instance_id, const DeviceFacts& facts) {
+std::shared_ptr<SharedDevice> SharedDevice::Get(const Uuid& instance_id,
+                                                const DeviceFacts& facts,
+                                                std::vector<Uuid> gpus) {
   Table& table = CurrentTable(ForkGeneration());
   const std::lock_guard<std::mutex> lock(table.mu);
   std::erase_if(table.devices,
@@ -49,7 +50,7 @@ std::shared_ptr<SharedDevice> SharedDevice::Get(
       table.devices[{instance_id, facts.uuid, facts.index}];
   std::shared_ptr<SharedDevice> device = entry.lock();
   if (device == nullptr) {
-    device = std::make_shared<SharedDevice>(facts);
+    device = std::make_shared<SharedDevice>(facts, std::move(gpus));
     entry = device;
   }
   return device;
@@ -57,10 +58,15 @@ std::shared_ptr<SharedDevice> SharedDevice::Get(
 
 Status SharedDevice::OpenMapLocked() {
   if (map_ != nullptr) return Status();
-  Result<std::unique_ptr<DeviceMap>> made =
-      facts_.kind == DeviceKind::kCuda
-          ? CreateCudaDeviceMap(facts_.uuid, facts_.span_bytes)
-          : CreateEmulatedDeviceMap(facts_.span_bytes);
+  const std::vector<Uuid> cuda =
+      facts_.kind == DeviceKind::kCuda ? std::vector{facts_.uuid} : gpus_;
+  Result<std::unique_ptr<DeviceMap>> made = Status();
+  if (cuda.empty()) made = CreateEmulatedDeviceMap(facts_.span_bytes);
+  // Any of them that this process sees does.
+  for (const Uuid& gpu : cuda) {
+    made = CreateCudaDeviceMap(gpu, facts_.span_bytes);
+    if (made.ok()) break;
+  }
   if (!made.ok()) return made.status();
   map_ = std::move(made).value();
   return Status();
@@ -181,15 +187,12 @@ void SharedDevice::Leave(const void* session) {
   }
 }
 
-Result<const void*> SharedDevice::Admit(const void* session,
-                                        std::vector<SlabImport> slabs,
-                                        uint64_t offset_bytes,
-                                        uint64_t image_bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
+Status SharedDevice::ImportAllLocked(const void* session,
+                                     std::vector<SlabImport> slabs, bool open) {
   for (SlabImport& slab : slabs) {
     waiting_.push_back({session, std::move(slab)});
   }
-  if (!waiting_.empty() || image_bytes > 0) {
+  if (!waiting_.empty() || open) {
     if (Status s = OpenMapLocked(); !s.ok()) return s;
   }
   Status imported;
@@ -197,7 +200,28 @@ Result<const void*> SharedDevice::Admit(const void* session,
     Status s = ImportLocked(std::move(arrival));
     if (!s.ok() && imported.ok()) imported = std::move(s);
   }
-  if (!imported.ok()) return imported;
+  return imported;
+}
+
+Result<SlabHandle> SharedDevice::AdmitApart(const void* session,
+                                            std::vector<SlabImport> slabs,
+                                            uint64_t offset_bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (Status s = ImportAllLocked(session, std::move(slabs), true); !s.ok()) {
+    return s;
+  }
+  return map_->Handle(offset_bytes);
+}
+
+Result<const void*> SharedDevice::Admit(const void* session,
+                                        std::vector<SlabImport> slabs,
+                                        uint64_t offset_bytes,
+                                        uint64_t image_bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (Status s = ImportAllLocked(session, std::move(slabs), image_bytes > 0);
+      !s.ok()) {
+    return s;
+  }
   if (image_bytes == 0) return static_cast<const void*>(nullptr);
   if (Status s = CheckCoveredLocked(offset_bytes, image_bytes); !s.ok()) {
     return s;

@@ -25,12 +25,17 @@ namespace hoist {
 //           leases nothing on a GPU gets no context there.
 class SharedDevice {
  public:
-  explicit SharedDevice(DeviceFacts facts) : facts_(std::move(facts)) {}
+  using Uuid = std::array<uint8_t, 16>;
+
+  SharedDevice(DeviceFacts facts, std::vector<Uuid> gpus)
+      : facts_(std::move(facts)), gpus_(std::move(gpus)) {}
 
   // The device of the daemon's instance, the same object for all sessions that
-  // hold it; gone with the last of them.
-  static std::shared_ptr<SharedDevice> Get(
-      const std::array<uint8_t, 16>& instance_id, const DeviceFacts& facts);
+  // hold it; gone with the last of them. `gpus`: those that read host memory
+  // in place, where it is that.
+  static std::shared_ptr<SharedDevice> Get(const Uuid& instance_id,
+                                           const DeviceFacts& facts,
+                                           std::vector<Uuid> gpus = {});
 
   // Maps the slabs that came with a lease of `session`, which from then on has
   // them, then finds its image. nullptr: the
@@ -40,6 +45,10 @@ class SharedDevice {
   // CUDA_VISIBLE_DEVICES) the slabs are kept, and tried again next time.
   Result<const void*> Admit(const void* session, std::vector<SlabImport> slabs,
                             uint64_t offset_bytes, uint64_t image_bytes);
+  // The same for an image apart, whose slab begins at `offset_bytes`.
+  Result<SlabHandle> AdmitApart(const void* session,
+                                std::vector<SlabImport> slabs,
+                                uint64_t offset_bytes);
   // Which of these slabs the session has no more: none whose place it uses. A
   // slab is unmapped with the last session that has it.
   std::vector<uint64_t> Close(
@@ -67,10 +76,14 @@ class SharedDevice {
   // Ok: the session has it no more.
   Status GiveUpLocked(const void* session, Ranges::iterator* range);
   Status OpenMapLocked();
+  // What came with a lease, and what waits.
+  Status ImportAllLocked(const void* session, std::vector<SlabImport> slabs,
+                         bool open);
   Status ImportLocked(Arrival arrival);
   Status CheckCoveredLocked(uint64_t offset_bytes, uint64_t bytes) const;
 
   const DeviceFacts facts_;
+  const std::vector<Uuid> gpus_;
   std::mutex mu_;
   // All below is guarded by mu_.
   std::unique_ptr<DeviceMap> map_;

@@ -18,6 +18,8 @@ struct SlabRange {
   uint64_t bytes = 0;
   SlabBacking backing = SlabBacking::kMemfd;
   uint64_t address = 0;  // In this process.
+  bool apart = false;
+  cuda::Allocation allocation = 0;  // Apart, of a GPU; the address is 0.
 };
 
 // Threads:  none of its own; its owner locks.

@@ -58,13 +58,14 @@ std::optional<uint64_t> Size(const toml::node& value) {
   return text.has_value() ? ParseSize(*text) : std::nullopt;
 }
 
-bool SetSizeOrAuto(const toml::node& value, std::optional<uint64_t>* to) {
+bool SetSizeOrAuto(const toml::node& value, std::optional<uint64_t>* to,
+                   bool zero = false) {
   if (Text(value) == "auto") {
     to->reset();
     return true;
   }
   const std::optional<uint64_t> size = Size(value);
-  if (!size.has_value() || *size == 0) return false;
+  if (!size.has_value() || (*size == 0 && !zero)) return false;
   *to = size;
   return true;
 }
@@ -255,6 +256,10 @@ const ConfigKey kKeys[] = {
      }},
     {"host.pool", kSizeOrAutoAllowed,
      [](Node& v, Config& c) { return SetSizeOrAuto(v, &c.host.pool_bytes); }},
+    {"host.in_place", "a size such as \"8GiB\", 0, or \"auto\"",
+     [](Node& v, Config& c) {
+       return SetSizeOrAuto(v, &c.host.in_place_bytes, /*zero=*/true);
+     }},
     {"host.touch_threads", "a whole number, 0 (as the machine) to 256",
      [](Node& v, Config& c) {
        return SetCount<0, 256>(v, &c.host.touch_threads);

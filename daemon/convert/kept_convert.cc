@@ -230,6 +230,7 @@ std::string ToRecord(const KeptSlab& slab) {
   out.set_offset_bytes(slab.slab.offset);
   out.set_size_bytes(slab.slab.bytes);
   out.set_backing(BackingToProto(slab.slab.backing));
+  out.set_apart(slab.slab.apart);
   UserToProto(slab.reader, out.mutable_reader());
   return out.SerializeAsString();
 }
@@ -241,6 +242,7 @@ absl::StatusOr<KeptSlab> SlabFromRecord(absl::string_view bytes) {
   slab.slab.id = SlabId(in.id());
   slab.slab.offset = in.offset_bytes();
   slab.slab.bytes = in.size_bytes();
+  slab.slab.apart = in.apart();
   switch (in.backing()) {
     case pb::BACKING_MEMFD:
       slab.slab.backing = Backing::kMemfd;
@@ -309,6 +311,7 @@ std::string ToRecord(const KeptLease& lease) {
   out.set_model_id(lease.copy->key.model.number());
   out.set_group(lease.copy->key.group.number());
   out.set_device(lease.copy->place.at.device.number());
+  out.set_apart(lease.copy->place.apart);
   return out.SerializeAsString();
 }
 
@@ -318,7 +321,7 @@ absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes) {
   lease.id = id;
   lease.session = SessionId(in.session_id());
   lease.copy = CopyRef{{ModelId(in.model_id()), GroupIndex(in.group())},
-                       {OnDevice(DeviceIndex(in.device())), false}};
+                       {OnDevice(DeviceIndex(in.device())), false, in.apart()}};
   return lease;
 }
 

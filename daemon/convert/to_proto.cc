@@ -49,6 +49,8 @@ pb::DeviceKind DeviceKindToProto(DeviceKind kind) {
       return pb::DEVICE_KIND_EMULATED;
     case DeviceKind::kCuda:
       return pb::DEVICE_KIND_CUDA;
+    case DeviceKind::kInPlace:
+      return pb::DEVICE_KIND_IN_PLACE;
   }
   return pb::DEVICE_KIND_UNSPECIFIED;
 }
@@ -115,6 +117,7 @@ void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {
   out->set_offset_bytes(use.slab.offset);
   out->set_size_bytes(use.slab.bytes);
   out->set_backing(BackingToProto(use.share.backing));
+  out->set_apart(use.slab.apart);
   if (use.share.backing == Backing::kIpc) {
     out->set_ipc_handle(use.share.ipc_handle.data(),
                         use.share.ipc_handle.size());
@@ -142,6 +145,7 @@ void LeaseToProto(const LeaseGrant& grant, pb::Lease* out) {
   out->set_offset_bytes(grant.offset);
   out->set_image_bytes(grant.bytes);
   out->set_was_resident(grant.was_resident);
+  out->set_apart(grant.apart);
 }
 
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,

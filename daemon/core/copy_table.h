@@ -26,6 +26,7 @@ namespace hoistd {
 struct Place {
   TierAt at;
   bool shared = false;  // In an IPC slab, for workers that come over gRPC.
+  bool apart = false;   // In a slab of its own: see SlabSpec.
 
   auto operator<=>(const Place&) const = default;
 };
@@ -49,6 +50,7 @@ struct Copy {
   uint32_t readers = 0;        // Transfers that read it; likewise.
   bool pinned = false;         // By an admin; likewise.
   bool awaiting_host = false;  // kFilling: its bytes are not on the host yet.
+  bool awaiting_slab = false;  // kFilling: its slab is being made.
   bool fresh = false;          // Prefetched and not used yet.
   bool leaving = false;        // To be dropped when it is spilled.
   bool damaged = false;        // Its bytes are wrong: for nobody new.

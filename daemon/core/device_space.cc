@@ -13,6 +13,8 @@ namespace {
 
 // Zones that each find addresses for the whole pool behind them.
 constexpr uint64_t kStretches = 8;
+// Of what is apart, so that slabs of many sizes find addresses.
+constexpr uint64_t kApartStretches = 2;
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -25,8 +27,10 @@ uint64_t RoundDown(uint64_t value, uint64_t multiple) {
 }  // namespace
 
 uint64_t DeviceSpace::SpanFor(uint64_t capacity_bytes, uint64_t granularity) {
-  return kStretches * RoundUp(capacity_bytes, granularity);
+  return (kStretches + kApartStretches) * RoundUp(capacity_bytes, granularity);
 }
+
+uint64_t DeviceSpace::SegmentsEnd() const { return kStretches * capacity_; }
 
 DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
     : device_(options.device),
@@ -34,7 +38,8 @@ DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
       capacity_(RoundDown(options.capacity_bytes, granularity_)),
       slab_bytes_(std::clamp(RoundUp(options.slab_bytes, granularity_),
                              granularity_, std::max(capacity_, granularity_))),
-      usable_(capacity_) {}
+      usable_(capacity_),
+      apart_(SegmentsEnd(), kApartStretches * capacity_) {}
 
 uint64_t DeviceSpace::Budget(uint64_t reserved_bytes) const {
   const uint64_t taken = allocated_ + RoundUp(reserved_bytes, granularity_);
@@ -48,8 +53,7 @@ uint64_t DeviceSpace::SlabsFor(const Want& want) const {
 
 uint64_t DeviceSpace::RoomBehind(Segments::const_iterator segment) const {
   const auto next = std::next(segment);
-  const uint64_t end =
-      next == segments_.end() ? SpanFor(capacity_, granularity_) : next->first;
+  const uint64_t end = next == segments_.end() ? SegmentsEnd() : next->first;
   return end - EndOf(segment);
 }
 
@@ -103,7 +107,7 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
     gaps.push_back(gap);
     gap = {EndOf(it), 0, it};
   }
-  gap.end = SpanFor(capacity_, granularity_);
+  gap.end = SegmentsEnd();
   gaps.push_back(gap);
 
   const auto at = [&](uint64_t offset, const Gap& in) {
@@ -170,6 +174,9 @@ void DeviceSpace::AddSlab(Place& place, Zone zone, uint64_t bytes) {
 
 ZonedSlab DeviceSpace::SlabMade(SlabId id,
                                 const absl::StatusOr<SlabShare>& made) {
+  if (const ApartSlabs::Slab* apart = apart_.Find(id)) {
+    return ApartMade(*apart, made);
+  }
   const auto it =
       std::find_if(segments_.begin(), segments_.end(), [&](const auto& placed) {
         const Segment& segment = placed.second;
@@ -185,7 +192,7 @@ ZonedSlab DeviceSpace::SlabMade(SlabId id,
     segment.map.Grow(slab.bytes);
     segment.slabs.push_back(slab);
     shares_.emplace(id, *made);
-    return {segment.zone, slab};
+    return {segment.zone, slab, std::nullopt};
   }
   refused_ = made.status();
   Uncount(segment.zone, slab.bytes);
@@ -200,12 +207,13 @@ ZonedSlab DeviceSpace::SlabMade(SlabId id,
   if (!behind.coming.empty()) {
     segments_.emplace(slab.offset + slab.bytes, std::move(behind));
   }
-  return {zone, slab};
+  return {zone, slab, std::nullopt};
 }
 
 absl::Status DeviceSpace::Restore(const SlabSpec& slab, Zone zone,
                                   const SlabShare& share) {
-  const uint64_t span = SpanFor(capacity_, granularity_);
+  const uint64_t span = SegmentsEnd();
+  if (slab.apart) return RestoreApart(slab, zone, share);
   auto last = segments_.empty() ? segments_.end() : std::prev(segments_.end());
   const uint64_t end = segments_.empty() ? 0 : EndOf(last);
   if (slab.offset < end || slab.offset % granularity_ != 0 || slab.bytes == 0 ||
@@ -233,6 +241,9 @@ absl::Status DeviceSpace::Restore(const SlabSpec& slab, Zone zone,
 
 absl::Status DeviceSpace::RestoreAt(uint64_t offset, uint64_t bytes, Zone zone,
                                     OwnerId owner) {
+  if (apart_.Holds(offset)) {
+    return apart_.RestoreAt(zone, offset, InGranules(bytes), owner);
+  }
   uint64_t base = 0;
   const Segment* const found = SegmentAt(offset, &base);
   if (found == nullptr || bytes == 0 || bytes > capacity_ ||
@@ -248,14 +259,18 @@ std::vector<ZonedSlab> DeviceSpace::AllSlabs() const {
   std::vector<ZonedSlab> all;
   for (const auto& [base, segment] : segments_) {
     for (const SlabSpec& slab : segment.slabs) {
-      all.push_back({segment.zone, slab});
+      all.push_back({segment.zone, slab, std::nullopt});
     }
+  }
+  for (const auto& [offset, slab] : apart_.all()) {
+    if (!slab.coming) all.push_back({slab.zone, slab.spec, std::nullopt});
   }
   return all;
 }
 
 absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
                                                OwnerId owner) {
+  if (want.zone.apart) return AllocateApart(want, owner);
   if (const auto offset = InSlabs(want, owner)) return *offset;
   const absl::Status coming =
       absl::UnavailableError("device memory for it is being made");
@@ -263,9 +278,7 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
   const auto budget = [&] { return Budget(want.reserved_bytes); };
   std::optional<Place> place = PlaceFor(want);
   if (place.has_value() ? place->missing > budget() : want.bytes > budget()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no free space of ", HumanBytes(want.bytes), refused_.ok() ? "" : ": ",
-        std::string(refused_.message())));
+    return NoSpace(want.bytes);
   }
   if (!place.has_value()) {
     return absl::ResourceExhaustedError("the device's slabs are too scattered");
@@ -281,8 +294,17 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
   return coming;
 }
 
+absl::Status DeviceSpace::NoSpace(uint64_t bytes) const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no free space of ", HumanBytes(bytes),
+                   refused_.ok() ? "" : ": ", std::string(refused_.message())));
+}
+
 std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
                                               KeepValueFn value) const {
+  if (want.zone.apart) {
+    return apart_.Cheapest(want.zone, InGranules(want.bytes), value);
+  }
   std::optional<Hole> best;
   for (auto it = segments_.begin(); it != segments_.end(); ++it) {
     const Segment& segment = it->second;
@@ -312,6 +334,7 @@ Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
       if (!segment.coming.empty()) continue;  // At its end.
       AddRoom(segment, need, idle, value, opened, room);
     }
+    AddRoomApart(want, mine, idle, value, opened, room);
   }
   room.enough = room.bytes >= need;
   return room;
@@ -325,6 +348,11 @@ std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
     Room room;
     AddRoom(segment, segment.map.bytes(), idle, value, opened, room);
     stuck[segment.zone] += segment.map.bytes() - room.bytes;
+  }
+  for (const auto& [offset, slab] : apart_.all()) {
+    const bool moves = !slab.owner.has_value() || value(*slab.owner);
+    if (slab.coming || (moves && CanClose(slab, idle, opened))) continue;
+    stuck[slab.zone] += slab.spec.bytes;
   }
   return stuck;
 }
@@ -363,6 +391,7 @@ void DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
       }
       it = segment.bytes() == 0 ? segments_.erase(it) : std::next(it);
     }
+    GiveBackApart(want, own, opened);
   }
 }
 
@@ -385,6 +414,7 @@ void DeviceSpace::RetrySlabs() {
 }
 
 void DeviceSpace::Free(uint64_t offset) {
+  if (apart_.Holds(offset)) return apart_.Free(offset);
   uint64_t base = 0;
   HOIST_CHECK(SegmentAt(offset, &base) != nullptr);
   segments_.at(base).map.Free(offset - base);
@@ -393,6 +423,10 @@ void DeviceSpace::Free(uint64_t offset) {
 std::vector<SlabSpec> DeviceSpace::SlabsOf(uint64_t offset,
                                            uint64_t bytes) const {
   std::vector<SlabSpec> slabs;
+  if (const ApartSlabs::Slab* apart = apart_.At(offset)) {
+    slabs.push_back(apart->spec);
+    return slabs;
+  }
   uint64_t base = 0;
   const Segment* segment = SegmentAt(offset, &base);
   if (segment == nullptr) return slabs;
@@ -420,7 +454,7 @@ uint64_t DeviceSpace::allocated(Zone zone) const {
 }
 
 uint64_t DeviceSpace::used() const {
-  uint64_t used = 0;
+  uint64_t used = apart_.used();
   for (const auto& [base, segment] : segments_) used += segment.map.used();
   return used;
 }
@@ -463,7 +497,17 @@ void DeviceSpace::Check() const {
     coming += segment.coming_bytes;
     by_zone[segment.zone] += segment.bytes();
   }
-  HOIST_CHECK(end <= SpanFor(capacity_, granularity_));
+  HOIST_CHECK(end <= SegmentsEnd());
+  apart_.Check();
+  for (const auto& [offset, slab] : apart_.all()) {
+    HOIST_CHECK(shares_.contains(slab.spec.id) == !slab.coming);
+    if (slab.coming) {
+      coming += slab.spec.bytes;
+    } else {
+      ++made;
+    }
+    by_zone[slab.zone] += slab.spec.bytes;
+  }
   HOIST_CHECK(made == shares_.size() && coming == coming_);
   HOIST_CHECK(by_zone == by_zone_ && allocated_ <= capacity_);
   uint64_t allocated = 0;

@@ -6,10 +6,11 @@
 //
 // A slab holds images of one zone: those with the same readers and the same
 // backing, so that mapping a slab never shows a worker what it may not read.
-// Slabs side by side are a segment. Where they are so in every process's
-// address space (memfd, VMM) images may cross them; legacy IPC slabs are
-// islands, each a segment, and an image larger than a slab gets one of its own
-// size.
+// Images that are to be mapped each by itself lie apart, each in a slab of its
+// own (ApartSlabs). Other slabs side by side are a segment. Where they are so
+// in every process's address space (memfd, VMM) images may cross them; legacy
+// IPC slabs are islands, each a segment, and an image larger than a slab gets
+// one of its own size.
 //
 // A zone's slabs grow with it: each new one is as large as all before, up to
 // the usual size. So who holds little takes little, and large models lie in few
@@ -19,7 +20,6 @@
 #define HOIST_DAEMON_CORE_DEVICE_SPACE_H_
 
 #include <algorithm>
-#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -30,21 +30,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/apart_slabs.h"
 #include "daemon/core/extent_map.h"
+#include "daemon/core/zone.h"
 #include "daemon/terms/device.h"
 #include "daemon/terms/ids.h"
 
 namespace hoistd {
-
-// Images that may share a slab. `readers` stands for who may read them.
-struct Zone {
-  static constexpr uint64_t kEveryone = UINT64_MAX;
-
-  uint64_t readers = 0;  // A user's number, or kEveryone.
-  Backing backing = Backing::kMemfd;
-
-  auto operator<=>(const Zone&) const = default;
-};
 
 struct DeviceSpaceOptions {
   DeviceIndex device;
@@ -73,6 +65,7 @@ struct Want {
 struct ZonedSlab {
   Zone zone;
   SlabSpec slab;
+  std::optional<OwnerId> owner;  // Of one apart that somebody waits for.
 };
 
 // Slabs that can be given back once `victims` have left and `idle` are closed.
@@ -109,13 +102,18 @@ class DeviceSpace {
   // Space in free memory. Unavailable: slabs that would do are coming, for this
   // want or for another of its zone; ask again when one was made. Nothing is to
   // be evicted for it meanwhile. ResourceExhausted: there is none without
-  // evicting.
+  // evicting. What is to lie apart gets its slab at once, which may be coming.
   absl::StatusOr<uint64_t> Allocate(const Want& want, OwnerId owner);
+  // Whether what lies there is a slab apart that is not made yet.
+  bool IsComing(uint64_t offset) const;
+  // Whether what lies there is apart.
+  bool IsApart(uint64_t offset) const { return apart_.Holds(offset); }
   // What is to be made and destroyed, each once.
   std::vector<SlabWork> TakeWork() { return std::exchange(work_, {}); }
   // The oldest of its segment's coming slabs is there, to be opened by this; or
   // it cannot be made: then until RetrySlabs no more are asked for than there
-  // are, so that those who wait do not ask over and over.
+  // are, so that those who wait do not ask over and over; who waited for one
+  // apart has no space any more.
   ZonedSlab SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made);
   // A slab that was made before this object was, in the order of offsets.
   // InvalidArgument: it cannot lie there, or is more than there is room for.
@@ -191,9 +189,26 @@ class DeviceSpace {
   };
 
   static bool Contiguous(Backing backing) { return backing != Backing::kIpc; }
+  uint64_t InGranules(uint64_t bytes) const {
+    return (bytes + granularity_ - 1) / granularity_ * granularity_;
+  }
+  // Where segments may lie; behind that lies what is apart.
+  uint64_t SegmentsEnd() const;
   static uint64_t EndOf(Segments::const_iterator segment) {
     return segment->first + segment->second.bytes();
   }
+  absl::StatusOr<uint64_t> AllocateApart(const Want& want, OwnerId owner);
+  absl::Status RestoreApart(const SlabSpec& slab, Zone zone,
+                            const SlabShare& share);
+  ZonedSlab ApartMade(const ApartSlabs::Slab& slab,
+                      const absl::StatusOr<SlabShare>& made);
+  absl::Status NoSpace(uint64_t bytes) const;
+  // Whether a slab apart could be given back, but for its image.
+  static bool CanClose(const ApartSlabs::Slab& slab, bool idle,
+                       OpenedFn opened);
+  void AddRoomApart(const Want& want, bool mine, bool idle, KeepValueFn value,
+                    OpenedFn opened, Room& room) const;
+  void GiveBackApart(const Want& want, bool mine, OpenedFn opened);
   // Of what no slab has yet.
   uint64_t Budget(uint64_t reserved_bytes = 0) const;
   uint64_t SlabsFor(const Want& want) const;
@@ -224,6 +239,7 @@ class DeviceSpace {
   uint64_t usable_;
   absl::Status refused_;
   Segments segments_;
+  ApartSlabs apart_;
   std::map<SlabId, SlabShare> shares_;  // Of slabs that were made.
   std::vector<SlabWork> work_;          // To be taken.
 };

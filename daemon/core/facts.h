@@ -22,8 +22,9 @@ struct DeviceView {
 // What does not change while the daemon runs, and the state of its I/O.
 struct NodeFacts {
   std::string version;
-  absl::Time started;  // By the engine's clock.
-  std::vector<DeviceView> devices;
+  absl::Time started;               // By the engine's clock.
+  std::vector<DeviceView> devices;  // The one that is in place comes last.
+  std::string no_in_place;          // Why there is none.
   IoInfo io;
   bool direct_io = false;
 };

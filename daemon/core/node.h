@@ -301,6 +301,7 @@ class Node {
                                      absl::Time now, Effects& effects);
 
   // node_slabs.cc
+  void ApartMade(const CopyRef& ref, const absl::Status& made);
   std::vector<SlabUse> NewSlabs(SessionId session, DeviceIndex device,
                                 uint64_t offset, uint64_t bytes);
   void LeaveSlabs(SessionId session, DeviceIndex device, uint64_t offset,
@@ -383,6 +384,9 @@ class Node {
   bool Advance(Need& need, absl::Time now, Effects& effects);
   void AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
                          Effects& effects);
+  bool FillInPlace(const Need& need, Copy& copy, absl::Time now,
+                   Effects& effects);
+  bool IsInPlace(const Place& place) const;
   void StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                      Effects& effects);
   void FailNeeds(GroupKey key, const absl::Status& status, Effects& effects);
@@ -534,8 +538,9 @@ class Node {
                    const Content& content, absl::Time now, Effects& effects);
   void HostFilled(const Transfer& transfer, const absl::Status& status,
                   absl::Time now, Effects& effects);
-  void DeviceFilled(const Transfer& transfer, const absl::Status& status,
-                    absl::Time now, Effects& effects);
+  void DeviceFilled(const Transfer& transfer, const Place& from,
+                    const absl::Status& status, absl::Time now,
+                    Effects& effects);
   void ImageRead(const Transfer& transfer, const HostToClient& way,
                  const absl::Status& status, Effects& effects);
   void Count(const Transfer& transfer);

@@ -163,12 +163,14 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
                              Effects& effects) {
   const CopyRef host_ref = {need.copy.key, kHost};
   Copy& host = copies_.At(host_ref);
+  if (!host.usable() && FillInPlace(need, copy, now, effects)) return;
   if (host.state == Residency::kAbsent) {
     if (!BringToHost(host_ref, host, need, now, effects)) {
       return needs_.Block(need);
     }
   }
   if (!host.usable()) return Hurry(need, host, effects);
+  if (copy.awaiting_slab) return;  // Its being made wakes the need.
   ++host.readers;
   host.fresh = false;
   host.last_use = now;
@@ -177,6 +179,33 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
                        HostToDevice{RangesOf(host_ref, host),
                                     need.copy.place.at.device, copy.offset},
                        need.urgent, effects);
+}
+
+// What devices read in place serves as well as what the pool has. False: it is
+// not there.
+bool Node::FillInPlace(const Need& need, Copy& copy, absl::Time now,
+                       Effects& effects) {
+  for (auto& [place, other] : copies_.FindGroup(need.copy.key)->copies) {
+    if (!IsInPlace(place) || place == need.copy.place || !other.serves()) {
+      continue;
+    }
+    if (copy.awaiting_slab) return true;
+    ++other.readers;
+    other.last_use = now;
+    copy.awaiting_host = false;
+    copy.filling =
+        Start(need.copy.key,
+              InPlaceToDevice{place.at.device, other.offset, place.apart,
+                              need.copy.place.at.device, copy.offset},
+              need.urgent, effects);
+    return true;
+  }
+  return false;
+}
+
+bool Node::IsInPlace(const Place& place) const {
+  return place.at.tier == Tier::kDevice &&
+         devices_[place.at.device.number()].kind == DeviceKind::kInPlace;
 }
 
 void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,

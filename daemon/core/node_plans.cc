@@ -40,7 +40,7 @@ uint64_t Node::BytesOf(const std::set<CopyRef>& copies,
                        std::optional<ModelId> but) const {
   uint64_t bytes = 0;
   for (const CopyRef& ref : copies) {
-    if (ref.key.model == but && !ref.place.shared) continue;
+    if (ref.key.model == but && !ref.place.shared && !ref.place.apart) continue;
     bytes += copies_.SpaceOf(ref.key);
   }
   return bytes;

@@ -55,12 +55,16 @@ absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
   Zone zone;
   zone.readers = node_.models_.ReadersOf(kept.reader);
   zone.backing = kept.slab.backing;
+  zone.apart = kept.slab.apart;
   return node_.spaces_[kept.device.number()]->Restore(kept.slab, zone, share);
 }
 
 absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
   HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
-  const CopyRef ref = {kept.key.value(), {OnDevice(kept.device), false}};
+  const DeviceSpace& space = *node_.spaces_[kept.device.number()];
+  const CopyRef ref = {
+      kept.key.value(),
+      {OnDevice(kept.device), false, space.IsApart(kept.offset)}};
   const GroupEntry* group = node_.copies_.FindGroup(ref.key);
   if (group == nullptr || group->group->name != kept.group ||
       node_.copies_.At(ref).usable()) {
@@ -97,7 +101,7 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
   // The same of slabs, until it says which.
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
   for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
-    for (const auto& [zone, slab] : node_.spaces_[d]->AllSlabs()) {
+    for (const auto& [zone, slab, owner] : node_.spaces_[d]->AllSlabs()) {
       if (zone.readers != own && zone.readers != Zone::kEveryone &&
           !args.peer.admin) {
         continue;

@@ -32,13 +32,35 @@ void Node::SlabMade(DeviceIndex device, SlabId slab,
                     const absl::StatusOr<SlabShare>& made, absl::Time now,
                     Effects& effects) {
   DeviceSpace& space = *spaces_[device.number()];
-  const auto [zone, spec] = space.SlabMade(slab, made);
+  const ZonedSlab zoned = space.SlabMade(slab, made);
   if (made.ok() && made->keep_fd >= 0) {
-    Keep(KeptSlab{device, spec, models_.ReaderOf(zone.readers), made->keep_fd});
+    Keep(KeptSlab{device, zoned.slab, models_.ReaderOf(zoned.zone.readers),
+                  made->keep_fd});
   }
-  // Who waits for it goes on, or evicts instead.
-  ++space_epoch_;
+  if (zoned.owner.has_value()) {
+    ApartMade(*copies_.RefOf(*zoned.owner), made.status());
+  } else {
+    ++space_epoch_;  // Who waits for it goes on, or evicts instead.
+  }
   Tick(now, effects);
+}
+
+// The slab of a copy apart is there; or the copy has no space any more.
+void Node::ApartMade(const CopyRef& ref, const absl::Status& made) {
+  Copy& copy = copies_.At(ref);
+  HOIST_CHECK(copy.awaiting_slab);
+  copy.awaiting_slab = false;
+  if (made.ok()) return needs_.Wake(ref);
+  copies_.DropOwner(copy.owner);
+  copy.awaiting_host = false;
+  copies_.Apply(copy, ResidencyEvent::kFillFailed);
+  plans_.SetIdle(ref);
+  ++space_epoch_;
+  if (Need* need = needs_.Find(ref)) {
+    need->blocked = {absl::ResourceExhaustedError(made.message()), ref.place.at,
+                     copies_.SpaceOf(ref.key)};
+    needs_.Block(*need);
+  }
 }
 
 // A lease or a ring there is over.

@@ -51,6 +51,8 @@ bool Node::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
   copies_.Apply(copy, ResidencyEvent::kReserve);
   copy.owner = owner;
   copy.offset = *offset;
+  copy.awaiting_slab =
+      on_device && spaces_[ref.place.at.device.number()]->IsComing(copy.offset);
   copy.last_use = now;
   copy.leaving = false;
   Weigh(ref, copy);
@@ -313,6 +315,7 @@ void Node::FreeSpace(const CopyRef& ref, Copy& copy) {
   }
   copies_.DropOwner(copy.owner);
   copy.awaiting_host = false;
+  copy.awaiting_slab = false;
   copy.filling.reset();
   ++space_epoch_;
 }
@@ -428,6 +431,7 @@ Zone Node::ZoneOf(const CopyRef& ref) const {
   zone.backing = ref.place.shared
                      ? Backing::kIpc
                      : devices_[ref.place.at.device.number()].backing;
+  zone.apart = ref.place.apart;
   return zone;
 }
 

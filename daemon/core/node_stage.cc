@@ -227,6 +227,7 @@ LeaseGrant Node::Grant(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   grant.offset = copy.offset;
   grant.bytes = copies_.FindGroup(ref.key)->group->image_bytes;
   grant.was_resident = !waiter.waited;
+  grant.apart = ref.place.apart;
   const uint64_t space = copies_.SpaceOf(ref.key);
   grant.new_slabs = NewSlabs(waiter.session, device, copy.offset, space);
   sessions_.Grant(waiter.session, grant.id, ref);

@@ -70,7 +70,11 @@ void Node::TransferDone(TransferId id, const absl::Status& status,
           },
           [&](const HostToDevice&) {
             if (Mended(transfer, status, effects)) return;
-            DeviceFilled(transfer, status, now, effects);
+            DeviceFilled(transfer, kHost, status, now, effects);
+          },
+          [&](const InPlaceToDevice& way) {
+            DeviceFilled(transfer, {OnDevice(way.from), false, way.from_apart},
+                         status, now, effects);
           },
           [&](const HostToClient& way) {
             ImageRead(transfer, way, status, effects);
@@ -133,10 +137,10 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
   FailNeeds(transfer.key, status, effects);
 }
 
-void Node::DeviceFilled(const Transfer& transfer, const absl::Status& status,
-                        absl::Time now, Effects& effects) {
-  Copy& host = copies_.At({transfer.key, kHost});
-  --host.readers;
+void Node::DeviceFilled(const Transfer& transfer, const Place& from,
+                        const absl::Status& status, absl::Time now,
+                        Effects& effects) {
+  --copies_.At({transfer.key, from}).readers;
   ++space_epoch_;
   for (auto& [place, copy] : copies_.FindGroup(transfer.key)->copies) {
     if (copy.filling != transfer.id) continue;
@@ -196,7 +200,8 @@ void Node::Count(const Transfer& transfer) {
     counters_.spill_read_bytes += bytes;
   } else if (transfer.by<HostToSpill>() != nullptr) {
     counters_.spill_written_bytes += bytes;
-  } else if (transfer.by<HostToDevice>() != nullptr) {
+  } else if (transfer.by<HostToDevice>() != nullptr ||
+             transfer.by<InPlaceToDevice>() != nullptr) {
     counters_.host_to_device_bytes += bytes;
   }
 }

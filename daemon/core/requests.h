@@ -91,6 +91,9 @@ struct StageArgs {
   GroupKey key;
   DeviceIndex device;
   absl::Duration deadline;  // Zero: only if it need not wait for space.
+  bool apart = false;       // In a slab of its own.
+  // It evicts with care, and copies what others leave of the link.
+  bool background = false;
 };
 
 struct ReadImageArgs {
@@ -138,6 +141,7 @@ struct LeaseGrant {
   uint64_t offset = 0;  // Of the image, in the device's span.
   uint64_t bytes = 0;
   bool was_resident = false;
+  bool apart = false;              // In a slab of its own.
   std::vector<SlabUse> new_slabs;  // Not given to this session before.
 };
 

@@ -57,14 +57,23 @@ struct HostToDevice {
   DeviceIndex device;
   uint64_t device_offset = 0;
 };
+// From where one device's memory is the host's, for all to read in place.
+struct InPlaceToDevice {
+  DeviceIndex from;
+  uint64_t from_offset = 0;
+  bool from_apart = false;
+  DeviceIndex device;
+  uint64_t device_offset = 0;
+};
 struct HostToClient {
   ImageRanges from;
   std::shared_ptr<hoist::UniqueFd> memfd;
   RequestId request;  // What its end answers.
 };
-using TransferWay = std::variant<FilesToHost, SpillToHost, ClientToHost,
-                                 CheckOnHost, CheckOnDevice, CheckOnDisk,
-                                 HostToSpill, HostToDevice, HostToClient>;
+using TransferWay =
+    std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
+                 CheckOnDevice, CheckOnDisk, HostToSpill, HostToDevice,
+                 InPlaceToDevice, HostToClient>;
 
 struct Transfer {
   TransferId id;

@@ -130,6 +130,7 @@ NodeFacts Engine::facts() const {
   facts.version = parts_.version;
   facts.started = started_;
   facts.devices = parts_.device_views;
+  facts.no_in_place = parts_.no_in_place;
   facts.io = parts_.mover.io->info();
   facts.direct_io = parts_.files.mode != ReadMode::kBuffered;
   return facts;

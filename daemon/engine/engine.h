@@ -34,6 +34,7 @@ namespace hoistd {
 struct EngineParts {
   NodeOptions node;
   std::vector<DeviceView> device_views;  // As Node's devices.
+  std::string no_in_place;               // As NodeFacts says.
   MoverParts mover;
   const Clock* clock = nullptr;
   SourceFileOptions files;

@@ -60,7 +60,12 @@ absl::Status Farewell(uint32_t protocol, const absl::Status& why) {
 
 // Another GPU would be one where nothing of it lies.
 absl::Status Engine::CheckDevices(const KeptInstance& instance) const {
-  const std::vector<DeviceInfo> devices = DevicesOf(parts_);
+  std::vector<DeviceInfo> devices = DevicesOf(parts_);
+  // One that reads in place takes nothing from the others by being new.
+  if (devices.size() == instance.devices.size() + 1 &&
+      devices.back().kind == DeviceKind::kInPlace) {
+    devices.pop_back();
+  }
   bool same = instance.devices.size() == devices.size();
   for (size_t i = 0; same && i < devices.size(); ++i) {
     same = instance.devices[i] == devices[i].uuid;

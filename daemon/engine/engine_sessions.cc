@@ -190,12 +190,12 @@ void Engine::StageShared(SessionId session, StageArgs args,
 // Only where the device's usual slabs cannot be opened by an IPC handle are
 // there two kinds of places.
 CopyRef Engine::PlaceOf(const StageArgs& args, bool shared) const {
-  bool apart = false;
+  bool ipc = false;
   if (shared && args.device.number() < parts_.device_views.size()) {
     const DeviceInfo& info = parts_.device_views[args.device.number()].info;
-    apart = info.ipc && info.backing != Backing::kIpc;
+    ipc = info.ipc && info.backing != Backing::kIpc;
   }
-  return {args.key, {OnDevice(args.device), apart}};
+  return {args.key, {OnDevice(args.device), ipc, args.apart}};
 }
 
 void Engine::StageIn(bool shared, SessionId session, StageArgs args,
@@ -207,6 +207,7 @@ void Engine::StageIn(bool shared, SessionId session, StageArgs args,
     bring.copy = PlaceOf(args, shared);
     bring.deadline = Now() + args.deadline;
     bring.lease = true;
+    bring.urgent = !args.background;
     bring.request =
         Await(session, [done = std::move(done)](Answer answer) mutable {
           if (!answer.status.ok()) return done(std::move(answer.status));

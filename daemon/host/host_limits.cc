@@ -125,4 +125,23 @@ absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
   return size;
 }
 
+absl::StatusOr<uint64_t> ChooseInPlaceSize(
+    std::optional<uint64_t> configured_bytes, uint64_t pool_bytes,
+    std::optional<uint64_t> cgroup_limit_bytes) {
+  uint64_t bytes = configured_bytes.value_or(pool_bytes);
+  if (cgroup_limit_bytes.has_value()) {
+    const uint64_t limit = *cgroup_limit_bytes;
+    if (!configured_bytes.has_value()) {
+      const uint64_t most = limit / 4 * 3;
+      bytes = std::min(bytes, most - std::min(most, pool_bytes));
+    } else if (bytes > limit - std::min(limit, pool_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "host.in_place is ", bytes, " bytes and the host pool ", pool_bytes,
+          ", but this process's cgroup allows ", limit,
+          "; lower one of them or raise the cgroup's memory limit"));
+    }
+  }
+  return bytes - bytes % kStep;
+}
+
 }  // namespace hoistd

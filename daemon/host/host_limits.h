@@ -27,6 +27,14 @@ absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
     std::optional<uint64_t> configured_bytes,
     std::optional<uint64_t> cgroup_limit_bytes);
 
+// Of memory that devices read in place, beside the pool: the configured size,
+// else as much as the pool has, but both together no more than three quarters
+// of the limit. A multiple of 2 MiB; memory is taken only as it is needed.
+// InvalidArgument: both together are more than the limit.
+absl::StatusOr<uint64_t> ChooseInPlaceSize(
+    std::optional<uint64_t> configured_bytes, uint64_t pool_bytes,
+    std::optional<uint64_t> cgroup_limit_bytes);
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_HOST_HOST_LIMITS_H_

@@ -124,6 +124,7 @@ Road& Mover::RoadOf(const Transfer& transfer) {
           [&](const HostToDevice&) -> Road& {
             HOIST_CHECK(false);  // Its link has turns of its own.
           },
+          [&](const InPlaceToDevice&) -> Road& { HOIST_CHECK(false); },
           [&](const HostToClient&) -> Road& { return images_; },
       },
       transfer.way);
@@ -131,6 +132,9 @@ Road& Mover::RoadOf(const Transfer& transfer) {
 
 void Mover::Start(Transfer transfer) {
   if (const auto* way = transfer.by<HostToDevice>()) {
+    return Carry(transfer, *way);
+  }
+  if (const auto* way = transfer.by<InPlaceToDevice>()) {
     return Carry(transfer, *way);
   }
   Road& road = RoadOf(transfer);
@@ -322,12 +326,23 @@ void Mover::Carry(const Transfer& transfer, const HostToSpill& way) {
 }
 
 void Mover::Carry(const Transfer& transfer, const HostToDevice& way) {
-  Link* const link = parts_.links[way.device.number()];
+  CopyIn(transfer, way.device, way.device_offset, PartsOf(way.from));
+}
+
+void Mover::Carry(const Transfer& transfer, const InPlaceToDevice& way) {
+  CopyIn(transfer, way.device, way.device_offset,
+         {{0, parts_.in_place.subspan(way.from_offset,
+                                      transfer.group->image_bytes)}});
+}
+
+void Mover::CopyIn(const Transfer& transfer, DeviceIndex device,
+                   uint64_t offset, const std::vector<ImagePart>& parts) {
+  Link* const link = parts_.links[device.number()];
   link_of_[transfer.id] = link;
   ImageLoad load;
   load.id = transfer.id;
-  for (const ImagePart& part : PartsOf(way.from)) {
-    load.runs.push_back({way.device_offset + part.offset, part.bytes});
+  for (const ImagePart& part : parts) {
+    load.runs.push_back({offset + part.offset, part.bytes});
   }
   load.urgent = transfer.urgent;
   load.done = [this, id = transfer.id](absl::Status s) {

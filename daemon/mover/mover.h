@@ -36,7 +36,8 @@ namespace hoistd {
 using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 
 struct MoverParts {
-  std::span<std::byte> host;  // The host pool.
+  std::span<std::byte> host;      // The host pool.
+  std::span<std::byte> in_place;  // The span of what is read in place, if any.
   IoEngine* io = nullptr;
   Errands* errands = nullptr;   // nullptr: no file is parked.
   SpillStore* store = nullptr;  // nullptr: nothing spills.
@@ -91,7 +92,10 @@ class Mover {
   void Carry(const Transfer& transfer, const CheckOnDisk& way);
   void Carry(const Transfer& transfer, const HostToSpill& way);
   void Carry(const Transfer& transfer, const HostToDevice& way);
+  void Carry(const Transfer& transfer, const InPlaceToDevice& way);
   void Carry(const Transfer& transfer, const HostToClient& way);
+  void CopyIn(const Transfer& transfer, DeviceIndex device, uint64_t offset,
+              const std::vector<ImagePart>& parts);
   void Hash(const Transfer& transfer, std::span<const std::byte> image,
             std::shared_ptr<hoist::Mapping> held);
   void Report(TransferId id, absl::Status status, TransferResult result = {});

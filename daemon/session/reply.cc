@@ -95,8 +95,11 @@ Outbound EncodeOpened(uint64_t request_id, SessionId session,
   opened->set_session_id(session.number());
   opened->set_daemon_version(facts.version);
   opened->set_instance_id(instance.data(), instance.size());
+  opened->set_no_in_place(facts.no_in_place);
   for (const DeviceView& device : facts.devices) {
-    DeviceToProto(device, opened->add_devices());
+    DeviceToProto(device, device.info.kind == DeviceKind::kInPlace
+                              ? opened->mutable_in_place()
+                              : opened->add_devices());
   }
   return Pack(message);
 }

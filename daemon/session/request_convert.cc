@@ -176,6 +176,8 @@ absl::StatusOr<StageArgs> StageFromProto(
   args.key = {ModelId(request.model_id()), GroupIndex(request.group())};
   args.device = DeviceIndex(request.device());
   args.deadline = DeadlineFromProto(request.deadline_ms());
+  args.apart = request.apart();
+  args.background = request.background();
   return args;
 }
 

@@ -18,7 +18,11 @@
 
 namespace hoistd {
 
-enum class DeviceKind { kEmulated, kCuda };
+enum class DeviceKind {
+  kEmulated,
+  kCuda,
+  kInPlace,  // Host memory that the node's other devices read where it lies.
+};
 
 // How a slab's memory reaches another process.
 enum class Backing {
@@ -48,6 +52,8 @@ struct SlabSpec {
   uint64_t offset = 0;  // In the span; a multiple of the granularity.
   uint64_t bytes = 0;   // A multiple of the granularity.
   Backing backing = Backing::kMemfd;
+  // Of one image, which workers may map somewhere else, by itself.
+  bool apart = false;
 };
 
 // What another process needs to open a slab.

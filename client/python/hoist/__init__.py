@@ -21,6 +21,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       Unauthenticated, Unavailable, Unimplemented,
                       UnknownError)
 from ._host_image import HostImage
+from ._in_place import InPlace, InPlaceStats, InPlaceTensor
 from ._library import library_path, library_version
 from ._registration import Joined
 from ._session import Device, Lease, Session, connect, forget
@@ -31,7 +32,8 @@ from ._tensor import Tensor
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
-    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage", "InPlace", "InPlaceStats",
+    "InPlaceTensor",
     "InternalError", "InvalidArgument", "Joined", "Lease", "MissingExtra",
     "Model", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
     "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",

@@ -108,6 +108,28 @@ class PlanStatsRecord(c.Structure):
                 ("host_waits", c.c_uint64), ("wake_ups", c.c_uint64)]
 
 
+class InPlaceTensorRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t),
+                ("groups", c.POINTER(c.c_uint32)),
+                ("group_count", c.c_size_t), ("units", c.c_uint32),
+                ("first_count", c.c_uint64)]
+
+
+class InPlaceOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
+                ("hot_budget_bytes", c.c_uint64), ("deadline_ms", c.c_uint64),
+                ("gated", c.c_int), ("counts", c.c_void_p),
+                ("count_length", c.c_uint64)]
+
+
+class InPlaceStatsRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("bytes", c.c_uint64),
+                ("hot_budget_bytes", c.c_uint64), ("hot_bytes", c.c_uint64),
+                ("piece_count", c.c_uint32), ("hot_piece_count", c.c_uint32),
+                ("moves", c.c_uint64), ("touched_hot_bytes", c.c_uint64),
+                ("touched_cold_bytes", c.c_uint64)]
+
+
 _P = c.c_void_p  # An opaque handle.
 _U32P = c.POINTER(c.c_uint32)
 
@@ -149,6 +171,17 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
                            c.POINTER(TensorRecord)]),
     "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
+    "in_place_create": (None, [_P, _P, c.POINTER(InPlaceTensorRecord),
+                               c.c_size_t, c.POINTER(InPlaceOptions),
+                               c.POINTER(_P)]),
+    "in_place_address": (None, [_P, c.c_size_t, c.POINTER(_P)]),
+    "in_place_enter": (None, [_P, _P]),
+    "in_place_leave": (None, [_P, _P]),
+    "in_place_touch": (None, [_P, c.c_size_t, _U32P, _U32P, c.c_size_t]),
+    "in_place_advance": (None, [_P, c.c_int]),
+    "in_place_set_budget": (None, [_P, c.c_uint64]),
+    "in_place_check": (None, [_P]),
+    "in_place_get_stats": (None, [_P, c.POINTER(InPlaceStatsRecord)]),
 }
 _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "error_message": (c.c_char_p, [_P]),
@@ -174,6 +207,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "model_group_count": (c.c_uint32, [_P]),
     "lease_free": (None, [_P]),
     "plan_free": (None, [_P]),
+    "in_place_free": (None, [_P]),
     "host_image_free": (None, [_P]),
     "host_image_drop": (None, [_P]),
     "host_image_is_loaded": (c.c_int, [_P]),

@@ -13,6 +13,8 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
 from . import _library as lib
 from ._errors import HoistError, InvalidArgument, NotFound
 from ._host_image import HostImage
+from ._in_place import InPlace, InPlaceTensor
+from ._in_place import create as create_in_place
 from ._library import (READERS, ask, call, choice, milliseconds, sized,
                        text)
 from ._model import Group, Model, TensorInfo
@@ -279,6 +281,30 @@ class Session:
         call("set_plan", self._handle, model._handle, c.byref(options),
              c.byref(handle))
         return Plan(self, model, handle)
+
+    def in_place(self, model: Model, tensors: Mapping[str, InPlaceTensor], *,
+                 hot_bytes: int = 0, device: int = 0, deadline: float = 60.0,
+                 gated: bool = False,
+                 counts: tuple[int, int] | None = None,
+                 keep: object = None) -> InPlace:
+        """Tensors that the device reads where they lie, in pieces of which the
+        most touched are in its own memory.
+
+        tensors: by name, what each is made of.
+        hot_bytes: of device memory, for hot pieces.
+        deadline: seconds for all pieces to come to the host.
+        gated: pieces become hot and cold by themselves between passes, which
+            are between InPlace.enter and leave; else in InPlace.advance alone.
+        counts: address and length of uint32 on the device, to which whoever
+            touches a unit adds; None: InPlace.touch tells. `keep` is kept for
+            as long as they are read.
+
+        Unimplemented: this hoistd has nothing that is read in place, and why.
+        ResourceExhausted: it has not enough (host.in_place in hoistd.toml).
+        """
+        return create_in_place(self, model, tensors, hot_bytes=hot_bytes,
+                               device=device, deadline=deadline, gated=gated,
+                               counts=counts, keep=keep)
 
     def done_with(self, model: Model) -> None:
         """Whoever has this object is done with the model, and so is the session

@@ -35,7 +35,8 @@ inline constexpr Error kNotReady = 600;
 inline constexpr int kHandlePosixFd = 1;     // CUmemAllocationHandleType.
 inline constexpr int kAllocationPinned = 1;  // CUmemAllocationType.
 inline constexpr int kLocationDevice = 1;    // CUmemLocationType.
-inline constexpr int kAccessRead = 1;        // CUmemAccess_flags.
+inline constexpr int kLocationHostNuma = 3;
+inline constexpr int kAccessRead = 1;  // CUmemAccess_flags.
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;
 inline constexpr unsigned kStreamNonBlocking = 1;
@@ -46,6 +47,7 @@ inline constexpr unsigned kHostRegisterDeviceMap = 2;
 // CUdevice_attribute.
 inline constexpr int kHostPointerIsDevicePointer = 91;
 inline constexpr int kCanUseStreamMemOps = 122;  // 64-bit ones; 32-bit too.
+inline constexpr int kHostNumaId = 134;          // Nearest; -1: none.
 // CUstreamCaptureStatus.
 inline constexpr int kCaptureNone = 0;
 // CUstreamCaptureMode.

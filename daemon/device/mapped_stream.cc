@@ -1,4 +1,4 @@
-#include "daemon/device/emulated_stream.h"
+#include "daemon/device/mapped_stream.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -11,10 +11,10 @@
 
 namespace hoistd {
 
-EmulatedStream::EmulatedStream(EmulatedDevice& device)
+MappedStream::MappedStream(MappedDevice& device)
     : device_(device), thread_([this] { Run(); }) {}
 
-EmulatedStream::~EmulatedStream() {
+MappedStream::~MappedStream() {
   {
     const absl::MutexLock lock(&mu_);
     stopping_ = true;
@@ -23,8 +23,8 @@ EmulatedStream::~EmulatedStream() {
   thread_.join();
 }
 
-absl::Status EmulatedStream::CopyIn(uint64_t to_offset,
-                                    std::span<const std::byte> from) {
+absl::Status MappedStream::CopyIn(uint64_t to_offset,
+                                  std::span<const std::byte> from) {
   auto to = device_.Range(to_offset, from.size());
   if (!to.ok()) return to.status();
   Push({.link = &device_.in_,
@@ -35,8 +35,8 @@ absl::Status EmulatedStream::CopyIn(uint64_t to_offset,
   return absl::OkStatus();
 }
 
-absl::Status EmulatedStream::CopyOut(std::span<std::byte> to,
-                                     uint64_t from_offset) {
+absl::Status MappedStream::CopyOut(std::span<std::byte> to,
+                                   uint64_t from_offset) {
   auto from = device_.Range(from_offset, to.size());
   if (!from.ok()) return from.status();
   Push({.link = &device_.out_,
@@ -47,24 +47,24 @@ absl::Status EmulatedStream::CopyOut(std::span<std::byte> to,
   return absl::OkStatus();
 }
 
-absl::Status EmulatedStream::WriteWords(std::span<const WordWrite> words) {
+absl::Status MappedStream::WriteWords(std::span<const WordWrite> words) {
   if (words.empty()) return absl::OkStatus();
   Push({.queued = device_.clock_.Now(),
         .words = std::vector<WordWrite>(words.begin(), words.end())});
   return absl::OkStatus();
 }
 
-void EmulatedStream::Then(Done done) {
+void MappedStream::Then(Done done) {
   Push({.queued = device_.clock_.Now(), .done = std::move(done)});
 }
 
-void EmulatedStream::Push(Job job) {
+void MappedStream::Push(Job job) {
   const absl::MutexLock lock(&mu_);
   jobs_.push_back(std::move(job));
   changed_.Signal();
 }
 
-void EmulatedStream::Run() {
+void MappedStream::Run() {
   while (true) {
     Job job;
     {
@@ -78,7 +78,7 @@ void EmulatedStream::Run() {
   }
 }
 
-void EmulatedStream::Do(Job& job) {
+void MappedStream::Do(Job& job) {
   if (job.done) {
     std::move(job.done)(absl::OkStatus());
     return;
@@ -101,7 +101,7 @@ void EmulatedStream::Do(Job& job) {
   last_done_ = end;
 }
 
-void EmulatedStream::WaitUntil(absl::Time time) {
+void MappedStream::WaitUntil(absl::Time time) {
   const absl::MutexLock lock(&mu_);
   while (true) {
     const absl::Duration left = time - device_.clock_.Now();

@@ -1,6 +1,6 @@
-// The emulated device's copies: one thread that does them in order.
-#ifndef HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
-#define HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
+// A mapped device's copies: one thread that does them in order.
+#ifndef HOIST_DAEMON_DEVICE_MAPPED_STREAM_H_
+#define HOIST_DAEMON_DEVICE_MAPPED_STREAM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,18 +12,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/device/emulated_device.h"
+#include "daemon/device/mapped_device.h"
 
 namespace hoistd {
 
 // Threads:  calls come from one owner thread; `Run` is the stream's own.
-class EmulatedStream final : public CopyStream {
+class MappedStream final : public CopyStream {
  public:
   // `device` outlives it.
-  explicit EmulatedStream(EmulatedDevice& device);
-  EmulatedStream(const EmulatedStream&) = delete;
-  EmulatedStream& operator=(const EmulatedStream&) = delete;
-  ~EmulatedStream() override;
+  explicit MappedStream(MappedDevice& device);
+  MappedStream(const MappedStream&) = delete;
+  MappedStream& operator=(const MappedStream&) = delete;
+  ~MappedStream() override;
 
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
@@ -48,7 +48,7 @@ class EmulatedStream final : public CopyStream {
   void Do(Job& job);
   void WaitUntil(absl::Time time) ABSL_LOCKS_EXCLUDED(mu_);
 
-  EmulatedDevice& device_;
+  MappedDevice& device_;
   absl::Mutex mu_;
   absl::CondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
@@ -59,4 +59,4 @@ class EmulatedStream final : public CopyStream {
 
 }  // namespace hoistd
 
-#endif  // HOIST_DAEMON_DEVICE_EMULATED_STREAM_H_
+#endif  // HOIST_DAEMON_DEVICE_MAPPED_STREAM_H_

@@ -1,0 +1,195 @@
+"""Tensors that are read where they lie, in pieces that are hot or cold."""
+
+from __future__ import annotations
+
+import ctypes as c
+import dataclasses
+from typing import Any, Mapping, Sequence
+
+from . import _dtypes
+from . import _library as lib
+from ._errors import InvalidArgument
+from ._library import ask, call, milliseconds, sized
+from ._model import Group, Model, TensorInfo
+from ._plan import Stream, _handle
+from ._tensor import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class InPlaceTensor:
+    """What a tensor in place is made of.
+
+    pieces: groups of one model, whose tensors lie end to end in it.
+    units: equal parts of it that are touched or not: rows, experts.
+    first_count: of the units' counts (see Session.in_place).
+    """
+
+    dtype: str  # safetensors' name, "BF16".
+    shape: tuple[int, ...]
+    pieces: Sequence[Group]
+    units: int = 1
+    first_count: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class InPlaceStats:
+    """See hoist_in_place_stats; bytes and numbers of pieces."""
+
+    bytes: int
+    hot_budget_bytes: int
+    hot_bytes: int
+    piece_count: int
+    hot_piece_count: int
+    moves: int
+    touched_hot_bytes: int
+    touched_cold_bytes: int
+
+
+class InPlace(Mapping[str, Tensor]):
+    """Tensors at one address each, by name, whose pieces lie in device memory
+    (hot) or in host memory (cold). Made by Session.in_place.
+
+    Views hold while this object lives, and read the same bytes wherever a piece
+    lies.
+    """
+
+    def __init__(self, session: Any, device: Any, handle: c.c_void_p,
+                 tensors: Mapping[str, InPlaceTensor], counts: object) -> None:
+        self._session = session  # Keeps it, and what it is added to.
+        self._counts = counts
+        self._handle = handle
+        self._free: Any = lib.load().hoist_in_place_free
+        self._enter: Any = lib.load().hoist_in_place_enter
+        self._leave: Any = lib.load().hoist_in_place_leave
+        self._tensors = dict(tensors)
+        self._numbers = {name: i for i, name in enumerate(self._tensors)}
+        self.device_kind: int = {"emulated": 1, "cuda": 2}[device.kind]
+        self.device_uuid: bytes = device.uuid
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing reads the tensors any more, and their views may not be used.
+        Again: nothing happens."""
+        free, self._free = getattr(self, "_free", None), None
+        if free is not None:
+            handle, self._handle = self._handle, c.c_void_p()
+            free(handle)
+
+    def __getitem__(self, name: str) -> Tensor:
+        wanted = self._tensors[name]
+        data = c.c_void_p()
+        call("in_place_address", self._handle, self._numbers[name],
+             c.byref(data))
+        return Tensor(self, _info(name, wanted), data.value or 0)
+
+    def __iter__(self) -> Any:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"<hoist.InPlace: {len(self)} tensors>"
+
+    def enter(self, stream: Stream = None) -> None:
+        """What is put on the stream from now on reads the tensors, until
+        `leave`. May be captured into a CUDA graph."""
+        error = c.c_void_p()
+        code = self._enter(self._handle, _handle(stream), c.byref(error))
+        if code:
+            lib.fail(code, error)
+
+    def leave(self, stream: Stream = None) -> None:
+        """What is on the stream by now is the last that reads the tensors."""
+        error = c.c_void_p()
+        code = self._leave(self._handle, _handle(stream), c.byref(error))
+        if code:
+            lib.fail(code, error)
+
+    def touch(self, name: str, counts: Mapping[int, int]) -> None:
+        """These units of the tensor were touched, each so often."""
+        units = (c.c_uint32 * len(counts))(*counts)
+        times = (c.c_uint32 * len(counts))(*counts.values())
+        call("in_place_touch", self._handle, self._numbers[name], units, times,
+             len(counts))
+
+    def advance(self, *, wait: bool = False) -> None:
+        """Nothing reads the tensors meanwhile: pieces that are to become hot or
+        cold do. wait: also those that are still being copied."""
+        call("in_place_advance", self._handle, int(wait))
+
+    def set_budget(self, hot_bytes: int) -> None:
+        """Of device memory, for hot pieces, from now on."""
+        call("in_place_set_budget", self._handle, hot_bytes)
+
+    def check(self) -> None:
+        """Raises if what was computed with the tensors may not be trusted."""
+        call("in_place_check", self._handle)
+
+    @property
+    def stats(self) -> InPlaceStats:
+        record = sized(lib.InPlaceStatsRecord)
+        call("in_place_get_stats", self._handle, c.byref(record))
+        return InPlaceStats(**{field.name: getattr(record, field.name)
+                               for field in dataclasses.fields(InPlaceStats)})
+
+
+def _info(name: str, wanted: InPlaceTensor) -> TensorInfo:
+    strides, step = [], 1
+    for size in reversed(wanted.shape):
+        strides.append(step)
+        step *= size
+    nbytes = sum(tensor.nbytes for piece in wanted.pieces
+                 for tensor in piece.tensors)
+    return TensorInfo(name, wanted.dtype, tuple(wanted.shape),
+                      tuple(reversed(strides)), 0, nbytes)
+
+
+def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
+           hot_bytes: int, device: int, deadline: float, gated: bool,
+           counts: tuple[int, int] | None, keep: object) -> InPlace:
+    """See Session.in_place."""
+    if not tensors:
+        raise InvalidArgument("no tensors to read in place")
+    facts = next((d for d in session.devices if d.index == device), None)
+    if facts is None:
+        raise InvalidArgument(f"hoistd has no device {device}")
+    records = (lib.InPlaceTensorRecord * len(tensors))()
+    held = []
+    for record, (name, wanted) in zip(records, tensors.items()):
+        _check(name, wanted, model)
+        groups = (c.c_uint32 * len(wanted.pieces))(
+            *(piece.index for piece in wanted.pieces))
+        held.append(groups)
+        record.struct_size = c.sizeof(lib.InPlaceTensorRecord)
+        record.groups = groups
+        record.group_count = len(groups)
+        record.units = wanted.units
+        record.first_count = wanted.first_count
+    options = sized(lib.InPlaceOptions)
+    options.device = device
+    options.hot_budget_bytes = hot_bytes
+    options.deadline_ms = milliseconds(deadline)
+    options.gated = gated
+    if counts is not None:
+        options.counts, options.count_length = counts
+    handle = c.c_void_p()
+    call("in_place_create", session._handle, model._handle, records,
+         len(records), c.byref(options), c.byref(handle))
+    return InPlace(session, facts, handle, tensors, keep)
+
+
+def _check(name: str, wanted: InPlaceTensor, model: Model) -> None:
+    if any(piece.model.id != model.id for piece in wanted.pieces):
+        raise InvalidArgument(f'tensor "{name}" has pieces of another model')
+    bits = ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype])
+    elements = 1
+    for size in wanted.shape:
+        elements *= size
+    info = _info(name, wanted)
+    if info.nbytes * 8 != elements * bits:
+        raise InvalidArgument(
+            f'tensor "{name}" of {wanted.dtype} {wanted.shape} has '
+            f"{elements * bits // 8} bytes, and its pieces {info.nbytes}")

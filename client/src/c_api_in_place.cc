@@ -1,0 +1,175 @@
+// The C API's tensors in place.
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/src/c_handles.h"
+#include "client/src/fork_guard.h"
+#include "client/src/in_place.h"
+
+struct hoist_in_place {
+  std::unique_ptr<hoist::InPlace> tensors;
+};
+
+namespace hoist {
+namespace {
+
+Result<std::vector<InPlaceTensor>> TensorsOf(const hoist_in_place_tensor* given,
+                                             size_t count) {
+  std::vector<InPlaceTensor> tensors;
+  // The caller's elements may be of an older version, and smaller.
+  const auto* at = reinterpret_cast<const std::byte*>(given);
+  for (size_t i = 0; i < count; ++i) {
+    hoist_in_place_tensor one = {};
+    if (!ReadSized(reinterpret_cast<const hoist_in_place_tensor*>(at), &one)) {
+      return Status(Code::kInvalidArgument,
+                    "set struct_size to sizeof(hoist_in_place_tensor)");
+    }
+    if (one.groups == nullptr || one.group_count == 0) return Missing("groups");
+    InPlaceTensor& tensor = tensors.emplace_back();
+    tensor.groups.assign(one.groups, one.groups + one.group_count);
+    tensor.units = std::max(one.units, 1u);
+    tensor.first_count = one.first_count;
+    at += given->struct_size;
+  }
+  return tensors;
+}
+
+cuda::Stream StreamOf(hoist_stream stream) {
+  return reinterpret_cast<cuda::Stream>(stream);
+}
+
+// `call` gets the tensors, which are this process's own.
+template <typename Call>
+int With(const hoist_in_place* in_place, hoist_error** error,
+         const Call& call) {
+  return Guarded(error, [&]() -> Status {
+    if (in_place == nullptr) return Missing("in_place");
+    if (in_place->tensors->forked()) return ForkedStatus();
+    return call(*in_place->tensors);
+  });
+}
+
+}  // namespace
+}  // namespace hoist
+
+using hoist::Code;
+using hoist::Guarded;
+using hoist::InPlace;
+using hoist::Missing;
+using hoist::Status;
+using hoist::With;
+
+int hoist_in_place_create(hoist_session* session, const hoist_model* model,
+                          const hoist_in_place_tensor* tensors,
+                          size_t tensor_count,
+                          const hoist_in_place_options* options,
+                          hoist_in_place** in_place, hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (in_place == nullptr) return Missing("in_place");
+    if (tensors == nullptr || tensor_count == 0) return Missing("tensors");
+    hoist_in_place_options given = {};
+    if (options != nullptr && !hoist::ReadSized(options, &given)) {
+      return Status(Code::kInvalidArgument,
+                    "set struct_size to sizeof(hoist_in_place_options)");
+    }
+    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    auto wanted = hoist::TensorsOf(tensors, tensor_count);
+    if (!wanted.ok()) return wanted.status();
+    hoist::InPlaceOptions with;
+    with.device = given.device;
+    with.hot_budget_bytes = given.hot_budget_bytes;
+    with.deadline = hoist::Milliseconds(given.deadline_ms);
+    with.gated = given.gated != 0;
+    with.counts = given.counts;
+    with.count_length = given.count_length;
+    auto handle = std::make_unique<hoist_in_place>();
+    auto made = InPlace::Create(session->session, model->table,
+                                std::move(wanted).value(), with);
+    if (!made.ok()) return made.status();
+    handle->tensors = std::move(made).value();
+    *in_place = handle.release();
+    return Status();
+  });
+}
+
+void hoist_in_place_free(hoist_in_place* in_place) {
+  // In the child of a fork all of it is the parent's.
+  if (in_place == nullptr || in_place->tensors->forked()) return;
+  delete in_place;
+}
+
+int hoist_in_place_address(const hoist_in_place* in_place, size_t tensor,
+                           const void** data, hoist_error** error) {
+  return With(in_place, error, [&](const InPlace& tensors) -> Status {
+    if (data == nullptr) return Missing("data");
+    const void* const address = tensors.AddressOf(tensor);
+    if (address == nullptr) {
+      return Status(Code::kOutOfRange, "no tensor " + std::to_string(tensor));
+    }
+    *data = address;
+    return Status();
+  });
+}
+
+int hoist_in_place_enter(hoist_in_place* in_place, hoist_stream stream,
+                         hoist_error** error) {
+  return With(in_place, error, [&](InPlace& tensors) {
+    return tensors.Enter(hoist::StreamOf(stream));
+  });
+}
+
+int hoist_in_place_leave(hoist_in_place* in_place, hoist_stream stream,
+                         hoist_error** error) {
+  return With(in_place, error, [&](InPlace& tensors) {
+    return tensors.Leave(hoist::StreamOf(stream));
+  });
+}
+
+int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
+                         const uint32_t* units, const uint32_t* counts,
+                         size_t length, hoist_error** error) {
+  return With(in_place, error, [&](InPlace& tensors) -> Status {
+    if (length == 0) return Status();
+    if (units == nullptr) return Missing("units");
+    if (counts == nullptr) return Missing("counts");
+    return tensors.Touch(tensor, {units, length}, {counts, length});
+  });
+}
+
+int hoist_in_place_advance(hoist_in_place* in_place, int wait,
+                           hoist_error** error) {
+  return With(in_place, error,
+              [&](InPlace& tensors) { return tensors.Advance(wait != 0); });
+}
+
+int hoist_in_place_set_budget(hoist_in_place* in_place,
+                              uint64_t hot_budget_bytes, hoist_error** error) {
+  return With(in_place, error, [&](InPlace& tensors) {
+    return tensors.SetBudget(hot_budget_bytes);
+  });
+}
+
+int hoist_in_place_check(const hoist_in_place* in_place, hoist_error** error) {
+  return With(in_place, error,
+              [](const InPlace& tensors) { return tensors.Check(); });
+}
+
+int hoist_in_place_get_stats(const hoist_in_place* in_place,
+                             hoist_in_place_stats* stats, hoist_error** error) {
+  return With(in_place, error, [&](const InPlace& tensors) -> Status {
+    if (stats == nullptr) return Missing("stats");
+    const InPlace::Stats counted = tensors.stats();
+    hoist_in_place_stats out = {};
+    out.bytes = counted.bytes;
+    out.hot_budget_bytes = counted.hot_budget_bytes;
+    out.hot_bytes = counted.hot_bytes;
+    out.piece_count = counted.pieces;
+    out.hot_piece_count = counted.hot_pieces;
+    out.moves = counted.moves;
+    out.touched_hot_bytes = static_cast<uint64_t>(counted.touched_hot_bytes);
+    out.touched_cold_bytes = static_cast<uint64_t>(counted.touched_cold_bytes);
+    return hoist::WriteSized(out, stats);
+  });
+}

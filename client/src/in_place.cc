@@ -1,0 +1,521 @@
+#include "client/src/in_place.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/src/fork_guard.h"
+#include "client/src/signals_blocked.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoist {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// What a device maps by itself.
+constexpr uint64_t kPage = uint64_t{2} << 20;
+constexpr milliseconds kWaitLimit{60'000};  // Of a pass, for the gate.
+
+Status Invalid(const std::string& what) {
+  return Status(Code::kInvalidArgument, what);
+}
+
+// Of the group's image, what tensors need.
+uint64_t UsedBytes(const GroupEntry& group) {
+  uint64_t end = 0;
+  for (const TensorEntry& tensor : group.tensors) {
+    end = std::max(end, tensor.offset_bytes + tensor.size_bytes);
+  }
+  return end;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<InPlace>> InPlace::Create(
+    std::shared_ptr<Session> session, ModelPtr model,
+    std::vector<InPlaceTensor> tensors, const InPlaceOptions& options) {
+  const DeviceFacts* device = session->FindDevice(options.device);
+  if (device == nullptr) {
+    return Invalid("hoistd has no device " + std::to_string(options.device));
+  }
+  Result<DeviceFacts> in_place = session->InPlace();
+  if (!in_place.ok()) return in_place.status();
+  std::unique_ptr<InPlace> made(
+      new InPlace(std::move(session), std::move(model), std::move(tensors),
+                  options, std::move(in_place).value()));
+  if (Status s = made->Layout(); !s.ok()) return s;
+  if (Status s = made->Open(*device); !s.ok()) return s;
+  if (Status s = made->StageCold(); !s.ok()) return s;
+  const SignalsBlocked blocked;  // The new thread inherits it.
+  InPlace* const self = made.get();
+  made->thread_ = std::thread([self] { self->Run(); });
+  return made;
+}
+
+InPlace::InPlace(std::shared_ptr<Session> session, ModelPtr model,
+                 std::vector<InPlaceTensor> tensors,
+                 const InPlaceOptions& options, DeviceFacts in_place)
+    : session_(std::move(session)),
+      model_(session_->Hold(model)),
+      tensors_(std::move(tensors)),
+      options_(options),
+      in_place_(std::move(in_place)),
+      heat_(0) {}
+
+InPlace::~InPlace() {
+  stopping_ = true;
+  session_->WakeCalls();
+  {
+    const MutexLock lock(mu_);
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  ranges_.clear();  // Nothing is mapped any more when its lease goes.
+  const MutexLock lock(mu_);
+  for (const Piece& piece : pieces_) {
+    if (piece.cold_lease != 0) left_.push_back(piece.cold_lease);
+    if (piece.hot_lease != 0) left_.push_back(piece.hot_lease);
+  }
+  session_->PostReleases(left_);
+}
+
+Status InPlace::Layout() {
+  const MutexLock lock(mu_);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const InPlaceTensor& tensor = tensors_[t];
+    const std::string name = "tensor " + std::to_string(t);
+    if (tensor.groups.empty() || tensor.units == 0) {
+      return Invalid(name + " has no groups, or no units");
+    }
+    if (options_.counts != nullptr &&
+        (tensor.first_count > options_.count_length ||
+         tensor.units > options_.count_length - tensor.first_count)) {
+      return Invalid(name + " counts beyond the last of the counts");
+    }
+    first_piece_.push_back(pieces_.size());
+    Piece piece;
+    piece.tensor = t;
+    for (const uint32_t number : tensor.groups) {
+      if (number >= model_->groups().size()) {
+        return Status(Code::kOutOfRange, name + " has group " +
+                                             std::to_string(number) +
+                                             ", and its model has not");
+      }
+      const GroupEntry& group = model_->groups()[number];
+      piece.group = number;
+      piece.image_bytes = group.image_bytes;
+      if (piece.image_bytes == 0) return Invalid(name + " has an empty piece");
+      if (piece.offset % kPage != 0) {
+        return Invalid(name +
+                       ": all pieces but its last must be multiples of "
+                       "2 MiB, which a device maps by itself");
+      }
+      piece.bytes = *AlignUp(piece.image_bytes, kPage);
+      pieces_.push_back(piece);
+      piece.offset += piece.image_bytes;
+    }
+    const Piece& last = pieces_.back();
+    tensor_bytes_.push_back(last.offset +
+                            UsedBytes(model_->groups()[last.group]));
+    stats_.bytes += tensor_bytes_.back();
+  }
+  first_piece_.push_back(pieces_.size());
+  stats_.pieces = static_cast<uint32_t>(pieces_.size());
+  heat_ = Heat(pieces_.size());
+  wanted_.assign(pieces_.size(), false);
+  budget_ = options_.hot_budget_bytes;
+  return Status();
+}
+
+Status InPlace::Open(const DeviceFacts& device) {
+  const bool emulated = device.kind == DeviceKind::kEmulated;
+  const MutexLock lock(mu_);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Piece& last = pieces_[first_piece_[t + 1] - 1];
+    const uint64_t bytes = last.offset + last.bytes;
+    Result<std::unique_ptr<PieceRange>> range =
+        emulated ? CreateEmulatedRange(bytes)
+                 : CreateCudaRange(device.uuid, bytes);
+    if (!range.ok()) return range.status();
+    ranges_.push_back(std::move(range).value());
+  }
+  if (options_.counts != nullptr) {
+    Result<std::unique_ptr<TouchCounts>> counts = Status();
+    if (emulated) {
+      counts = CountsOnCpu(options_.counts, options_.count_length);
+    } else {
+      counts = CountsOnGpu(device.uuid, options_.counts, options_.count_length);
+    }
+    if (!counts.ok()) return counts.status();
+    counts_ = std::move(counts).value();
+  }
+  if (!options_.gated) return Status();
+  Result<std::unique_ptr<StreamOrder>> order = Status();
+  if (emulated) {
+    order = CreateEmulatedOrder(kWaitLimit);
+  } else {
+    order = CreateCudaOrder(device.uuid);
+  }
+  if (!order.ok()) return order.status();
+  order_ = std::move(order).value();
+  Result<std::unique_ptr<InPlaceGate>> gate = InPlaceGate::Create(order_.get());
+  if (!gate.ok()) return gate.status();
+  gate_ = std::move(gate).value();
+  return Status();
+}
+
+Status InPlace::StageCold() {
+  std::vector<uint32_t> groups;
+  {
+    const MutexLock lock(mu_);
+    for (const Piece& piece : pieces_) groups.push_back(piece.group);
+  }
+  Status status;
+  Session::ApartOptions options;
+  options.device = in_place_.index;
+  options.deadline = options_.deadline;
+  session_->StageApart(
+      *model_, groups, options, [&](size_t i, Result<LeaseGrant> lease) {
+        if (!lease.ok()) {
+          status = lease.status();
+          return false;
+        }
+        const MutexLock lock(mu_);
+        Piece& piece = pieces_[i];
+        piece.cold_lease = lease->id;
+        piece.cold = lease->slab;
+        status =
+            piece.cold.bytes == piece.bytes
+                ? ranges_[piece.tensor]->Place(piece.offset, piece.cold)
+                : Status(Code::kInternal, "hoistd sent a slab of another size");
+        return status.ok();
+      });
+  return status;
+}
+
+const void* InPlace::AddressOf(size_t tensor) const {
+  return tensor < ranges_.size() ? ranges_[tensor]->address() : nullptr;
+}
+
+Status InPlace::Enter(cuda::Stream stream) {
+  return gate_ == nullptr ? Status() : gate_->Enter(stream);
+}
+
+Status InPlace::Leave(cuda::Stream stream) {
+  return gate_ == nullptr ? Status() : gate_->Leave(stream);
+}
+
+Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
+                      std::span<const uint32_t> counts) {
+  if (tensor >= tensors_.size()) {
+    return Status(Code::kOutOfRange, "no tensor " + std::to_string(tensor));
+  }
+  std::vector<double> touches(tensors_[tensor].units, 0);
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i] >= touches.size()) {
+      return Status(Code::kOutOfRange, "no unit " + std::to_string(units[i]) +
+                                           " of " +
+                                           std::to_string(touches.size()));
+    }
+    touches[units[i]] += counts[i];
+  }
+  const MutexLock lock(mu_);
+  AddTouches({{tensor, std::move(touches)}});
+  changed_.NotifyAll();
+  return Status();
+}
+
+// Of these tensors' units. What a touch of a unit reads of a piece is the
+// piece's.
+void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
+  std::vector<double> read(pieces_.size(), 0);
+  double passes = 0;
+  for (const auto& [t, touches] : all) {
+    const uint64_t bytes = tensor_bytes_[t];
+    const uint64_t units = tensors_[t].units;
+    size_t p = first_piece_[t];
+    double sum = 0;
+    for (uint64_t u = 0; u < units; ++u) {
+      const uint64_t begin = bytes * u / units;
+      const uint64_t end = bytes * (u + 1) / units;
+      while (pieces_[p].offset + pieces_[p].image_bytes <= begin) ++p;
+      if (touches[u] == 0) continue;
+      sum += touches[u];
+      for (size_t q = p; q < first_piece_[t + 1] && pieces_[q].offset < end;
+           ++q) {
+        const Piece& piece = pieces_[q];
+        const uint64_t from = std::max(begin, piece.offset);
+        const uint64_t to = std::min(end, piece.offset + piece.image_bytes);
+        const double of_it = touches[u] * static_cast<double>(to - from);
+        read[q] += of_it;
+        const bool hot =
+            piece.state == State::kHot || piece.state == State::kLeaving;
+        (hot ? stats_.touched_hot_bytes : stats_.touched_cold_bytes) += of_it;
+      }
+    }
+    passes += sum / static_cast<double>(units);
+  }
+  if (passes == 0) return;
+  heat_.Add(read, passes / static_cast<double>(all.size()));
+  touched_ = true;
+}
+
+void InPlace::TakeCounts() {
+  if (counts_ == nullptr) return;
+  Result<std::span<const uint32_t>> added = counts_->Take();
+  const MutexLock lock(mu_);
+  if (!added.ok()) {
+    if (broken_.ok()) broken_ = added.status();
+    return;
+  }
+  std::vector<TensorTouches> all;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const auto of = added->subspan(tensors_[t].first_count, tensors_[t].units);
+    all.push_back({t, std::vector<double>(of.begin(), of.end())});
+  }
+  AddTouches(all);
+}
+
+void InPlace::Choose() {
+  const auto now = steady_clock::now();
+  if (usable_ != UINT64_MAX && now >= retry_at_) {
+    usable_ = UINT64_MAX;
+    touched_ = true;
+  }
+  if (!std::exchange(touched_, false)) return;
+  std::vector<HotPiece> all;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const State state = pieces_[i].state;
+    all.push_back({pieces_[i].bytes, heat_.all()[i],
+                   state != State::kCold && state != State::kLeaving});
+  }
+  wanted_ = ChooseHot(all, std::min(budget_, usable_));
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    Piece& piece = pieces_[i];
+    if (wanted_[i]) {
+      if (piece.state == State::kLeaving) piece.state = State::kHot;
+    } else if (piece.state == State::kHot) {
+      piece.state = State::kLeaving;
+    } else if (piece.state == State::kWaiting) {
+      left_.push_back(std::exchange(piece.hot_lease, 0));
+      piece.state = State::kCold;
+    }
+  }
+}
+
+uint64_t InPlace::DeviceBytes() const {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces_) {
+    if (piece.state != State::kCold) bytes += piece.bytes;
+  }
+  return bytes;
+}
+
+// The hottest of those that are wanted, as far as there is room.
+std::vector<size_t> InPlace::NextToBring() {
+  constexpr size_t kAtOnce = 16;
+  std::vector<size_t> cold;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (wanted_[i] && pieces_[i].state == State::kCold) cold.push_back(i);
+  }
+  const auto worth = [&](size_t i) {
+    return heat_.all()[i] / static_cast<double>(pieces_[i].bytes);
+  };
+  std::stable_sort(cold.begin(), cold.end(),
+                   [&](size_t a, size_t b) { return worth(a) > worth(b); });
+  uint64_t room = std::min(budget_, usable_);
+  room -= std::min(room, DeviceBytes());
+  std::vector<size_t> next;
+  for (const size_t i : cold) {
+    if (pieces_[i].bytes > room || next.size() == kAtOnce) break;
+    room -= pieces_[i].bytes;
+    pieces_[i].state = State::kComing;
+    next.push_back(i);
+  }
+  return next;
+}
+
+bool InPlace::Bring() {
+  constexpr milliseconds kPatience{2'000};
+  std::vector<size_t> next;
+  std::vector<uint32_t> groups;
+  {
+    const MutexLock lock(mu_);
+    next = NextToBring();
+    for (const size_t i : next) groups.push_back(pieces_[i].group);
+  }
+  if (next.empty()) return false;
+  Session::ApartOptions options;
+  options.device = options_.device;
+  options.deadline = kPatience;
+  options.background = true;
+  options.cancelled = &stopping_;
+  session_->StageApart(*model_, groups, options,
+                       [&](size_t i, Result<LeaseGrant> lease) {
+                         const MutexLock lock(mu_);
+                         Piece& piece = pieces_[next[i]];
+                         piece.state = State::kCold;
+                         if (!lease.ok()) return true;
+                         if (lease->slab.bytes != piece.bytes) {
+                           left_.push_back(lease->id);
+                           return true;
+                         }
+                         piece.state = State::kWaiting;
+                         piece.hot_lease = lease->id;
+                         piece.hot = lease->slab;
+                         touched_ = touched_ || !wanted_[next[i]];
+                         return true;
+                       });
+  const MutexLock lock(mu_);
+  bool refused = false;
+  for (const size_t i : next) {
+    // Nobody answered, where the calls were cancelled.
+    if (pieces_[i].state == State::kComing) pieces_[i].state = State::kCold;
+    refused = refused || pieces_[i].state == State::kCold;
+  }
+  if (refused) {
+    usable_ = DeviceBytes();
+    retry_at_ = steady_clock::now() + kPatience;
+    touched_ = true;
+  }
+  changed_.NotifyAll();
+  return !refused;
+}
+
+bool InPlace::AnyToPlace() const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
+    return piece.state == State::kWaiting || piece.state == State::kLeaving;
+  });
+}
+
+void InPlace::PlaceSome(microseconds limit) {
+  const auto end = steady_clock::now() + limit;
+  for (Piece& piece : pieces_) {
+    const bool comes = piece.state == State::kWaiting;
+    if (!comes && piece.state != State::kLeaving) continue;
+    Status placed = ranges_[piece.tensor]->Place(
+        piece.offset, comes ? piece.hot : piece.cold);
+    if (!placed.ok()) {
+      broken_ = std::move(placed);
+      return;
+    }
+    piece.state = comes ? State::kHot : State::kCold;
+    if (!comes) left_.push_back(std::exchange(piece.hot_lease, 0));
+    ++stats_.moves;
+    if (steady_clock::now() >= end) return;
+  }
+}
+
+void InPlace::PlaceBehindGate() {
+  // A pass is not held up for longer than a few of them take.
+  constexpr microseconds kHeldUp{1'000};
+  constexpr milliseconds kPatience{20};
+  {
+    const MutexLock lock(mu_);
+    if (!AnyToPlace() || !broken_.ok()) return;
+  }
+  if (!gate_->Close(kPatience)) return;
+  {
+    const MutexLock lock(mu_);
+    PlaceSome(kHeldUp);
+    changed_.NotifyAll();
+  }
+  gate_->Open();
+}
+
+void InPlace::ReleaseLeft() {
+  std::vector<uint64_t> left;
+  {
+    const MutexLock lock(mu_);
+    left.swap(left_);
+  }
+  session_->PostReleases(left);
+}
+
+void InPlace::Run() {
+  constexpr milliseconds kBusy{1}, kFirst{10}, kIdle{200};
+  pthread_setname_np(pthread_self(), "hoist-in-place");
+  milliseconds nap = kFirst;
+  while (!stopping_) {
+    TakeCounts();
+    bool touched = false;
+    {
+      const MutexLock lock(mu_);
+      touched = touched_;
+      Choose();
+    }
+    const bool brought = Bring();
+    if (gate_ != nullptr) PlaceBehindGate();
+    ReleaseLeft();
+    nap = brought ? kBusy : touched ? kFirst : std::min(2 * nap, kIdle);
+    const MutexLock lock(mu_);
+    if (gate_ != nullptr && AnyToPlace()) nap = std::min(nap, kFirst);
+    if (stopping_ || touched_) continue;
+    changed_.WaitUntil(mu_, steady_clock::now() + nap);
+  }
+}
+
+Status InPlace::Advance(bool wait) {
+  const auto end = steady_clock::now() + kWaitLimit;
+  const auto settled = [&]() HOIST_REQUIRES(mu_) {
+    if (touched_) return false;
+    const uint64_t room = std::min(budget_, usable_);
+    const uint64_t taken = DeviceBytes();
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      const Piece& piece = pieces_[i];
+      if (piece.state == State::kHot) continue;
+      if (piece.state != State::kCold) return false;
+      if (wanted_[i] && piece.bytes <= room - std::min(room, taken)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const MutexLock lock(mu_);
+  while (true) {
+    while (AnyToPlace() && broken_.ok()) PlaceSome(microseconds::max());
+    changed_.NotifyAll();
+    if (!broken_.ok() || !wait || settled()) return broken_;
+    if (Status s = session_->Check(); !s.ok()) return s;
+    if (steady_clock::now() >= end) {
+      return Status(Code::kDeadlineExceeded,
+                    "pieces are still being copied to the device");
+    }
+    changed_.WaitUntil(mu_, steady_clock::now() + milliseconds(10));
+  }
+}
+
+Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
+  const MutexLock lock(mu_);
+  budget_ = hot_budget_bytes;
+  usable_ = UINT64_MAX;
+  touched_ = true;
+  changed_.NotifyAll();
+  return broken_;
+}
+
+Status InPlace::Check() const {
+  {
+    const MutexLock lock(mu_);
+    if (!broken_.ok()) return broken_;
+  }
+  return session_->Check();
+}
+
+InPlace::Stats InPlace::stats() const {
+  const MutexLock lock(mu_);
+  Stats stats = stats_;
+  stats.hot_budget_bytes = budget_;
+  for (const Piece& piece : pieces_) {
+    if (piece.state != State::kHot && piece.state != State::kLeaving) continue;
+    ++stats.hot_pieces;
+    stats.hot_bytes += piece.bytes;
+  }
+  return stats;
+}
+
+}  // namespace hoist

@@ -1,0 +1,169 @@
+// Tensors that are read where they lie: each at one address, in pieces that are
+// hot, in device memory, or cold, in host memory that the device reads over the
+// link.
+#ifndef HOIST_CLIENT_SRC_IN_PLACE_H_
+#define HOIST_CLIENT_SRC_IN_PLACE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/src/hot_set.h"
+#include "client/src/in_place_gate.h"
+#include "client/src/piece_range.h"
+#include "client/src/session.h"
+#include "client/src/stream_order.h"
+#include "client/src/touch_counts.h"
+#include "hoist/shared/mutex.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+// A group a piece, side by side.
+struct InPlaceTensor {
+  std::vector<uint32_t> groups;
+  uint32_t units = 1;  // Equal parts that are touched or not: rows, experts.
+  uint64_t first_count = 0;  // Of the units' counts; tensors may share them.
+};
+
+struct InPlaceOptions {
+  uint32_t device = 0;
+  uint64_t hot_budget_bytes = 0;
+  std::chrono::milliseconds deadline{0};  // For the cold pieces to come.
+  // Pieces change places by themselves, between Enter and Leave; else in
+  // Advance alone.
+  bool gated = false;
+  // Where the units' touches are counted: 32 bits each, on the device. Only
+  // ever added to. nullptr: Touch tells.
+  const void* counts = nullptr;
+  uint64_t count_length = 0;
+};
+
+// What hoist_in_place_* promise is in hoist/c/in_place.h.
+//
+// Threads:  thread-safe. One of its own reads the counts, has pieces copied to
+//           the device and, if it is gated, changes their places.
+// Owns:     a lease for each piece on the host, and for each that is hot; the
+//           ranges of addresses.
+// Bounds:   of the device hot_budget_bytes, and what others may have.
+class InPlace {
+ public:
+  struct Stats {
+    uint64_t bytes = 0;  // Of all tensors.
+    uint64_t hot_bytes = 0;
+    uint64_t hot_budget_bytes = 0;
+    uint32_t pieces = 0;
+    uint32_t hot_pieces = 0;
+    uint64_t moves = 0;  // Pieces that changed places.
+    // Of the touched units, what lay on the device and on the host then.
+    double touched_hot_bytes = 0;
+    double touched_cold_bytes = 0;
+  };
+
+  static Result<std::unique_ptr<InPlace>> Create(
+      std::shared_ptr<Session> session, ModelPtr model,
+      std::vector<InPlaceTensor> tensors, const InPlaceOptions& options);
+  InPlace(const InPlace&) = delete;
+  InPlace& operator=(const InPlace&) = delete;
+  // Nothing reads the tensors any more. Not in the child of a fork.
+  ~InPlace();
+
+  // Fixed for the object's life. nullptr: there is no such tensor.
+  const void* AddressOf(size_t tensor) const;
+  Status Enter(cuda::Stream stream);
+  Status Leave(cuda::Stream stream);
+  // Units of a tensor were touched so often.
+  Status Touch(size_t tensor, std::span<const uint32_t> units,
+               std::span<const uint32_t> counts);
+  // Nothing reads the tensors until this returns: what is to change places
+  // does, and `wait` says to wait for what is on its way.
+  Status Advance(bool wait);
+  Status SetBudget(uint64_t hot_budget_bytes);
+  // Ok while what the tensors show may be trusted.
+  Status Check() const;
+  bool forked() const { return session_->forked(); }
+  Stats stats() const;
+
+ private:
+  enum class State {
+    kCold,
+    kComing,   // It is being copied to the device.
+    kWaiting,  // It is there, and the tensor has it from the host.
+    kHot,
+    kLeaving,  // Hot, and to be cold.
+  };
+  struct Piece {
+    size_t tensor = 0;
+    uint32_t group = 0;
+    uint64_t offset = 0;  // In its tensor.
+    uint64_t bytes = 0;   // That it takes, on either side.
+    uint64_t image_bytes = 0;
+    State state = State::kCold;
+    SlabHandle cold;
+    SlabHandle hot;
+    uint64_t cold_lease = 0;
+    uint64_t hot_lease = 0;
+  };
+
+  InPlace(std::shared_ptr<Session> session, ModelPtr model,
+          std::vector<InPlaceTensor> tensors, const InPlaceOptions& options,
+          DeviceFacts in_place);
+
+  Status Layout() HOIST_EXCLUDES(mu_);
+  Status Open(const DeviceFacts& device) HOIST_EXCLUDES(mu_);
+  Status StageCold() HOIST_EXCLUDES(mu_);
+  void Run();
+  struct TensorTouches {
+    size_t tensor = 0;
+    std::vector<double> units;
+  };
+  void AddTouches(const std::vector<TensorTouches>& all) HOIST_REQUIRES(mu_);
+  void TakeCounts() HOIST_EXCLUDES(mu_);
+  void Choose() HOIST_REQUIRES(mu_);
+  uint64_t DeviceBytes() const HOIST_REQUIRES(mu_);
+  std::vector<size_t> NextToBring() HOIST_REQUIRES(mu_);
+  // Has some of what is wanted copied; true: it was.
+  bool Bring() HOIST_EXCLUDES(mu_);
+  bool AnyToPlace() const HOIST_REQUIRES(mu_);
+  // Nothing reads the tensors. As many as there is time for.
+  void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
+  void PlaceBehindGate() HOIST_EXCLUDES(mu_);
+  void ReleaseLeft() HOIST_EXCLUDES(mu_);
+
+  const std::shared_ptr<Session> session_;
+  const ModelPtr model_;
+  const std::vector<InPlaceTensor> tensors_;
+  const InPlaceOptions options_;
+  const DeviceFacts in_place_;
+  std::unique_ptr<StreamOrder> order_;
+  std::unique_ptr<InPlaceGate> gate_;
+  std::unique_ptr<TouchCounts> counts_;              // nullptr: Touch tells.
+  std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
+  std::vector<uint64_t> tensor_bytes_;
+  std::vector<size_t> first_piece_;  // Of each tensor, and one more.
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
+  Heat heat_ HOIST_GUARDED_BY(mu_);
+  std::vector<bool> wanted_ HOIST_GUARDED_BY(mu_);
+  std::vector<uint64_t> left_ HOIST_GUARDED_BY(mu_);  // Leases to be released.
+  uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
+  // Of the budget, what hoistd had room for; until it is tried again.
+  uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
+  std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
+  bool touched_ HOIST_GUARDED_BY(mu_) = true;
+  Status broken_ HOIST_GUARDED_BY(mu_);  // A piece could not be placed.
+  Stats stats_ HOIST_GUARDED_BY(mu_);
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_IN_PLACE_H_

@@ -1,0 +1,164 @@
+#include "daemon/core/apart_slabs.h"
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/check.h"
+
+namespace hoistd {
+
+ApartSlabs::ApartSlabs(uint64_t begin, uint64_t bytes)
+    : begin_(begin), addresses_(bytes) {}
+
+void ApartSlabs::SetFree(uint64_t offset, const Slab& slab) {
+  free_.insert(offset);
+  free_by_kind_[KindOf(slab)].insert(offset);
+}
+
+void ApartSlabs::UnsetFree(uint64_t offset, const Slab& slab) {
+  free_.erase(offset);
+  const auto kind = free_by_kind_.find(KindOf(slab));
+  kind->second.erase(offset);
+  if (kind->second.empty()) free_by_kind_.erase(kind);
+}
+
+ApartSlabs::Slab& ApartSlabs::Insert(const Zone& zone, const SlabSpec& spec) {
+  offsets_[spec.id] = spec.offset;
+  Slab& slab = slabs_[spec.offset];
+  slab.zone = zone;
+  slab.spec = spec;
+  return slab;
+}
+
+const ApartSlabs::Slab* ApartSlabs::Take(const Zone& zone, uint64_t bytes,
+                                         OwnerId owner) {
+  const auto kind = free_by_kind_.find({zone, bytes});
+  if (kind == free_by_kind_.end()) return nullptr;
+  const uint64_t offset = *kind->second.begin();
+  Slab& slab = slabs_.at(offset);
+  UnsetFree(offset, slab);
+  slab.owner = owner;
+  used_ += bytes;
+  return &slab;
+}
+
+const ApartSlabs::Slab* ApartSlabs::Add(const Zone& zone, SlabId id,
+                                        uint64_t bytes, OwnerId owner) {
+  const auto offset = addresses_.Allocate(bytes, owner);
+  if (!offset.has_value()) return nullptr;
+  SlabSpec spec;
+  spec.id = id;
+  spec.offset = begin_ + *offset;
+  spec.bytes = bytes;
+  spec.backing = zone.backing;
+  spec.apart = true;
+  Slab& slab = Insert(zone, spec);
+  slab.owner = owner;
+  used_ += bytes;
+  return &slab;
+}
+
+void ApartSlabs::Made(uint64_t offset) {
+  Slab& slab = slabs_.at(offset);
+  HOIST_CHECK(slab.coming);
+  slab.coming = false;
+  if (!slab.owner.has_value()) SetFree(offset, slab);  // Given up meanwhile.
+}
+
+absl::Status ApartSlabs::Restore(const Zone& zone, const SlabSpec& spec) {
+  if (!spec.apart || spec.offset < begin_ || spec.backing != zone.backing ||
+      !addresses_.IsFree(spec.offset - begin_, spec.bytes) ||
+      offsets_.contains(spec.id)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a slab of ", spec.bytes, " bytes cannot lie at ", spec.offset));
+  }
+  addresses_.AllocateAt(spec.offset - begin_, spec.bytes, OwnerId());
+  Slab& slab = Insert(zone, spec);
+  slab.coming = false;
+  SetFree(spec.offset, slab);
+  return absl::OkStatus();
+}
+
+absl::Status ApartSlabs::RestoreAt(const Zone& zone, uint64_t offset,
+                                   uint64_t bytes, OwnerId owner) {
+  const auto found = slabs_.find(offset);
+  if (found == slabs_.end() || !free_.contains(offset) ||
+      found->second.zone != zone || found->second.spec.bytes != bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(bytes, " bytes cannot lie at ", offset));
+  }
+  UnsetFree(offset, found->second);
+  found->second.owner = owner;
+  used_ += bytes;
+  return absl::OkStatus();
+}
+
+void ApartSlabs::Free(uint64_t offset) {
+  Slab& slab = slabs_.at(offset);
+  HOIST_CHECK(slab.owner.has_value());
+  slab.owner.reset();
+  used_ -= slab.spec.bytes;
+  if (!slab.coming) SetFree(offset, slab);
+}
+
+void ApartSlabs::Remove(uint64_t offset) {
+  const auto found = slabs_.find(offset);
+  HOIST_CHECK(found != slabs_.end());
+  const Slab& slab = found->second;
+  if (slab.coming) {
+    if (slab.owner.has_value()) used_ -= slab.spec.bytes;
+  } else {
+    HOIST_CHECK(!slab.owner.has_value());
+    UnsetFree(offset, slab);
+  }
+  offsets_.erase(slab.spec.id);
+  slabs_.erase(found);
+  addresses_.Free(offset - begin_);
+}
+
+const ApartSlabs::Slab* ApartSlabs::At(uint64_t offset) const {
+  const auto found = slabs_.find(offset);
+  return found == slabs_.end() ? nullptr : &found->second;
+}
+
+const ApartSlabs::Slab* ApartSlabs::Find(SlabId id) const {
+  const auto found = offsets_.find(id);
+  return found == offsets_.end() ? nullptr : &slabs_.at(found->second);
+}
+
+std::optional<Hole> ApartSlabs::Cheapest(const Zone& zone, uint64_t bytes,
+                                         KeepValueFn value) const {
+  std::optional<Hole> best;
+  for (const auto& [offset, slab] : slabs_) {
+    if (slab.zone != zone || slab.spec.bytes != bytes || slab.coming ||
+        !slab.owner.has_value()) {
+      continue;
+    }
+    const std::optional<double> worth = value(*slab.owner);
+    if (!worth.has_value()) continue;
+    if (best.has_value() && best->value <= *worth) continue;
+    best = Hole{offset, {*slab.owner}, *worth};
+  }
+  return best;
+}
+
+void ApartSlabs::Check() const {
+  addresses_.CheckTotals();
+  uint64_t bytes = 0, used = 0;
+  size_t free = 0;
+  for (const auto& [offset, slab] : slabs_) {
+    HOIST_CHECK(offset >= begin_ && slab.spec.offset == offset);
+    HOIST_CHECK(slab.spec.apart && slab.zone.apart);
+    HOIST_CHECK(offsets_.at(slab.spec.id) == offset);
+    bytes += slab.spec.bytes;
+    if (slab.owner.has_value()) used += slab.spec.bytes;
+    const bool is_free = !slab.coming && !slab.owner.has_value();
+    HOIST_CHECK(free_.contains(offset) == is_free);
+    if (is_free) {
+      HOIST_CHECK(free_by_kind_.at(KindOf(slab)).contains(offset));
+      ++free;
+    }
+  }
+  HOIST_CHECK(free == free_.size() && offsets_.size() == slabs_.size());
+  HOIST_CHECK(used == used_ && bytes == addresses_.used());
+}
+
+}  // namespace hoistd

@@ -1,0 +1,120 @@
+// What lies apart: slabs of one image each.
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/core/device_space.h"
+
+namespace hoistd {
+
+absl::StatusOr<uint64_t> DeviceSpace::AllocateApart(const Want& want,
+                                                    OwnerId owner) {
+  const uint64_t bytes = InGranules(want.bytes);
+  if (const auto* slab = apart_.Take(want.zone, bytes, owner)) {
+    return slab->spec.offset;
+  }
+  if (bytes > Budget(want.reserved_bytes)) return NoSpace(want.bytes);
+  const auto* slab = apart_.Add(want.zone, SlabId(++last_slab_), bytes, owner);
+  if (slab == nullptr) {
+    return absl::ResourceExhaustedError("the device's slabs are too scattered");
+  }
+  work_.push_back({SlabWork::Kind::kMake, device_, slab->spec});
+  Count(want.zone, bytes);
+  coming_ += bytes;
+  return slab->spec.offset;
+}
+
+bool DeviceSpace::IsComing(uint64_t offset) const {
+  const ApartSlabs::Slab* slab = apart_.At(offset);
+  return slab != nullptr && slab->coming;
+}
+
+ZonedSlab DeviceSpace::ApartMade(const ApartSlabs::Slab& slab,
+                                 const absl::StatusOr<SlabShare>& made) {
+  const ZonedSlab zoned = {slab.zone, slab.spec, slab.owner};
+  coming_ -= zoned.slab.bytes;
+  if (made.ok()) {
+    shares_.emplace(zoned.slab.id, *made);
+    apart_.Made(zoned.slab.offset);
+    return zoned;
+  }
+  refused_ = made.status();
+  Uncount(zoned.zone, zoned.slab.bytes);
+  usable_ = std::min(usable_, allocated_);
+  apart_.Remove(zoned.slab.offset);
+  return zoned;
+}
+
+absl::Status DeviceSpace::RestoreApart(const SlabSpec& slab, Zone zone,
+                                       const SlabShare& share) {
+  if (slab.bytes == 0 || slab.bytes % granularity_ != 0 ||
+      slab.offset % granularity_ != 0 || slab.bytes > capacity_ - allocated_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
+  }
+  HOIST_RETURN_IF_ERROR(apart_.Restore(zone, slab));
+  shares_.emplace(slab.id, share);
+  Count(zone, slab.bytes);
+  SkipIds(slab.id.number());
+  return absl::OkStatus();
+}
+
+bool DeviceSpace::CanClose(const ApartSlabs::Slab& slab, bool idle,
+                           OpenedFn opened) {
+  const Opened who = opened(slab.spec.id);
+  return who == Opened::kNobody || (who == Opened::kIdle && idle);
+}
+
+// Free ones first, then those whose images are worth least.
+void DeviceSpace::AddRoomApart(const Want& want, bool mine, bool idle,
+                               KeepValueFn value, OpenedFn opened,
+                               Room& room) const {
+  const uint64_t need = SlabsFor(want);
+  std::vector<std::pair<double, const ApartSlabs::Slab*>> movable;
+  const auto add = [&](const ApartSlabs::Slab& slab) {
+    if (opened(slab.spec.id) == Opened::kIdle)
+      room.idle.push_back(slab.spec.id);
+    if (slab.owner.has_value()) room.victims.push_back(*slab.owner);
+    room.bytes += slab.spec.bytes;
+  };
+  if (room.bytes >= need) return;
+  for (const auto& [offset, slab] : apart_.all()) {
+    if ((slab.zone == want.zone) != mine || slab.coming ||
+        !CanClose(slab, idle, opened)) {
+      continue;
+    }
+    if (slab.owner.has_value()) {
+      const std::optional<double> worth = value(*slab.owner);
+      if (worth.has_value()) movable.emplace_back(*worth, &slab);
+    } else if (room.bytes < need) {
+      add(slab);
+    }
+  }
+  std::sort(movable.begin(), movable.end());
+  for (const auto& [worth, slab] : movable) {
+    if (room.bytes >= need) return;
+    add(*slab);
+  }
+}
+
+void DeviceSpace::GiveBackApart(const Want& want, bool mine, OpenedFn opened) {
+  const uint64_t need = SlabsFor(want);
+  const std::set<uint64_t> free = apart_.free();
+  for (const uint64_t offset : free) {
+    if (Budget() >= need) return;
+    const ApartSlabs::Slab slab = *apart_.At(offset);
+    if ((slab.zone == want.zone) != mine ||
+        opened(slab.spec.id) != Opened::kNobody) {
+      continue;
+    }
+    work_.push_back({SlabWork::Kind::kDestroy, device_, slab.spec});
+    apart_.Remove(offset);
+    shares_.erase(slab.spec.id);
+    Uncount(slab.zone, slab.spec.bytes);
+  }
+}
+
+}  // namespace hoistd

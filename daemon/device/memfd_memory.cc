@@ -1,0 +1,95 @@
+#include "daemon/device/memfd_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+#include "daemon/device/mapped_device.h"
+#include "hoist/shared/packet_socket.h"
+
+namespace hoistd {
+namespace {
+
+std::byte* AlignedBase(std::byte* data) {
+  constexpr uintptr_t kMask = MappedDevice::kGranularity - 1;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return data + (((address + kMask) & ~kMask) - address);
+}
+
+// A descriptor of the same file that maps for reading only: the kernel then
+// refuses mprotect(PROT_WRITE) on its mappings for ever. (F_SEAL_FUTURE_WRITE
+// would stop even those whom the mode does not, but also the next hoistd, which
+// adopts the slab.)
+absl::StatusOr<hoist::UniqueFd> ReopenReadOnly(int fd) {
+  hoist::UniqueFd read_only(
+      open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only.valid()) {
+    return ErrnoToStatus(errno, "open a slab for reading (is /proc mounted?)");
+  }
+  if (fchmod(fd, S_IRUSR) != 0) {
+    return ErrnoToStatus(errno, "forbid others to open a slab");
+  }
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return ErrnoToStatus(errno, "fix a slab's size");
+  }
+  return read_only;
+}
+
+absl::Status CheckKept(const SlabSpec& spec, int fd) {
+  struct stat is = {};
+  if (fstat(fd, &is) == 0 && static_cast<uint64_t>(is.st_size) == spec.bytes &&
+      fcntl(fd, F_GET_SEALS) == (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("what was kept of slab ", spec.id.number(),
+                   " is no slab of ", spec.bytes, " bytes"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MemfdMemory>> MemfdMemory::Create(
+    uint64_t span_bytes) {
+  HOIST_ASSIGN_OR_RETURN(
+      hoist::Mapping span,
+      ToAbsl(hoist::Mapping::Reserve(span_bytes + MappedDevice::kGranularity)));
+  return absl::WrapUnique(new MemfdMemory(std::move(span)));
+}
+
+MemfdMemory::MemfdMemory(hoist::Mapping span)
+    : span_(std::move(span)), base_(AlignedBase(span_.data())) {}
+
+size_t MemfdMemory::PlaceOf(const SlabSpec& spec) const {
+  return static_cast<size_t>(base_ - span_.data()) + spec.offset;
+}
+
+absl::StatusOr<SlabMemory::Fds> MemfdMemory::Place(const SlabSpec& spec,
+                                                   hoist::UniqueFd original) {
+  Fds fds;
+  fds.original = std::move(original);
+  if (fds.original.valid()) {
+    HOIST_RETURN_IF_ERROR(CheckKept(spec, fds.original.get()));
+  } else {
+    HOIST_ASSIGN_OR_RETURN(
+        fds.original, ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
+  }
+  HOIST_ASSIGN_OR_RETURN(fds.shared, ReopenReadOnly(fds.original.get()));
+  HOIST_RETURN_IF_ERROR(
+      ToAbsl(span_.PlaceFd(PlaceOf(spec), fds.original.get(), spec.bytes,
+                           hoist::Mapping::Access::kReadWrite)));
+  // Advice alone: it fails where the kernel has no huge pages.
+  madvise(base_ + spec.offset, spec.bytes, MADV_HUGEPAGE);
+  return fds;
+}
+
+absl::Status MemfdMemory::Unplace(const SlabSpec& spec) {
+  return ToAbsl(span_.Unplace(PlaceOf(spec), spec.bytes));
+}
+
+}  // namespace hoistd

@@ -1,0 +1,42 @@
+// Slabs that are memfds.
+#ifndef HOIST_DAEMON_DEVICE_MEMFD_MEMORY_H_
+#define HOIST_DAEMON_DEVICE_MEMFD_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/device/slab_memory.h"
+#include "hoist/shared/mapping.h"
+
+namespace hoistd {
+
+// Others get a descriptor that maps for reading only. Its mode keeps other uids
+// from opening the memory anew; who has the daemon's own uid, or root, can get
+// round that.
+//
+// Threads:  as SlabMemory says.
+class MemfdMemory final : public SlabMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<MemfdMemory>> Create(
+      uint64_t span_bytes);
+
+  Backing backing() const override { return Backing::kMemfd; }
+  std::byte* base() const override { return base_; }
+  absl::StatusOr<Fds> Place(const SlabSpec& spec,
+                            hoist::UniqueFd original) override;
+  absl::Status Unplace(const SlabSpec& spec) override;
+
+ private:
+  explicit MemfdMemory(hoist::Mapping span);
+
+  size_t PlaceOf(const SlabSpec& spec) const;
+
+  hoist::Mapping span_;    // Reserved with room to align base_.
+  std::byte* const base_;  // The span's address.
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_DEVICE_MEMFD_MEMORY_H_

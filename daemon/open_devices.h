@@ -1,0 +1,37 @@
+// The devices that hoistd.toml and this machine have.
+#ifndef HOIST_DAEMON_OPEN_DEVICES_H_
+#define HOIST_DAEMON_OPEN_DEVICES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/config/config.h"
+#include "daemon/terms/device.h"
+
+namespace hoistd {
+
+struct OpenedDevices {
+  std::vector<std::unique_ptr<Device>> all;
+  std::span<std::byte> in_place;  // Of the last of them, if it is that.
+  std::string no_in_place;        // Why it is not.
+};
+
+// GPUs, or emulated devices. FailedPrecondition: there is no GPU, and it must
+// be one.
+absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config);
+// Adds `bytes` of host memory that they read in place. Where that cannot be
+// had, `no_in_place` says why: workers stage instead.
+void AddInPlace(uint64_t bytes, OpenedDevices& devices);
+
+// Of the device's memory, what hoist uses.
+uint64_t PoolOf(const Device& device, const DeviceConfig& config);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_OPEN_DEVICES_H_
