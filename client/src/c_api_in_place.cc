@@ -144,6 +144,11 @@ int hoist_in_place_advance(hoist_in_place* in_place, int wait,
               [&](InPlace& tensors) { return tensors.Advance(wait != 0); });
 }
 
+uint32_t hoist_in_place_pending(const hoist_in_place* in_place) {
+  if (in_place == nullptr || in_place->tensors->forked()) return 0;
+  return in_place->tensors->pending();
+}
+
 int hoist_in_place_set_budget(hoist_in_place* in_place,
                               uint64_t hot_budget_bytes, hoist_error** error) {
   return With(in_place, error, [&](InPlace& tensors) {

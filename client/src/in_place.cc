@@ -392,6 +392,13 @@ bool InPlace::AnyToPlace() const {
   });
 }
 
+void InPlace::CountPending() {
+  pending_.store(static_cast<uint32_t>(
+      std::count_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
+        return piece.state == State::kWaiting || piece.state == State::kLeaving;
+      })));
+}
+
 void InPlace::PlaceSome(microseconds limit) {
   const auto end = steady_clock::now() + limit;
   for (Piece& piece : pieces_) {
@@ -453,6 +460,7 @@ void InPlace::Run() {
     ReleaseLeft();
     nap = brought ? kBusy : touched ? kFirst : std::min(2 * nap, kIdle);
     const MutexLock lock(mu_);
+    CountPending();
     if (gate_ != nullptr && AnyToPlace()) nap = std::min(nap, kFirst);
     if (stopping_ || touched_) continue;
     changed_.WaitUntil(mu_, steady_clock::now() + nap);
@@ -478,6 +486,7 @@ Status InPlace::Advance(bool wait) {
   const MutexLock lock(mu_);
   while (true) {
     while (AnyToPlace() && broken_.ok()) PlaceSome(microseconds::max());
+    CountPending();
     changed_.NotifyAll();
     if (!broken_.ok() || !wait || settled()) return broken_;
     if (Status s = session_->Check(); !s.ok()) return s;

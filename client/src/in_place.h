@@ -83,6 +83,8 @@ class InPlace {
   // Nothing reads the tensors until this returns: what is to change places
   // does, and `wait` says to wait for what is on its way.
   Status Advance(bool wait);
+  // Pieces that Advance would have change places now. Takes no lock.
+  uint32_t pending() const { return pending_.load(); }
   Status SetBudget(uint64_t hot_budget_bytes);
   // Ok while what the tensors show may be trusted.
   Status Check() const;
@@ -130,6 +132,7 @@ class InPlace {
   // Has some of what is wanted copied; true: it was.
   bool Bring() HOIST_EXCLUDES(mu_);
   bool AnyToPlace() const HOIST_REQUIRES(mu_);
+  void CountPending() HOIST_REQUIRES(mu_);
   // Nothing reads the tensors. As many as there is time for.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
   void PlaceBehindGate() HOIST_EXCLUDES(mu_);
@@ -160,6 +163,7 @@ class InPlace {
   bool touched_ HOIST_GUARDED_BY(mu_) = true;
   Status broken_ HOIST_GUARDED_BY(mu_);  // A piece could not be placed.
   Stats stats_ HOIST_GUARDED_BY(mu_);
+  std::atomic<uint32_t> pending_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -61,6 +61,7 @@ class InPlace(Mapping[str, Tensor]):
         self._free: Any = lib.load().hoist_in_place_free
         self._enter: Any = lib.load().hoist_in_place_enter
         self._leave: Any = lib.load().hoist_in_place_leave
+        self._pending: Any = lib.load().hoist_in_place_pending
         self._tensors = dict(tensors)
         self._numbers = {name: i for i, name in enumerate(self._tensors)}
         self.device_kind: int = {"emulated": 1, "cuda": 2}[device.kind]
@@ -119,6 +120,11 @@ class InPlace(Mapping[str, Tensor]):
         """Nothing reads the tensors meanwhile: pieces that are to become hot or
         cold do. wait: also those that are still being copied."""
         call("in_place_advance", self._handle, int(wait))
+
+    @property
+    def pending(self) -> int:
+        """Pieces that would change places in `advance` now. Cheap."""
+        return int(self._pending(self._handle))
 
     def set_budget(self, hot_bytes: int) -> None:
         """Of device memory, for hot pieces, from now on."""

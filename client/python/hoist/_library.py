@@ -208,6 +208,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "lease_free": (None, [_P]),
     "plan_free": (None, [_P]),
     "in_place_free": (None, [_P]),
+    "in_place_pending": (c.c_uint32, [_P]),
     "host_image_free": (None, [_P]),
     "host_image_drop": (None, [_P]),
     "host_image_is_loaded": (c.c_int, [_P]),

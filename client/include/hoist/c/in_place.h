@@ -106,6 +106,9 @@ HOIST_API int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
  * DEADLINE_EXCEEDED. */
 HOIST_API int hoist_in_place_advance(hoist_in_place* in_place, int wait,
                                      hoist_error** error);
+/* How many pieces would change places in hoist_in_place_advance now. Cheap:
+ * whoever has no gate asks before each pass. */
+HOIST_API uint32_t hoist_in_place_pending(const hoist_in_place* in_place);
 /* From now on; what is too much leaves the device between passes. */
 HOIST_API int hoist_in_place_set_budget(hoist_in_place* in_place,
                                         uint64_t hot_budget_bytes,
