@@ -61,6 +61,14 @@ using hoist::Missing;
 using hoist::Status;
 using hoist::With;
 
+int hoist_session_has_in_place(const hoist_session* session,
+                               hoist_error** error) {
+  return Guarded(error, [&]() -> Status {
+    if (session == nullptr) return Missing("session");
+    return session->session->InPlace().status();
+  });
+}
+
 int hoist_in_place_create(hoist_session* session, const hoist_model* model,
                           const hoist_in_place_tensor* tensors,
                           size_t tensor_count,

@@ -485,7 +485,7 @@ Status InPlace::Advance(bool wait) {
   };
   const MutexLock lock(mu_);
   while (true) {
-    while (AnyToPlace() && broken_.ok()) PlaceSome(microseconds::max());
+    while (AnyToPlace() && broken_.ok()) PlaceSome(std::chrono::hours(1));
     CountPending();
     changed_.NotifyAll();
     if (!broken_.ok() || !wait || settled()) return broken_;

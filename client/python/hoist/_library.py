@@ -171,6 +171,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
                            c.POINTER(TensorRecord)]),
     "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
+    "session_has_in_place": (None, [_P]),
     "in_place_create": (None, [_P, _P, c.POINTER(InPlaceTensorRecord),
                                c.c_size_t, c.POINTER(InPlaceOptions),
                                c.POINTER(_P)]),

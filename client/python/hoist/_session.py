@@ -282,6 +282,11 @@ class Session:
              c.byref(handle))
         return Plan(self, model, handle)
 
+    def check_in_place(self) -> None:
+        """Unimplemented: this hoistd has nothing that is read in place, and
+        why."""
+        call("session_has_in_place", self._handle)
+
     def in_place(self, model: Model, tensors: Mapping[str, InPlaceTensor], *,
                  hot_bytes: int = 0, device: int = 0, deadline: float = 60.0,
                  gated: bool = False,

@@ -68,6 +68,10 @@ typedef struct hoist_in_place_options {
   uint64_t count_length;
 } hoist_in_place_options;
 
+/* HOIST_OK: this session's hoistd has host memory that devices read in place.
+ * UNIMPLEMENTED: it has not, and why. */
+HOIST_API int hoist_session_has_in_place(const hoist_session* session,
+                                         hoist_error** error);
 /* The model's groups are staged on the host, each in memory of its own.
  * UNIMPLEMENTED: this hoistd, or its GPUs, have nothing that is read in place;
  * the message says why: stage the groups instead. INVALID_ARGUMENT: a piece

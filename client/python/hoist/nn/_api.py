@@ -21,8 +21,10 @@ from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
                        check_storage_type, modules_that_match)
 from ._grouping import Groups
 from ._hand_over import content_of, known_model, same_model
+from ._in_place import choose, pieces_of
 from ._layout import choose_storage, lay_out
-from ._options import (Idle, M, Names, Pipeline, T, Wanted, Where, as_names)
+from ._options import (Idle, InPlaceOption, M, Names, Pipeline, T, Wanted,
+                       Where, as_names)
 from ._link import default_session
 from ._progress import progress_bar
 from ._sources import Published
@@ -38,6 +40,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
            idle: Idle = "cpu", name: str | None = None, device: Where = None,
            session: _session.Session | None = None, exclude_kwargs: Names = (),
            progress: bool | None = None, deadline: float = 60.0,
+           in_place: InPlaceOption = None,
            **terms: Unpack[PlanTerms]) -> M:
     """Puts a module's weights under hoist; returns the module.
 
@@ -72,6 +75,13 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     exclude_kwargs: arguments of the module that are not moved to the device.
     progress: True, False, or None for a bar if stderr is a terminal; with tqdm.
     deadline: seconds to wait for space, whenever something is staged.
+    in_place: weights that are touched in part (a mixture's experts, an
+        embedding), said as for `exclude`, or "auto" for those that hoist knows.
+        They are not staged: each stays at one address, and the device reads
+        over the link what it touches of it, except for the pieces that are
+        touched most, which are in device memory as far as the budget goes
+        beyond the groups. They stay on the host as long as the module is
+        attached (host.in_place in hoistd.toml).
     terms: of the plan: `weight` and `priority` of this module's share of the
         link, and its cap, `max_bytes_per_second`, of each device;
         `stage_deadline`, seconds for a group's bytes to come, after which
@@ -97,7 +107,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         budget, groups, order, storage_dtype, as_patterns("skip", skip),
         as_patterns("exclude", exclude), idle, name, device,
         session or default_session(), as_names(exclude_kwargs), progress,
-        deadline, **terms)
+        deadline, in_place, **terms)
     check_wanted(wanted)
     excluded = modules_that_match(root, wanted.exclude)
     specs = lay_out(root, groups, excluded)
@@ -105,8 +115,10 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         raise InvalidArgument("the module has no weights to attach")
     if storage_dtype is not None:
         choose_storage(root, specs, storage_dtype, wanted.skip)
+    placed = choose(root, specs, in_place, wanted.session)
+    everything = [*specs, *pieces_of(placed)]
     on_meta = all(stored.device.type == "meta"
-                  for spec in specs for stored in spec.stored)
+                  for spec in everything for stored in spec.stored)
     if on_meta and name is None:
         raise FailedPrecondition(
             "the module's weights are on the meta device; give name=, the "
@@ -115,21 +127,21 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     source = None  # What the weights are, where it is known before hoistd says.
     if on_meta:
         assert name is not None
-        original = known_model(wanted.session, name, specs, cast=False)
+        original = known_model(wanted.session, name, everything, cast=False)
         if original is None:
             raise NotFound(
                 f'hoistd has no model "{name}" with all of these groups')
     elif name is None or storage_dtype is not None:
-        source = content_of(specs)
+        source = content_of(everything)
     if name is None:
         assert source is not None
         name = f"{type(root).__name__}-{source.hex()[:16]}"
         original = same_model(wanted.session, source)
-    total = sum(spec.nbytes for spec in specs)
+    total = sum(spec.nbytes for spec in everything)
     with progress_bar(progress, f"attach {name}", total) as advance:
         assemble(root, wanted, specs, excluded, original, name, advance,
                  lambda model: Published(model, source),
-                 source.hex()[:32] if source is not None else None)
+                 source.hex()[:32] if source is not None else None, placed)
     _libraries.know(root)
     return module
 

@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import logging
 import os
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from ._device_part import DevicePart
 from ._hand_over import (cast_name, check_group, known_model, publish,
                          publish_cast)
 from ._heap import give_back_free_memory
+from ._in_place import InPlaceWeight, pieces_of, refuse_several
 from ._layout import GroupSpec
 from ._link import Link
 from ._live import LiveGroup
@@ -35,13 +36,17 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
              excluded: set[nn.Module], original: Model | None,
              name: str, advance: Callable[[int], None],
              again: Callable[[Model], Source],
-             source: str | None = None) -> Attachment:
+             source: str | None = None,
+             placed: Sequence[InPlaceWeight] = (),
+             placed_model: Model | None = None) -> Attachment:
     """Hands the groups over, unless hoistd has them (`original`), and attaches
     the module. If that fails, the module has its own weights again.
 
     name: where they are handed over to, and what is derived is named after.
     again: where the weights, of this model, are found again.
     source: what they are, in hexadecimal digits; None: as `original` says.
+    placed: weights that are read in place. placed_model: which has their
+        pieces, if it is not `original`.
     """
     uses = Uses()
     if original is not None:
@@ -50,18 +55,26 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         _check_order(wanted, specs)
         link = Link(wanted.session, wanted.stage_deadline)
         parts, shares = _spread(wanted, specs, link)
+        if placed:
+            refuse_several(parts)
     except BaseException:
         uses.end()
         raise
     attachment = Attachment(root, wanted, link, parts, uses, excluded, {
-        stored.name: stored.device for spec in specs for stored in spec.stored})
+        stored.name: stored.device for stored in (
+            *(one for spec in specs for one in spec.stored),
+            *(one.stored for one in placed))})
     try:
+        _hand_over_pieces(attachment, wanted, placed, original or placed_model,
+                          name, advance)
         _make_live(attachment, wanted, specs, original, name, source, advance,
                    shares)
         # What hoistd allocates on a device may need what the module had there.
         give_back_free_memory(any(device.type == "cuda" for device in
                                   attachment.devices.values()))
         attachment.pin()
+        if placed:
+            attachment.read_in_place(placed, placed_model)
         _plan(attachment, wanted)
         attachment.install(again(attachment.original))
     except BaseException:
@@ -179,6 +192,23 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
     attachment.model = attachment.original if cast_to is None else (
         staged if staged is not None else session.model(cast_to))
     attachment.uses.add(session, attachment.original, attachment.model)
+
+
+def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
+                      placed: Sequence[InPlaceWeight],
+                      known: Model | None, name: str,
+                      advance: Callable[[int], None]) -> None:
+    """Of what is read in place; the module keeps its own until it is bound."""
+    def hand_over(spec: GroupSpec) -> Model:
+        model = known if known is not None else (
+            publish(wanted.session, name, spec, wanted.deadline))
+        check_group(model[spec.name], spec, cast=False)
+        return model
+
+    pieces = pieces_of(placed)
+    for spec, model in zip(pieces, _ahead(hand_over, list(pieces))):
+        attachment.uses.add(wanted.session, model)
+        advance(spec.nbytes)
 
 
 def _ahead(work: Callable[[GroupSpec], Any],

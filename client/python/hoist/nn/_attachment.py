@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import weakref
-from typing import Any, Iterator, cast
+from typing import Any, Iterator, Sequence, cast
 
 import torch
 from torch import nn
@@ -30,13 +30,14 @@ from ._device_part import DevicePart, Held
 from ._hand_over import staged_model
 from ._hooks import Hooks, NotCopied, renew_lists
 from ._idle import Shelf
+from ._in_place import InPlaceWeight, InPlaceWeights
 from ._link import Link, Place
 from ._live import LiveGroup
 from ._options import Wanted
 from ._passes import Passes
 from ._planning import Planning
 from ._sources import Source
-from ._stats import PLAN_COUNTS, AttachStats
+from ._stats import IN_PLACE_COUNTS, PLAN_COUNTS, AttachStats
 from ._tree import Tree
 from ._uses import Uses
 
@@ -74,6 +75,7 @@ class Attachment(NotCopied):
                              self.shelf, wanted.idle, wanted.exclude_kwargs,
                              self._hooks, self.renew)
         self.uses = uses
+        self._in_place: InPlaceWeights | None = None
         self._ended = False  # Detached, or never attached.
         self._at_collection: Any = None
         self._source: Source | None = None
@@ -89,6 +91,18 @@ class Attachment(NotCopied):
             if group.pinned:
                 group.stage()
                 group.binding.show_idle()
+
+    def read_in_place(self, weights: Sequence[InPlaceWeight],
+                      model: Model | None) -> None:
+        """Binds them; model: which has their pieces, if not the original."""
+        part = self.parts[0]
+        self.planning.beside = sum(one.stored.nbytes for one in weights)
+        self._in_place = InPlaceWeights(
+            part.session, model or self.original, part, weights,
+            self.planning.bytes_beside(part, self.wanted.budget),
+            self.wanted.deadline)
+        self._in_place.bind()
+        self.passes.in_place = self._in_place
 
     def install(self, source: Source) -> None:
         """Hooks the modules; from here on forwards come through here.
@@ -140,6 +154,8 @@ class Attachment(NotCopied):
         self._ended = True
         for group in self.groups:
             group.binding.let_go()
+        if self._in_place is not None:
+            self._in_place.let_go()
         self.shelf.close()
         self.uses.end()
 
@@ -205,6 +221,8 @@ class Attachment(NotCopied):
                     raise why  # hoistd has them yet, and is silent.
                 own += binding.meta_weights()
                 lost[group.spec.name] = why
+        if self._in_place is not None:  # Mapped here, whoever has ended.
+            own += self._in_place.own_weights(self.devices)
         return own, lost
 
     def undo(self) -> None:
@@ -219,6 +237,10 @@ class Attachment(NotCopied):
                 except (Unavailable, DataLoss):
                     for holder, key, value in group.binding.meta_weights():
                         holder[key] = value
+            if self._in_place is not None:
+                for holder, key, value in self._in_place.own_weights(
+                        self.devices):
+                    holder[key] = value
         finally:
             self.close()
 
@@ -312,6 +334,9 @@ class Attachment(NotCopied):
             self.passes.unbind()
             try:
                 self.planning.set_budget(budget)
+                if self._in_place is not None:
+                    self._in_place.set_hot_bytes(
+                        self.planning.bytes_beside(self.parts[0], budget))
             finally:
                 self.passes.bind()
 
@@ -422,6 +447,8 @@ class Attachment(NotCopied):
             scratch_bytes=sum(part.scratch_bytes for part in self.parts),
             bound_groups=sum(group.bound for group in self.groups),
             passes=self.passes.count, idle_reads=self.shelf.reads,
+            **(dict.fromkeys(IN_PLACE_COUNTS, 0) if self._in_place is None
+               else self._in_place.counts()),
             **{name: self.planning.count(name) for name in PLAN_COUNTS})
 
 

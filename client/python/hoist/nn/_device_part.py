@@ -98,6 +98,11 @@ class DevicePart:
         if self.torch_device.type == "cuda":
             torch.cuda.current_stream(self.torch_device).synchronize()
 
+    def synchronize_all(self) -> None:
+        """Whatever stream this process has put work on."""
+        if self.torch_device.type == "cuda":
+            torch.cuda.synchronize(self.torch_device)
+
     def scratch(self) -> torch.Tensor:
         """Where weights are cast to: one place, since groups whose weights are
         cast are used one after another."""

@@ -24,11 +24,13 @@ from ._casting import (DEFAULT_SKIP, Patterns, as_patterns,
                        modules_that_match)
 from ._grouping import Groups
 from ._converting import convert
+from ._in_place import choose, pieces_of
 from ._layout import choose_storage, lay_out
 from ._link import default_session
-from ._matching import file_groups, match_weights
-from ._options import (Idle, LoadOptions, M, Names, Wanted, Where,
-                       as_names)
+from ._matching import (file_groups, match_pieces, match_weights,
+                        why_not_as_it_is)
+from ._options import (Idle, InPlaceOption, LoadOptions, M, Names, Wanted,
+                       Where, as_names)
 from ._progress import progress_bar
 from ._sources import Files
 
@@ -66,7 +68,7 @@ def load(  # type: ignore[misc]
          idle: Idle = "cpu", name: str | None = None, device: Where = None,
          session: _session.Session | None = None, exclude_kwargs: Names = (),
          progress: bool | None = None, deadline: float = 60.0,
-         **terms: Unpack[PlanTerms]) -> M:
+         in_place: InPlaceOption = None, **terms: Unpack[PlanTerms]) -> M:
     """Makes a module and attaches it to the weights in safetensors files.
 
     hoistd reads the files, once for all workers; this process opens them, so
@@ -104,7 +106,7 @@ def load(  # type: ignore[misc]
         budget, groups, order, storage_dtype, as_patterns("skip", skip),
         as_patterns("exclude", exclude), idle, name, device,
         session or default_session(), as_names(exclude_kwargs), progress,
-        deadline, **terms)
+        deadline, in_place, **terms)
     check_wanted(wanted)
     excluded = modules_that_match(module, wanted.exclude)
     specs = lay_out(module, groups, excluded)
@@ -113,9 +115,13 @@ def load(  # type: ignore[misc]
         headers = read_headers(files)
         matched = match_weights(module, specs, headers, rename)
         specs = [spec for spec in specs if spec.weights]
-        if not specs:
+        placed = choose(module, specs, in_place, wanted.session,
+                        why_not_as_it_is(module, matched, dtype))
+        pieces = pieces_of(placed)
+        match_pieces(placed, matched)
+        if not specs and not placed:
             raise InvalidArgument("the module has no weights in these files")
-        rule, joined = file_groups(specs, matched, headers)
+        rule, joined = file_groups([*specs, *pieces], matched, headers)
         name = name or (f"{_base_name(path)}-"
                         f"{identity(files, repr((rule, joined)))}")
         registered = wanted.session.register(found, name, groups=rule,
@@ -129,10 +135,11 @@ def load(  # type: ignore[misc]
                    conversion, wanted.deadline)
     if storage_dtype is not None:
         choose_storage(module, specs, storage_dtype, wanted.skip)
-    total = sum(spec.nbytes for spec in specs)
+    total = sum(spec.nbytes for spec in [*specs, *pieces])
     with progress_bar(progress, f"load {original.name}", total) as advance:
         attachment = assemble(module, wanted, specs, excluded, original,
-                              name, advance, lambda _: source)
+                              name, advance, lambda _: source,
+                              placed=placed, placed_model=registered)
     attachment.note_change()  # Buffers of the factory's go to the device.
     _libraries.know(module)
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -12,6 +12,8 @@ from .. import _dtypes
 from .._errors import InvalidArgument, NotFound, Unimplemented
 from .._registration import Joined
 from ..checkpoint import Computed, FileTensor, Finder, Rename, Source
+from ._casting import converted_kinds, kept_in_float32
+from ._in_place import InPlaceWeight
 from ._inventory import Stored, Weight
 from ._layout import GroupSpec
 
@@ -95,6 +97,52 @@ def file_groups(specs: list[GroupSpec], matched: Matched,
     if rest:
         rule[_UNUSED] = rest
     return rule, joined
+
+
+def match_pieces(placed: Iterable[InPlaceWeight], matched: Matched) -> None:
+    """Pieces of the files' tensors, or of what is joined of them."""
+    for one in placed:
+        stored = one.stored
+        whole = matched.joined.pop(stored.name, None)
+        runs = ([(stored.name, 0, stored.nbytes)] if whole is None else
+                [part for part in whole.parts if not isinstance(part, str)])
+        size = stored.meta.dtype.itemsize
+        for piece in one.pieces:
+            begin = piece.start * size
+            matched.joined[piece.name] = Joined(
+                (piece.nbytes // size,),
+                list(_cut(runs, begin, begin + piece.nbytes)))
+
+
+def _cut(runs: Sequence[tuple[str, int, int]], begin: int,
+         end: int) -> Iterator[tuple[str, int, int]]:
+    """Of bytes that lie end to end, those of a range."""
+    at = 0
+    for tensor, start, nbytes in runs:
+        first, last = max(begin, at), min(end, at + nbytes)
+        if first < last:
+            yield tensor, start + first - at, last - first
+        at += nbytes
+
+
+def why_not_as_it_is(module: nn.Module, matched: Matched,
+                     dtype: torch.dtype | None
+                     ) -> Callable[[Weight], str | None]:
+    """Why a weight is not the files' bytes."""
+    keeps = kept_in_float32(module, dtype) if dtype is not None else None
+    kinds = converted_kinds(module)
+
+    def why(weight: Weight) -> str | None:
+        if weight.parts[0].stored.name in matched.computed:
+            return "it is computed from the files' tensors"
+        if dtype is None or keeps is None or weight.kind not in kinds:
+            return None
+        to = torch.float32 if keeps(weight.name) else dtype
+        kept = weight.dtype is None or not weight.dtype.is_floating_point
+        return None if kept or weight.dtype == to else (
+            f"dtype= converts it from {weight.dtype}")
+
+    return why
 
 
 def input_name(spec: GroupSpec, tensor: str) -> str:

@@ -34,6 +34,8 @@ class Pipeline(Protocol):
 T = TypeVar("T", bound=Union[nn.Module, Pipeline])
 Where = Union[int, str, torch.device, None]  # hoistd's index, or torch's name.
 Idle = Literal["cpu", "slot", "meta"]
+# "auto", patterns as for `exclude`, or None: nothing is.
+InPlaceOption = Union[Patterns, None]
 Names = Union[str, Sequence[str]]
 
 
@@ -50,6 +52,7 @@ class CommonOptions(PlanTerms, total=False):
     session: _session.Session | None
     progress: bool | None
     deadline: float
+    in_place: InPlaceOption
 
 
 class CastingOptions(TypedDict, total=False):
@@ -85,6 +88,7 @@ class Wanted:
     exclude_kwargs: frozenset[str]
     progress: bool | None
     deadline: float
+    in_place: InPlaceOption = None
     # PlanTerms.
     stage_deadline: float = 0.0
     weight: int = 1

@@ -55,6 +55,13 @@ class Surroundings(Protocol):
         """Other groups are bound than before."""
 
 
+class InPlace(Protocol):
+    """Weights that are no group's, and of which pieces change places."""
+
+    def before_pass(self) -> None:
+        """Nobody else runs one."""
+
+
 @dataclasses.dataclass
 class Call:
     """What passes have shown of the calls of a module that has groups."""
@@ -85,6 +92,7 @@ class Passes:
         self._exclude_kwargs = exclude_kwargs
         self._around = around
         self._renew = renew
+        self.in_place: InPlace | None = None
         self.count = 0  # That gave something.
         # Every group is bound: a pass has nothing to bring.
         self.stands = False
@@ -138,6 +146,8 @@ class Passes:
     def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:
         self._renew()
         self._around.before_pass()
+        if self.in_place is not None:
+            self.in_place.before_pass()
         self._shelf.seen.clear()
         self._sequence.clear()
         part = self.parts[0]
@@ -224,7 +234,7 @@ class Passes:
         """Whether a pass has to begin and to end here. On a GPU it has until
         inputs came that did not have to be moved there."""
         return (not self.stands or self._around.changed
-                or len(self.parts) > 1 or not (
+                or self.in_place is not None or len(self.parts) > 1 or not (
                     self._seen_there
                     or self.parts[0].torch_device.type == "cpu"))
 

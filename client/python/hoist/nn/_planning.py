@@ -47,6 +47,7 @@ class Planning:
         self._groups = groups
         self._planned: dict[DevicePart, _Planned] = {}
         self.learns = False  # The order of the groups.
+        self.beside = 0  # Bytes of the module that no group has.
         self.made = 0  # Times that a plan was made anew; addresses changed.
         self._deadline = 0.0
         self._terms: PlanTerms = {}
@@ -238,7 +239,8 @@ class Planning:
                 if find_device(part.session, key)[0] == part.device:
                     budget = amount
                     break
-        whole = sum(group.staged.image_bytes for group in self._groups)
+        whole = self.beside + sum(group.staged.image_bytes
+                                  for group in self._groups)
         amount = to_bytes(budget, whole)  # type: ignore[arg-type]
         if amount == 0:
             return 0
@@ -249,6 +251,15 @@ class Planning:
                 "pinned, being needed while other groups come and go; the "
                 f"least that would do is {self._least_bytes(part)} bytes")
         return amount - pinned
+
+    def bytes_beside(self, part: DevicePart, budget: Budget) -> int:
+        """What the budget has beyond all groups, for what no group has."""
+        amount = self.budget_for(part, budget)
+        if amount == 0:
+            return self.beside
+        planned = sum(group.staged.image_bytes for group in self._groups
+                      if group.part is part and not group.pinned)
+        return max(0, amount - planned)
 
     def pinned_bytes(self, part: DevicePart) -> int:
         return sum(group.staged.image_bytes for group in self._groups

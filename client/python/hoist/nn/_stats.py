@@ -9,6 +9,9 @@ from .._plan import PlanStats
 
 # Which are a plan's own, summed over all plans.
 PLAN_COUNTS = tuple(field.name for field in dataclasses.fields(PlanStats))
+# Of what is read in place.
+IN_PLACE_COUNTS = ("in_place_bytes", "hot_bytes", "hot_moves",
+                   "touched_hot_bytes", "touched_cold_bytes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,12 @@ class AttachStats:
     host_waits: int
     wake_ups: int
     idle_reads: int  # Operators that looked at a weight outside its forward.
+    in_place_bytes: int  # Of weights that are read where they lie.
+    hot_bytes: int  # Of device memory, for pieces of those.
+    hot_moves: int  # Pieces that came to the device, or left it.
+    # Of the experts and rows that passes have touched, where they lay.
+    touched_hot_bytes: int
+    touched_cold_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
