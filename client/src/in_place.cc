@@ -460,6 +460,7 @@ void InPlace::Run() {
     ReleaseLeft();
     nap = brought ? kBusy : touched ? kFirst : std::min(2 * nap, kIdle);
     const MutexLock lock(mu_);
+    ++rounds_;
     CountPending();
     if (gate_ != nullptr && AnyToPlace()) nap = std::min(nap, kFirst);
     if (stopping_ || touched_) continue;
@@ -469,8 +470,11 @@ void InPlace::Run() {
 
 Status InPlace::Advance(bool wait) {
   const auto end = steady_clock::now() + kWaitLimit;
+  const MutexLock lock(mu_);
+  // The next that begins reads all counts that there are by now.
+  const uint64_t round = rounds_ + 2;
   const auto settled = [&]() HOIST_REQUIRES(mu_) {
-    if (touched_) return false;
+    if (touched_ || rounds_ < round) return false;
     const uint64_t room = std::min(budget_, usable_);
     const uint64_t taken = DeviceBytes();
     for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -483,7 +487,6 @@ Status InPlace::Advance(bool wait) {
     }
     return true;
   };
-  const MutexLock lock(mu_);
   while (true) {
     while (AnyToPlace() && broken_.ok()) PlaceSome(std::chrono::hours(1));
     CountPending();

@@ -161,6 +161,7 @@ class InPlace {
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
   std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
   bool touched_ HOIST_GUARDED_BY(mu_) = true;
+  uint64_t rounds_ HOIST_GUARDED_BY(mu_) = 0;  // Of the thread's.
   Status broken_ HOIST_GUARDED_BY(mu_);  // A piece could not be placed.
   Stats stats_ HOIST_GUARDED_BY(mu_);
   std::atomic<uint32_t> pending_{0};

@@ -23,13 +23,15 @@ def until(condition, seconds=60):
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
                  extra="", backend="emulated", mode="0660", limits=None,
-                 keeper=None):
+                 keeper=None, in_place="auto"):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
         self.grpc_socket = str(self.path / "hoistd.grpc.sock")
         self.binary = pathlib.Path(binary)
         self._counted = {}
+        if isinstance(in_place, str):
+            in_place = f'"{in_place}"'
         config = self.path / "hoistd.toml"
         config.write_text(f"""
 [server]
@@ -44,6 +46,7 @@ pool = {pool}
 slab = {slab}
 [host]
 pool = {host}
+in_place = {in_place}
 [log]
 sink = "stderr"
 {extra}

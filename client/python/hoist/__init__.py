@@ -32,10 +32,10 @@ from ._tensor import Tensor
 
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
-    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage", "InPlace", "InPlaceStats",
-    "InPlaceTensor",
-    "InternalError", "InvalidArgument", "Joined", "Lease", "MissingExtra",
-    "Model", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
+    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "InPlace", "InPlaceStats", "InPlaceTensor", "InternalError",
+    "InvalidArgument", "Joined", "Lease", "MissingExtra", "Model",
+    "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
     "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",
     "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
     "UnknownError", "connect", "forget", "library_path", "library_version",
@@ -47,14 +47,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import compat as compat, nn as nn
     from .nn import (AttachStats as AttachStats,
-                     PipelineStats as PipelineStats, attach as attach,
+                     PipelineStats as PipelineStats, advance as advance,
+                     attach as attach,
                      attach_pipeline as attach_pipeline, check as check,
                      detach as detach, load as load,
                      load_pipeline as load_pipeline,
                      set_budget as set_budget, stage as stage, stats as stats)
 else:
-    _NN = {"AttachStats", "PipelineStats", "attach", "attach_pipeline",
-           "check", "detach", "load", "load_pipeline", "set_budget", "stage",
+    _NN = {"AttachStats", "PipelineStats", "advance", "attach",
+           "attach_pipeline", "check", "detach", "load", "load_pipeline", "set_budget", "stage",
            "stats"}
     _MODULES = {"compat", "nn"}
 

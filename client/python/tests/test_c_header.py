@@ -61,7 +61,9 @@ STRUCTS, CALLS = read_header()
 KINDS = {kind.__name__: kind for kind in vars(lib).values()
          if isinstance(kind, type) and issubclass(kind, c.Structure)}
 # Names here that are not the header's in other letters.
-NAMES = {"TensorRecord": "hoist_tensor_info",
+NAMES = {"InPlaceStatsRecord": "hoist_in_place_stats",
+         "InPlaceTensorRecord": "hoist_in_place_tensor",
+         "TensorRecord": "hoist_tensor_info",
          "PlanInfoRecord": "hoist_plan_info",
          "PlanStatsRecord": "hoist_plan_stats"}
 

@@ -22,7 +22,7 @@ from real_daemon import MIB, RealDaemon  # noqa: E402
 KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
 SIZES = {"pool": 64 * MIB, "slab": 2 * MIB, "host": 128 * MIB, "extra": ""}
 MARKS = (
-    "hoistd(pool, host, slab, extra): the sizes of this test's hoistd",
+    "hoistd(pool, host, slab, in_place, extra): the sizes of this test's hoistd",
     "only_cuda(why): needs a GPU; skipped elsewhere",
     "only_emulated(why): needs the emulated device; skipped on a GPU",
 )

@@ -10,7 +10,8 @@ from .._surroundings import require
 
 require("torch", __name__)
 
-from ._api import attach, check, detach, set_budget, stage, stats
+from ._api import (advance, attach, check, detach, set_budget, stage,
+                   stats)
 from ._stats import AttachStats, PipelineStats
 from ._casting import DEFAULT_SKIP
 from ._idle import IdleTensor
@@ -19,5 +20,5 @@ from ._load_pipeline import load_pipeline
 from ._pipeline import attach_pipeline
 
 __all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "PipelineStats",
-           "attach", "attach_pipeline", "check", "detach", "load",
+           "advance", "attach", "attach_pipeline", "check", "detach", "load",
            "load_pipeline", "set_budget", "stage", "stats"]

@@ -228,6 +228,16 @@ def set_budget(module: nn.Module | Pipeline, budget: Budget) -> None:
     (_pipeline(module) or _attachment(module)).set_budget(budget)
 
 
+def advance(module: nn.Module | Pipeline, *, wait: bool = False) -> None:
+    """Of weights that are read in place, those pieces change places that are to
+    become hot, or cold. Passes do so by themselves; where CUDA graphs are
+    replayed instead, call this between replays: it waits for the GPU.
+
+    wait: also for pieces that are still being copied to the device.
+    """
+    (_pipeline(module) or _attachment(module)).advance(wait)
+
+
 def check(module: nn.Module | Pipeline) -> None:
     """Raises if results of an attached module or pipeline may not be trusted:
     hoistd, the session or a deadline ended while they were computed.
@@ -270,6 +280,8 @@ class _Attached(Protocol):
     def stats(self) -> AttachStats: ...
 
     def set_budget(self, budget: Budget) -> None: ...
+
+    def advance(self, wait: bool) -> None: ...
 
     def check(self) -> None: ...
 

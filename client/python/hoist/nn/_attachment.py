@@ -340,6 +340,14 @@ class Attachment(NotCopied):
             finally:
                 self.passes.bind()
 
+    def advance(self, wait: bool) -> None:
+        """Between passes: what is read in place has its pieces where they
+        should be by now."""
+        with self.passes.between("move its pieces"):
+            if self._in_place is not None:
+                self.parts[0].synchronize_all()
+                self._in_place.advance(wait)
+
     def give_back(self) -> None:
         """Of the device memory all, between passes, until `bring_back` or the
         next pass. Raises what `check` would; it is given back all the same."""

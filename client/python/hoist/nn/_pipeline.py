@@ -117,7 +117,7 @@ def check_options(options: Mapping[str, Any],
                   each: Mapping[str, Mapping[str, Any]] | None) -> None:
     """InvalidArgument: some are of one module alone."""
     for one in options, *(each or {}).values():
-        for name in sorted({"name", "order"} & {*one}):
+        for name in sorted({"name", "order", "in_place"} & {*one}):
             raise InvalidArgument(f"{name}= is a module's, not a pipeline's")
 
 
@@ -459,6 +459,11 @@ class PipelineAttachment(NotCopied):
             finally:
                 self._current = None
                 self._stand_where_needed()
+
+    def advance(self, wait: bool) -> None:
+        for component in self._components:
+            if component.attached:
+                component.attachment.advance(wait)
 
     def check(self) -> None:
         for component in self._components:
