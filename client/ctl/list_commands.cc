@@ -62,6 +62,12 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
       << counters.stages_refused()
       << " refused; evictions: " << counters.device_evictions() << " device, "
       << counters.host_evictions() << " host\n";
+  if (const uint64_t touched =
+          counters.touched_hot_bytes() + counters.touched_cold_bytes();
+      touched > 0) {
+    out << "in place: " << HumanBytes(touched) << " touched, of them "
+        << HumanBytes(counters.touched_cold_bytes()) << " read over a link\n";
+  }
   if (counters.models_forgotten() > 0) {
     out << "models that made room, unused: " << counters.models_forgotten()
         << "\n";

@@ -324,6 +324,15 @@ Result<Reply> DecodeReply(Packet packet) {
       reply.body = std::move(lost);
       break;
     }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_HEAT: {
+      const Hoist__V1__Heat& from = *in->heat;
+      if (from.n_groups != from.n_heat) return Malformed("heat of no group");
+      KnownHeat known;
+      known.groups.assign(from.groups, from.groups + from.n_groups);
+      known.heat.assign(from.heat, from.heat + from.n_heat);
+      reply.body = std::move(known);
+      break;
+    }
     default:
       break;
   }

@@ -267,6 +267,23 @@ std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
   return Pack(message);
 }
 
+std::string EncodeHeat(uint64_t request_id, const HeatReport& report) {
+  Hoist__V1__Heat heat = HOIST__V1__HEAT__INIT;
+  heat.n_groups = report.groups.size();
+  heat.groups = const_cast<uint32_t*>(report.groups.data());
+  heat.n_heat = report.heat.size();
+  heat.heat = const_cast<float*>(report.heat.data());
+  Hoist__V1__HeatRequest body = HOIST__V1__HEAT_REQUEST__INIT;
+  body.model_id = report.model_id;
+  body.heat = &heat;
+  body.touched_hot_bytes = report.touched_hot_bytes;
+  body.touched_cold_bytes = report.touched_cold_bytes;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_HEAT);
+  message.heat = &body;
+  return Pack(message);
+}
+
 std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups) {
   Hoist__V1__SetOrderRequest body = HOIST__V1__SET_ORDER_REQUEST__INIT;

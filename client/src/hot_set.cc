@@ -17,17 +17,21 @@ double Spread(size_t i) {
 
 }  // namespace
 
-void Heat::Add(std::span<const double> touches, double passes) {
+void Heat::Add(std::span<const double> read, double passes) {
   const double kept = std::exp2(-passes / kHalfLife);
-  for (size_t i = 0; i < heat_.size(); ++i) {
-    heat_[i] = heat_[i] * kept + touches[i];
+  for (size_t i = 0; i < read_.size(); ++i) {
+    read_[i] = read_[i] * kept + read[i];
   }
+  passes_ = passes_ * kept + passes;
 }
 
-void Heat::Seed(std::span<const float> heat) {
-  for (size_t i = 0; i < std::min(heat_.size(), heat.size()); ++i) {
-    heat_[i] = heat[i];
-  }
+void Heat::Seed(std::span<const double> read_a_pass) {
+  for (size_t i = 0; i < read_.size(); ++i) read_[i] = read_a_pass[i] * kSeed;
+  passes_ = kSeed;
+}
+
+double Heat::Of(size_t piece) const {
+  return passes_ > 0 ? read_[piece] / passes_ : 0;
 }
 
 std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,

@@ -9,24 +9,28 @@
 
 namespace hoist {
 
-// What each piece is read, beside others: a running sum of touches of which
-// older ones count less, so that the sum stays finite and follows a change.
+// What is read of each piece in a pass: a mean over passes, of which older ones
+// count less, so that it follows a change.
 class Heat {
  public:
-  // Touches of a whole unit of work (a token, a row) that halve what was.
+  // So many passes halve what was before.
   static constexpr double kHalfLife = 64;
+  // As many as what others told stands for.
+  static constexpr double kSeed = 16;
 
-  explicit Heat(size_t pieces) : heat_(pieces, 0) {}
+  explicit Heat(size_t pieces) : read_(pieces, 0) {}
 
-  // Of all pieces, since the last call. `passes`: how often each would have
-  // been touched if all were touched alike.
-  void Add(std::span<const double> touches, double passes);
-  // Somebody else's, of the same pieces, taken as what was before.
-  void Seed(std::span<const float> heat);
-  const std::vector<double>& all() const { return heat_; }
+  // Bytes that were read of each piece since the last call. `passes`: how often
+  // each unit would have been touched if all were touched alike.
+  void Add(std::span<const double> read, double passes);
+  // What others' passes read of each piece, before any of its own.
+  void Seed(std::span<const double> read_a_pass);
+  // Of one piece, in a pass.
+  double Of(size_t piece) const;
 
  private:
-  std::vector<double> heat_;
+  std::vector<double> read_;  // In all passes, older ones less.
+  double passes_ = 0;         // Likewise.
 };
 
 struct HotPiece {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "client/src/fork_guard.h"
@@ -50,6 +51,7 @@ Result<std::unique_ptr<InPlace>> InPlace::Create(
   if (Status s = made->Layout(); !s.ok()) return s;
   if (Status s = made->Open(*device); !s.ok()) return s;
   if (Status s = made->StageCold(); !s.ok()) return s;
+  made->TellHeat();              // And learns what others told.
   const SignalsBlocked blocked;  // The new thread inherits it.
   InPlace* const self = made.get();
   made->thread_ = std::thread([self] { self->Run(); });
@@ -74,7 +76,8 @@ InPlace::~InPlace() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  ranges_.clear();  // Nothing is mapped any more when its lease goes.
+  if (ToTell()) TellHeat();  // So that the next worker begins hot.
+  ranges_.clear();           // Nothing is mapped any more when its lease goes.
   const MutexLock lock(mu_);
   for (const Piece& piece : pieces_) {
     if (piece.cold_lease != 0) left_.push_back(piece.cold_lease);
@@ -261,7 +264,7 @@ void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
   }
   if (passes == 0) return;
   heat_.Add(read, passes / static_cast<double>(all.size()));
-  touched_ = true;
+  touched_ = any_touch_ = true;
 }
 
 void InPlace::TakeCounts() {
@@ -280,6 +283,43 @@ void InPlace::TakeCounts() {
   AddTouches(all);
 }
 
+// Also what was touched since the last time.
+void InPlace::TellHeat() {
+  HeatReport report;
+  report.model_id = model_->facts().id;
+  {
+    const MutexLock lock(mu_);
+    const Stats now = stats_;
+    report.touched_hot_bytes =
+        static_cast<uint64_t>(now.touched_hot_bytes - told_.touched_hot_bytes);
+    report.touched_cold_bytes = static_cast<uint64_t>(now.touched_cold_bytes -
+                                                      told_.touched_cold_bytes);
+    told_ = now;
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      if (!any_touch_) break;
+      report.groups.push_back(pieces_[i].group);
+      report.heat.push_back(static_cast<float>(heat_.Of(i)));
+    }
+  }
+  // A hoistd that does not know it costs nothing but the memory.
+  Result<KnownHeat> known = session_->ReportHeat(report);
+  const MutexLock lock(mu_);
+  if (!known.ok() || any_touch_) return;
+  std::unordered_map<uint32_t, float> by_group;
+  for (size_t i = 0; i < known->groups.size(); ++i) {
+    by_group[known->groups[i]] = known->heat[i];
+  }
+  std::vector<double> of(pieces_.size(), 0);
+  bool any = false;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const auto found = by_group.find(pieces_[i].group);
+    if (found == by_group.end()) continue;
+    of[i] = found->second;
+    any = true;
+  }
+  if (any) heat_.Seed(of);
+}
+
 void InPlace::Choose() {
   const auto now = steady_clock::now();
   if (usable_ != UINT64_MAX && now >= retry_at_) {
@@ -290,7 +330,7 @@ void InPlace::Choose() {
   std::vector<HotPiece> all;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const State state = pieces_[i].state;
-    all.push_back({pieces_[i].bytes, heat_.all()[i],
+    all.push_back({pieces_[i].bytes, heat_.Of(i),
                    state != State::kCold && state != State::kLeaving});
   }
   wanted_ = ChooseHot(all, std::min(budget_, usable_));
@@ -323,7 +363,7 @@ std::vector<size_t> InPlace::NextToBring() {
     if (wanted_[i] && pieces_[i].state == State::kCold) cold.push_back(i);
   }
   const auto worth = [&](size_t i) {
-    return heat_.all()[i] / static_cast<double>(pieces_[i].bytes);
+    return heat_.Of(i) / static_cast<double>(pieces_[i].bytes);
   };
   std::stable_sort(cold.begin(), cold.end(),
                    [&](size_t a, size_t b) { return worth(a) > worth(b); });
@@ -434,6 +474,12 @@ void InPlace::PlaceBehindGate() {
   gate_->Open();
 }
 
+bool InPlace::ToTell() const {
+  const MutexLock lock(mu_);
+  return any_touch_ && stats_.touched_hot_bytes + stats_.touched_cold_bytes >
+                           told_.touched_hot_bytes + told_.touched_cold_bytes;
+}
+
 void InPlace::ReleaseLeft() {
   std::vector<uint64_t> left;
   {
@@ -444,9 +490,10 @@ void InPlace::ReleaseLeft() {
 }
 
 void InPlace::Run() {
-  constexpr milliseconds kBusy{1}, kFirst{10}, kIdle{200};
+  constexpr milliseconds kBusy{1}, kFirst{10}, kIdle{200}, kTell{2'000};
   pthread_setname_np(pthread_self(), "hoist-in-place");
   milliseconds nap = kFirst;
+  auto told = steady_clock::now();
   while (!stopping_) {
     TakeCounts();
     bool touched = false;
@@ -458,6 +505,10 @@ void InPlace::Run() {
     const bool brought = Bring();
     if (gate_ != nullptr) PlaceBehindGate();
     ReleaseLeft();
+    if (ToTell() && steady_clock::now() - told >= kTell) {
+      told = steady_clock::now();
+      TellHeat();
+    }
     nap = brought ? kBusy : touched ? kFirst : std::min(2 * nap, kIdle);
     const MutexLock lock(mu_);
     ++rounds_;

@@ -126,6 +126,8 @@ class InPlace {
   };
   void AddTouches(const std::vector<TensorTouches>& all) HOIST_REQUIRES(mu_);
   void TakeCounts() HOIST_EXCLUDES(mu_);
+  void TellHeat() HOIST_EXCLUDES(mu_);
+  bool ToTell() const HOIST_EXCLUDES(mu_);
   void Choose() HOIST_REQUIRES(mu_);
   uint64_t DeviceBytes() const HOIST_REQUIRES(mu_);
   std::vector<size_t> NextToBring() HOIST_REQUIRES(mu_);
@@ -161,8 +163,10 @@ class InPlace {
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
   std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
   bool touched_ HOIST_GUARDED_BY(mu_) = true;
+  bool any_touch_ HOIST_GUARDED_BY(mu_) = false;
+  Stats told_ HOIST_GUARDED_BY(mu_);           // As hoistd was told last.
   uint64_t rounds_ HOIST_GUARDED_BY(mu_) = 0;  // Of the thread's.
-  Status broken_ HOIST_GUARDED_BY(mu_);  // A piece could not be placed.
+  Status broken_ HOIST_GUARDED_BY(mu_);        // A piece could not be placed.
   Stats stats_ HOIST_GUARDED_BY(mu_);
   std::atomic<uint32_t> pending_{0};
   std::atomic<bool> stopping_{false};

@@ -93,6 +93,16 @@ struct SetPlanRequest {
   uint64_t max_bytes_per_second = 0;
 };
 
+// What a session's passes read of groups in place, in bytes a pass; and of what
+// was touched since the last, where it lay.
+struct HeatReport {
+  uint64_t model_id = 0;
+  std::vector<uint32_t> groups;
+  std::vector<float> heat;  // As many.
+  uint64_t touched_hot_bytes = 0;
+  uint64_t touched_cold_bytes = 0;
+};
+
 // hoistd needs the memory of slabs that this session does not use.
 struct SlabAsk {
   uint32_t device = 0;
@@ -130,6 +140,7 @@ std::string EncodeReadImage(uint64_t request_id,
 std::string EncodePrefetch(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups, int tier,
                            uint32_t device);
+std::string EncodeHeat(uint64_t request_id, const HeatReport& report);
 std::string EncodeSetOrder(uint64_t request_id, uint64_t model_id,
                            std::span<const uint32_t> groups);
 std::string EncodeRelease(uint64_t request_id,
@@ -216,11 +227,17 @@ struct ResumeReply {
   std::vector<uint64_t> lost_plans;
 };
 
+// What hoistd knows of all workers' passes, by group.
+struct KnownHeat {
+  std::vector<uint32_t> groups;
+  std::vector<float> heat;  // As many.
+};
+
 struct Reply {
   uint64_t request_id = 0;  // 0: no reply; it ends the session, asks or tells.
   Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, SlabAsk, Resumed, ResumeReply>
+               LeaseGrant, PlanGrant, SlabAsk, Resumed, ResumeReply, KnownHeat>
       body;
 };
 

@@ -348,6 +348,17 @@ void Session::StageApart(const ModelTable& model,
       });
 }
 
+Result<KnownHeat> Session::ReportHeat(const HeatReport& report) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(
+      [&report](uint64_t id) { return EncodeHeat(id, report); }, {},
+      call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* known = std::get_if<KnownHeat>(&reply->body);
+  if (known == nullptr) return WrongAnswer();
+  return std::move(*known);
+}
+
 Result<DeviceFacts> Session::InPlace() const {
   if (opened_.in_place.has_value()) return *opened_.in_place;
   return Status(Code::kUnimplemented,

@@ -88,6 +88,8 @@ class Session final : private Connection::Handler {
   using EachLease = std::function<bool(size_t i, Result<LeaseGrant>)>;
   void StageApart(const ModelTable& model, std::span<const uint32_t> groups,
                   const ApartOptions& options, const EachLease& each);
+  // Unimplemented: this hoistd is too old to remember it.
+  Result<KnownHeat> ReportHeat(const HeatReport& report);
   // Unimplemented: this hoistd has none, and why.
   Result<DeviceFacts> InPlace() const;
   // See Connection.

@@ -38,6 +38,7 @@
 #include "daemon/core/effects.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/group_check.h"
+#include "daemon/core/heat_book.h"
 #include "daemon/core/incoming_book.h"
 #include "daemon/core/keep_value.h"
 #include "daemon/core/kept.h"
@@ -156,6 +157,10 @@ class Node {
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, absl::Time now,
                         Effects& effects);
+  // What a session's passes read in place; what is known of that model.
+  // OutOfRange: the model has no such group.
+  absl::StatusOr<std::vector<GroupHeat>> ReportHeat(SessionId session,
+                                                    const HeatArgs& args);
   // A session's answer to the ask of this number: of its slabs it has closed
   // these, and keeps the rest.
   void SlabsClosed(SessionId session, const SlabsClosedArgs& closed,
@@ -565,6 +570,7 @@ class Node {
   PartBook parts_;  // Of host_, what is of files.
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;
+  HeatBook heat_;
   QuotaBook quota_;
   ModelBook models_;
   SessionBook sessions_;

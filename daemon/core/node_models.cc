@@ -247,6 +247,7 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
     if (!on_disk.empty()) spill_retry_at_ = now;
   }
   orders_.ForgetModel(id);
+  heat_.ForgetModel(id);
   sessions_.ForgetModel(id);
   Keep(KeptModel{id, nullptr});
   effects.forgotten.push_back(id);

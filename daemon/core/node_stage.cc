@@ -316,6 +316,23 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<GroupHeat>> Node::ReportHeat(SessionId session,
+                                                        const HeatArgs& args) {
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  const size_t groups = model->spec->groups.size();
+  for (const GroupHeat& one : args.heat) {
+    if (one.group.number() >= groups) {
+      return absl::OutOfRangeError(
+          absl::StrCat("model ", model->spec->name, " has no group ",
+                       one.group.number(), "; it has ", groups));
+    }
+  }
+  heat_.Report(args.model, groups, args.heat);
+  counters_.touched_hot_bytes += args.touched_hot_bytes;
+  counters_.touched_cold_bytes += args.touched_cold_bytes;
+  return heat_.Of(args.model);
+}
+
 absl::Status Node::SetOrder(SessionId session, ModelId model,
                             std::vector<GroupIndex> order, absl::Time now,
                             Effects& effects) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "daemon/core/heat_book.h"
 #include "daemon/model/grouping.h"
 #include "daemon/model/model.h"
 #include "daemon/model/source_tensor.h"
@@ -103,6 +104,13 @@ struct ReadImageArgs {
   // until hoistd has sealed it.
   hoist::UniqueFd memfd;
   uint64_t memfd_bytes = 0;
+};
+
+struct HeatArgs {
+  ModelId model;
+  std::vector<GroupHeat> heat;
+  uint64_t touched_hot_bytes = 0;
+  uint64_t touched_cold_bytes = 0;
 };
 
 struct PrefetchArgs {

@@ -112,6 +112,9 @@ struct Counters {
   uint64_t spill_written_bytes = 0;
   uint64_t host_to_device_bytes = 0;
   uint64_t device_to_host_bytes = 0;
+  // Of what is read in place, as workers tell: on devices, and over links.
+  uint64_t touched_hot_bytes = 0;
+  uint64_t touched_cold_bytes = 0;
   uint64_t stages = 0;
   uint64_t stages_resident = 0;
   uint64_t stages_refused = 0;

@@ -114,6 +114,8 @@ class Engine final : public EngineApi, private Loop {
   void Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) override;
   void Release(SessionId session, std::vector<LeaseId> leases,
                DoneStatus done) override;
+  void ReportHeat(SessionId session, HeatArgs args,
+                  Done<std::vector<GroupHeat>> done) override;
   void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
                 DoneStatus done) override;
   void SlabsClosed(SessionId session, SlabsClosedArgs closed,

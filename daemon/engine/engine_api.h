@@ -88,6 +88,8 @@ class EngineApi {
                         DoneStatus done) = 0;
   virtual void Release(SessionId session, std::vector<LeaseId> leases,
                        DoneStatus done) = 0;
+  virtual void ReportHeat(SessionId session, HeatArgs args,
+                          Done<std::vector<GroupHeat>> done) = 0;
   virtual void SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, DoneStatus done) = 0;
   // Of the slabs that `closed` answers for, those it names are not open any

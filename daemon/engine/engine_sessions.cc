@@ -246,6 +246,12 @@ void Engine::Release(SessionId session, std::vector<LeaseId> leases,
   });
 }
 
+void Engine::ReportHeat(SessionId session, HeatArgs args,
+                        Done<std::vector<GroupHeat>> done) {
+  Post([this, session, args = std::move(args), done = std::move(done)](
+           Effects&) mutable { done(node_.ReportHeat(session, args)); });
+}
+
 void Engine::SetOrder(SessionId session, ModelId model,
                       std::vector<GroupIndex> order, DoneStatus done) {
   Post([this, session, model, order = std::move(order),

@@ -47,6 +47,8 @@ void CountersToProto(const Counters& counters, pb::Counters* out) {
   out->set_spill_written_bytes(counters.spill_written_bytes);
   out->set_host_to_device_bytes(counters.host_to_device_bytes);
   out->set_device_to_host_bytes(counters.device_to_host_bytes);
+  out->set_touched_hot_bytes(counters.touched_hot_bytes);
+  out->set_touched_cold_bytes(counters.touched_cold_bytes);
   out->set_stages(counters.stages);
   out->set_stages_resident(counters.stages_resident);
   out->set_stages_refused(counters.stages_refused);

@@ -129,6 +129,12 @@ Outbound EncodeReply(Reply reply) {
     for (const PlanId id : reply.resumed->lost_plans) {
       resumed->add_lost_plan_ids(id.number());
     }
+  } else if (reply.heat != nullptr) {
+    pb::Heat* heat = message.mutable_heat();
+    for (const GroupHeat& one : *reply.heat) {
+      heat->add_groups(one.group.number());
+      heat->add_heat(one.heat);
+    }
   } else if (reply.model != nullptr) {
     ModelToProto(*reply.model, message.mutable_model());
   } else if (reply.lease != nullptr) {

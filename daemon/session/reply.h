@@ -68,6 +68,7 @@ struct Reply {
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
   std::unique_ptr<Resumed> resumed;
+  std::unique_ptr<std::vector<GroupHeat>> heat;
   std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.
   // Or nothing is answered, and this message is to be served.
   std::unique_ptr<TakenIn> taken_in;

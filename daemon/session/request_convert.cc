@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -275,6 +276,28 @@ absl::StatusOr<Content> FindContentFromProto(
   std::copy(request.content().begin(), request.content().end(),
             content.begin());
   return content;
+}
+
+absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
+  HeatArgs args;
+  args.model = ModelId(request.model_id());
+  args.touched_hot_bytes = request.touched_hot_bytes();
+  args.touched_cold_bytes = request.touched_cold_bytes();
+  const hoist::v1::Heat& heat = request.heat();
+  if (heat.groups_size() != heat.heat_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heat of ", heat.groups_size(), " groups in ",
+                     heat.heat_size(), " numbers"));
+  }
+  for (int i = 0; i < heat.groups_size(); ++i) {
+    const float of = heat.heat(i);
+    if (!std::isfinite(of) || of < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the heat of group ", heat.groups(i), " is no number of bytes"));
+    }
+    args.heat.push_back({GroupIndex(heat.groups(i)), of});
+  }
+  return args;
 }
 
 absl::StatusOr<OrderArgs> SetOrderFromProto(

@@ -66,6 +66,8 @@ absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request);
 absl::StatusOr<Content> FindContentFromProto(
     const hoist::v1::FindContentRequest& request);
+// InvalidArgument: not a number for each group, or one that is none.
+absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request);
 absl::StatusOr<OrderArgs> SetOrderFromProto(
     const hoist::v1::SetOrderRequest& request);
 

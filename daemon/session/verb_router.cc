@@ -46,6 +46,18 @@ Done<LeaseGrant> LeaseTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
+Done<std::vector<GroupHeat>> HeatTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<std::vector<GroupHeat>> heat) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = heat.status();
+    if (heat.ok()) {
+      reply.heat = std::make_unique<std::vector<GroupHeat>>(*std::move(heat));
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
 Done<OpenedPlan> PlanTo(MailboxPtr mailbox, const Ticket& ticket) {
   return [mailbox, ticket](absl::StatusOr<OpenedPlan> opened) {
     Reply reply;
@@ -203,6 +215,11 @@ absl::Status VerbRouter::RouteWithoutFds(
       engine_.ForgetModel(session, ModelId(message.forget_model().model_id()),
                           StatusTo(mailbox_, ticket));
       return absl::OkStatus();
+    case Body::kHeat: {
+      HOIST_ASSIGN_OR_RETURN(HeatArgs args, HeatFromProto(message.heat()));
+      engine_.ReportHeat(session, std::move(args), HeatTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
     case Body::kSetOrder: {
       HOIST_ASSIGN_OR_RETURN(OrderArgs args,
                              SetOrderFromProto(message.set_order()));

@@ -134,6 +134,7 @@ class FakeEngine final : public EngineApi {
   VerbScript<ReadImageArgs, DoneStatus> read_image;
   VerbScript<PrefetchArgs, DoneStatus> prefetch;
   VerbScript<std::vector<LeaseId>, DoneStatus> release;
+  VerbScript<HeatArgs, Done<std::vector<GroupHeat>>> report_heat;
   VerbScript<OrderAsked, DoneStatus> set_order;
   VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
@@ -292,6 +293,10 @@ class FakeEngine final : public EngineApi {
   void Release(SessionId session, std::vector<LeaseId> leases,
                DoneStatus done) override {
     Hand(release, session, std::move(leases), std::move(done));
+  }
+  void ReportHeat(SessionId session, HeatArgs args,
+                  Done<std::vector<GroupHeat>> done) override {
+    Hand(report_heat, session, std::move(args), std::move(done));
   }
   void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
                 DoneStatus done) override {

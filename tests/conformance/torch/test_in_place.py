@@ -330,3 +330,22 @@ def test_too_little_of_it_is_refused_and_leaves_the_module_as_it_was(device):
         hoist.attach(model, in_place="experts", deadline=1)
     assert same(in_all_ways(model, device), expected)
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_next_worker_of_a_model_begins_with_what_was_hot(device):
+    model = make(device)
+    hoist.attach(model, budget="21MiB", in_place="experts", name="mixture")
+    for _ in range(20):
+        run(model, device, 2, 5)
+    hoist.advance(model, wait=True)
+    hoist.detach(model)
+
+    with hoist.connect() as session:
+        hoist.attach(model, budget="21MiB", in_place="experts",
+                     name="mixture", session=session)
+        hoist.advance(model, wait=True)
+        run(model, device, 2, 5)
+        hoist.advance(model, wait=True)
+        stats = hoist.stats(model)
+        assert stats.touched_hot_bytes > 0 and stats.touched_cold_bytes == 0
+        hoist.detach(model)

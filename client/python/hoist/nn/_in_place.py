@@ -289,7 +289,7 @@ class InPlaceWeights:
                 _dtypes.from_torch(meta.dtype), tuple(meta.shape),
                 [model[piece.name] for piece in one.pieces], one.units, first)
         try:
-            self._tensors = session.in_place(
+            self._tensors: Any = session.in_place(
                 model, tensors, hot_bytes=hot_bytes, device=part.device.index,
                 deadline=deadline, counts=(counts.data_ptr(), counts.numel()),
                 keep=counts)
@@ -350,7 +350,7 @@ class InPlaceWeights:
     def let_go(self) -> None:
         """What somebody holds keeps its bytes."""
         self._touches.remove()
-        self._keeper = None
+        self._keeper = self._tensors = None
 
     def counts(self) -> dict[str, int]:
         """For AttachStats."""
