@@ -177,6 +177,7 @@ def names(folder, adapters, device, tmp_path) -> dict[str, Any]:
     ids = torch.randint(3, 128, (2, 7),
                         generator=torch.Generator().manual_seed(1))
     return {"MODEL": str(folder), "BUDGET": 0.5, "ADAPTERS": adapters,
+            "MIXTURE": str(tmp_path / "moe"),
             "PIPELINE": str(tmp_path / "flux"), "DEVICE": str(device),
             "ids": ids}
 
@@ -317,6 +318,26 @@ def check_lora(block: Block, world: World) -> None:
     assert_equal_outputs(logits(left["model"], world.names["ids"]), base)
 
 
+def check_mixture(block: Block, world: World) -> None:
+    torch.manual_seed(5)
+    config = transformers.Qwen3MoeConfig(
+        hidden_size=128, intermediate_size=128, moe_intermediate_size=256,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, num_experts=8, num_experts_per_tok=2, vocab_size=128,
+        bos_token_id=1, eos_token_id=None, dtype="bfloat16")
+    transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16).save_pretrained(world.names["MIXTURE"])
+    left = run(block, world.names)
+    resident = a_resident(world.names["MIXTURE"], world.device)
+    assert same_bytes(left["tokens"].cpu(), generated(resident, world.ids))
+    experts = sum(one.numel() * 2 for name, one in resident.named_parameters()
+                  if ".experts." in name)
+    stats = left["stats"]
+    assert stats.in_place_bytes == experts
+    assert 0 < stats.budget_bytes < stats.model_bytes
+    hoist.advance(left["model"])  # As the guide's options say.
+
+
 def check_diffusion(block: Block, world: World) -> None:
     diffusers = pytest.importorskip("diffusers")
     pytest.importorskip("PIL")
@@ -389,6 +410,7 @@ CHECKS: dict[str, Callable[[Block, World], None]] = {
     "Quantised 1": check_quantised,
     "fp8 storage 1": check_fp8,
     "LoRA 1": check_lora,
+    "Mixture of experts 1": check_mixture,
     "Diffusion 1": check_diffusion,
     "Diffusion, from files 1": check_diffusion,
     "What a weight is outside its forward 1": check_idle,
@@ -411,7 +433,7 @@ def test_what_the_guide_prints_runs_and_equals_the_resident(
 
 def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
     assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
-                       "fp8 storage", "LoRA", "Diffusion",
+                       "fp8 storage", "LoRA", "Mixture of experts", "Diffusion",
                        "Diffusion, from files"]
     for heading in RECIPES:
         mine = [one for one in BLOCKS if one.heading == heading]
