@@ -461,6 +461,52 @@ def test_a_call_that_fails_leaves_the_next_one_right(hoistd, device, way):
         hoist.check(module)
 
 
+class CutShort(Stack):
+    """Between two blocks, once it is told to."""
+
+    error: type[BaseException] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3]:
+            x = layer(x)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        for layer in self.layers[3:]:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("then", ["call", "set_budget", "stage"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_weights_are_true_after_a_pass_that_was_cut_short(hoistd, device, error,
+                                                          then):
+    """Torch calls no hooks then, and all weights are shown in their slots."""
+    with torch.no_grad(), fresh_compiler():
+        module = CutShort(6).to(device).eval()
+        own = {name: one.clone() for name, one in module.named_parameters()}
+        x = numbers(2, WIDTH).to(device)
+        expected = module(x)
+        hoist.attach(module, 0.5)
+        compiled(module, "blocks")
+        for _ in range(WARM + 1):
+            assert_equal_outputs(module(x), expected)
+        module.error = error
+        with pytest.raises(error):
+            module(x)
+        if then == "call":
+            assert_equal_outputs(module(x), expected)
+        elif then == "set_budget":
+            hoist.set_budget(module, 0.6)
+        else:
+            with hoist.stage(module.layers[0]):
+                pass
+        for name, one in module.named_parameters():
+            assert torch.equal(one.to(device), own[name]), name
+        assert_equal_outputs(module(x), expected)
+        hoist.check(module)
+
+
 @pytest.mark.parametrize("way", ["whole", "in place"])
 def test_threads_take_turns(hoistd, device, way):
     with torch.no_grad(), fresh_compiler():
