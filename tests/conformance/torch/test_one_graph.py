@@ -107,6 +107,25 @@ def test_a_module_is_one_graph_and_is_compiled_once(hoistd, device, way,
         torch.testing.assert_close(code(ids), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_blocks_that_are_alike_share_code(hoistd, device, groups):
+    """Of more of them than torch compiles anything anew."""
+    blocks = torch._dynamo.config.recompile_limit + 4
+    with torch.no_grad(), fresh_compiler():
+        module = Stack(blocks).to(device).eval()
+        x = numbers(2, WIDTH).to(device)
+        expected = module(x)
+        hoist.attach(module, 0.4, groups=groups)
+        compiled(module, "blocks")
+        counters.clear()
+        for _ in range(WARM + 2):
+            assert_equal_outputs(module(x), expected)
+        assert graphs() <= 3  # All of a block streams, none of it, or some.
+        stats = hoist.stats(module)
+        assert stats.groups - stats.bound_groups >= blocks / 2
+        hoist.check(module)
+
+
 def test_what_compiled_code_is_given_stays_what_it_is(hoistd, device):
     """A CUDA graph is recorded anew for anything else."""
     def given() -> list[Any]:
