@@ -513,6 +513,8 @@ def test_weights_are_true_after_a_pass_that_was_cut_short(hoistd, device, error,
         module.error = error
         with pytest.raises(error):
             module(x)
+        for name, one in module.state_dict().items():
+            assert torch.equal(one.to(device), own[name]), name
         if then == "call":
             assert_equal_outputs(module(x), expected)
         elif then == "set_budget":

@@ -458,6 +458,8 @@ class Passes:
             assert self._left_by is not None
             self._note_call(group, self._left_by, False)
             group.end(show_idle=group not in self._shown)
+            if self.graph.active and group in self._shown:
+                group.binding.show_placed_again()
 
     @staticmethod
     def _note_call(group: LiveGroup, call: Call, followed: bool) -> None:
