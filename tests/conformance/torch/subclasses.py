@@ -23,6 +23,9 @@ class Packed(torch.Tensor):
     def __init__(self, raw: torch.Tensor) -> None:
         self.raw = raw
 
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Packed({tuple(self.shape)})"  # torch 2.11 asks compiled ones.
+
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["raw"], None
 
@@ -62,6 +65,9 @@ class Scaled(torch.Tensor):
         self.inner = data
         self.scale = scale
         self.shift = shift
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Scaled({self.inner!r})"
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["inner", "scale"], self.shift

@@ -107,6 +107,25 @@ def test_a_module_is_one_graph_and_is_compiled_once(hoistd, device, way,
         torch.testing.assert_close(code(ids), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_blocks_that_are_alike_share_code(hoistd, device, groups):
+    """Of more of them than torch compiles anything anew."""
+    blocks = torch._dynamo.config.recompile_limit + 4
+    with torch.no_grad(), fresh_compiler():
+        module = Stack(blocks).to(device).eval()
+        x = numbers(2, WIDTH).to(device)
+        expected = module(x)
+        hoist.attach(module, 0.4, groups=groups)
+        compiled(module, "blocks")
+        counters.clear()
+        for _ in range(WARM + 2):
+            assert_equal_outputs(module(x), expected)
+        assert graphs() <= 3  # All of a block streams, none of it, or some.
+        stats = hoist.stats(module)
+        assert stats.groups - stats.bound_groups >= blocks / 2
+        hoist.check(module)
+
+
 def test_what_compiled_code_is_given_stays_what_it_is(hoistd, device):
     """A CUDA graph is recorded anew for anything else."""
     def given() -> list[Any]:
@@ -458,6 +477,54 @@ def test_a_call_that_fails_leaves_the_next_one_right(hoistd, device, way):
             assert stance() == "default"
             state = module.state_dict()["layers.3.up.weight"]
             assert not state.is_meta
+        hoist.check(module)
+
+
+class CutShort(Stack):
+    """Between two blocks, once it is told to."""
+
+    error: type[BaseException] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[:3]:
+            x = layer(x)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        for layer in self.layers[3:]:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("then", ["call", "set_budget", "stage"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_weights_are_true_after_a_pass_that_was_cut_short(hoistd, device, error,
+                                                          then):
+    """Torch calls no hooks then, and all weights are shown in their slots."""
+    with torch.no_grad(), fresh_compiler():
+        module = CutShort(6).to(device).eval()
+        own = {name: one.clone() for name, one in module.named_parameters()}
+        x = numbers(2, WIDTH).to(device)
+        expected = module(x)
+        hoist.attach(module, 0.5)
+        compiled(module, "blocks")
+        for _ in range(WARM + 1):
+            assert_equal_outputs(module(x), expected)
+        module.error = error
+        with pytest.raises(error):
+            module(x)
+        for name, one in module.state_dict().items():
+            assert torch.equal(one.to(device), own[name]), name
+        if then == "call":
+            assert_equal_outputs(module(x), expected)
+        elif then == "set_budget":
+            hoist.set_budget(module, 0.6)
+        else:
+            with hoist.stage(module.layers[0]):
+                pass
+        for name, one in module.named_parameters():
+            assert torch.equal(one.to(device), own[name]), name
+        assert_equal_outputs(module(x), expected)
         hoist.check(module)
 
 

@@ -3,8 +3,12 @@ for as long as anybody looks at them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
+import ctypes
 import gc
+import subprocess
 import sys
 import threading
 from typing import Any
@@ -19,7 +23,9 @@ from hoist.nn import _tree  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from passes import (assert_passes, attached, least_budget, make,  # noqa: E402
                     references)
+from real_daemon import MIB  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("hoistd")
 NAMES = ["stack", "transformer", "twice", "nested", "shared", "image"]
@@ -113,13 +119,16 @@ def test_a_budget_is_set_back_and_forth(device):
 
 
 def scribble(hoistd: Any, device: torch.device) -> None:
-    """Other weights lie wherever there is room on the device."""
-    model = Stack(8, 256).eval()
-    with attached(model):
-        with torch.no_grad():
+    """Other weights lie wherever there is room on the device; there is no more
+    of it than they take."""
+    model = Stack(12, 256).eval()
+    with attached(model, None, deadline=5), torch.no_grad():
+        for _ in range(2):
             model(numbers(2, 256).to(device))
+        assert hoist.stats(model).resident_bytes > 2 * MIB
 
 
+@pytest.mark.hoistd(pool=8 * MIB)
 @pytest.mark.parametrize("what", ["budget", "detach", "collected", "evicted"])
 @pytest.mark.parametrize("how", ["weight", "view"])
 def test_what_is_held_keeps_its_bytes(hoistd, device, what, how):
@@ -140,6 +149,10 @@ def test_what_is_held_keeps_its_bytes(hoistd, device, what, how):
     elif what == "collected":
         del model
         gc.collect()
+    elif what == "evicted":
+        name = hoist.stats(model).model
+        with contextlib.suppress(subprocess.CalledProcessError):  # In use.
+            hoistd.ctl("evict", name, "--tier", "device")
     scribble(hoistd, device)
     assert torch.equal(held, own)
     assert hoistd.tier("DEVICE")["leased_bytes"] > 0
@@ -310,30 +323,40 @@ def test_budgets_change_while_another_thread_runs(device):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("how", ["raised", "from outside"])
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt,
+                                 asyncio.CancelledError])
 @pytest.mark.parametrize("what", ["pass", "detach", "budget"])
-def test_a_thread_that_ends_within_a_pass_leaves_no_lock(device, end, what):
-    """Torch runs no hooks of a call that SystemExit leaves."""
+def test_a_thread_that_ends_within_a_pass_leaves_no_lock(device, end, what,
+                                                         how):
+    """Torch runs no hooks of a call that SystemExit leaves. From outside it
+    comes anywhere, also in hoist's own code."""
     model = Stack(6).eval()
     x = numbers(2, WIDTH).to(device)
     expected = copy.deepcopy(model).to(device)(x)
     hoist.attach(model, least_budget(model))
     assert_equal_outputs(model(x), expected)
 
+    ended: list[bool] = []
+
     def leave(*_: Any) -> None:
-        raise end
+        if how == "raised":
+            raise end
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(threading.get_ident()), ctypes.py_object(end))
 
     @torch.no_grad()
     def run() -> None:
         try:
             model(x)
         except end:
-            pass
+            ended.append(True)
 
     handle = model.layers[3].register_forward_pre_hook(leave)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(60)
+    assert ended
     handle.remove()
     if what == "budget":
         hoist.set_budget(model, 0.7)
@@ -399,3 +422,22 @@ def test_a_trace_is_right_or_refused(device, trace):
             assert trace is by_export, error
             assert "Multiple dispatch failed" in str(error)
     assert_equal_outputs(trace(model.to(device), x)(x), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["model", "block"])
+def test_fake_tensors_are_refused_and_leave_nothing_behind(device, part):
+    model = Stack(4).eval()
+    own = {name: one.clone() for name, one in model.named_parameters()}
+    x = numbers(2, WIDTH).to(device)
+    expected = copy.deepcopy(model).to(device)(x)
+    with attached(model, least_budget(model)):
+        for _ in range(2):
+            assert_equal_outputs(model(x), expected)
+        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(
+                hoist.FailedPrecondition, match="fake tensors"):
+            (model if part == "model" else model.layers[1])(x)
+        for name, one in model.named_parameters():
+            assert same_bytes(one.cpu(), own[name]), name
+        assert_equal_outputs(model(x), expected)
+        hoist.check(model)

@@ -41,6 +41,13 @@ def test_terms_reach_the_plan_and_stay_when_it_is_made_anew(device, hoistd):
         hoist.check(model)
 
 
+def test_a_worker_is_shown_under_the_name_that_it_chooses(monkeypatch, hoistd):
+    monkeypatch.setenv("HOIST_CLIENT_NAME", "llama-3 of team a")
+    with attached(Stack(2)):
+        sessions = json.loads(hoistd.ctl("sessions", "--json"))["sessions"]
+        assert "llama-3 of team a" in json.dumps(sessions)
+
+
 @torch.no_grad()
 def test_terms_hold_for_what_is_loaded_too(tmp_path, hoistd):
     model = Stack(4)

@@ -24,7 +24,6 @@ from .._errors import (DataLoss, DeadlineExceeded, FailedPrecondition,
 from .._library import patience
 from .._model import Model
 from . import _registry
-from ._binding import Swap
 from ._budget import Budget
 from ._device_part import DevicePart, Held
 from ._hand_over import staged_model
@@ -36,6 +35,7 @@ from ._live import LiveGroup
 from ._options import Wanted
 from ._passes import Passes
 from ._planning import Planning
+from ._rebuilt import Swap
 from ._sources import Source
 from ._stats import IN_PLACE_COUNTS, PLAN_COUNTS, AttachStats
 from ._tree import Tree

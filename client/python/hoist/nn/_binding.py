@@ -11,19 +11,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
 
 from .._host_image import HostImage
 from .._model import Group
-from .._tensor import Tensor
 from ._device_part import DevicePart
 from ._idle import IdleGroup, IdleTensor, Shelf
 from ._inventory import Stored, Weight, as_stored, copy_of
 from ._layout import GroupSpec
 from ._lent import Lent
+from ._rebuilt import Rebuilt, Swap, is_possible, take_weights
 from ._resident import KeptLease, ResidentParameter, guarded
+from ._views import Views
 
 # A buffer this small is the worker's own, on the device: a forward may write
 # to it. Larger ones are, too, if they are not persistent, or once their first
@@ -35,9 +36,6 @@ _ADDRESSES = 4
 
 
 _GONE = object()
-
-# Where to put what: `holder[key] = value`.
-Swap = tuple[dict[str, Any], str, Any]
 
 
 @dataclasses.dataclass
@@ -61,6 +59,7 @@ class _Placed:
     address: int
     shown: _Shown
     weights: list[torch.Tensor]  # Each once.
+    rebuilt: dict[int, Rebuilt]  # By their places in the list of swaps.
     with_grad: bool = False
 
 
@@ -81,8 +80,9 @@ class Binding:
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
-        self._stays_at: _Views | None = None
+        self._stays_at: Views | None = None
         self._placed: _Placed | None = None
+        self._in_code: list[int] = []  # Of _on, what code may have exchanged.
         self._buffers_seen = False
         self._infos = {info.name: info for info in staged.tensors}
         self.idle = IdleGroup(part.session.host_image(original), shelf,
@@ -159,11 +159,14 @@ class Binding:
 
     def show_idle(self) -> None:
         self._put(self._off)
+        self._in_code = []
 
     def _put(self, swaps: list[Swap]) -> None:
         """Into the modules, where they have what was put there last. What
         somebody has put in its place, or has taken out, is left alone: for
         good, or until ours is there again (torch.func.functional_call)."""
+        for at in self._in_code:  # A graph that was broken may have left it.
+            holder, key, holder[key] = self._on[at]
         found = swaps
         for at, (holder, key, value) in enumerate(swaps):
             before = self._on[at]
@@ -271,32 +274,57 @@ class Binding:
         """The weights at an address where the group will always be staged,
         each once, and of that type. None: compiled code cannot be given them,
         as something is to be done to them at each forward, or as they share
-        memory or are no plain parameters."""
+        memory or are neither plain parameters nor made of plain tensors."""
         if not self.may_stay or not self._buffers_seen:
             return None
         own = {id(weight) for weight in self._private.values()}
-        if not all(weight.plain and weight.kind == "parameter"
+        if not all(weight.kind == "parameter" and (weight.plain or (
+                is_possible() and not weight.aliases
+                and not weight.requires_grad))
                    for weight in self.spec.weights if id(weight) not in own):
             return None
         shown = self._build(address, wrap=lambda value: guarded(value, kind))
-        weights = list({id(value): value for _, _, value in shown.swaps
-                        if value.numel()}.values())
+        taken = take_weights(shown.swaps, self._off, kind)
+        if taken is None:
+            return None
+        weights, rebuilt = taken
         if len({value.untyped_storage().data_ptr()
                 for value in weights}) != len(weights):
             return None
         self._shown.pop(address, None)
-        self._placed = _Placed(address, shown, weights)
+        self._placed = _Placed(address, shown, weights, rebuilt)
         return weights
 
-    def show_placed(self, with_grad: bool) -> None:
-        """with_grad: autograd is on, which refuses that compiled code writes
-        to what needs gradients, as it thinks that it does."""
+    @property
+    def rebuilt(self) -> list[Rebuilt]:
+        """Of what `place` gave, those that compiled code makes of it."""
+        return ([] if self._placed is None else
+                [*self._placed.rebuilt.values()])
+
+    def show_placed(self, with_grad: bool) -> bool:
+        """False: a module has something else that code would exchange.
+
+        with_grad: autograd is on, which refuses that compiled code writes to
+        what needs gradients, as it thinks that it does.
+        """
         assert self._placed is not None
         if self._placed.with_grad != with_grad:
             self._placed.with_grad = with_grad
             for value in self._placed.shown.graded:
                 value.requires_grad_(not with_grad)
         self._show(self._placed.shown)
+        if not all(one.holder.get(one.key) is one.idle
+                   for one in self.rebuilt):
+            return False
+        self._in_code = [*self._placed.rebuilt]
+        return True
+
+    def show_placed_again(self) -> None:
+        """After a forward that was not a part of compiled code."""
+        if self._placed is None:
+            self.show_idle()
+        elif self._placed.rebuilt:
+            self._show(self._placed.shown)
 
     def is_placed_at(self, address: int) -> bool:
         return self._placed is not None and self._placed.address == address
@@ -322,7 +350,7 @@ class Binding:
         if not self._buffers_seen:
             self._adopt_buffers(address, self._shown_at(address))
         self._shown.clear()
-        self._stays_at = _Views(self, address, lease)
+        self._stays_at = Views(self.part.device, self._infos, address, lease)
         made: dict[int, Any] = {}  # Ties stay ties.
         swaps = self._build(address, lease).swaps
         for _, _, value in swaps:
@@ -372,7 +400,8 @@ class Binding:
         self._scratch = None
 
     def _known_at(self, address: int) -> _Shown | None:
-        if self._placed is not None and self._placed.address == address:
+        if (self._placed is not None and self._placed.address == address
+                and not self._placed.rebuilt):
             return self._placed.shown
         return self._shown.get(address)
 
@@ -386,7 +415,7 @@ class Binding:
 
     def _build(self, address: int, keeps: KeptLease | None = None,
                wrap: Callable[[Any], Any] = lambda value: value) -> _Shown:
-        tensors = _Views(self, address, keeps)
+        tensors = Views(self.part.device, self._infos, address, keeps)
         bases: dict[str, torch.Tensor] = {}
         casts = []
         scratch, at = None, 0
@@ -534,35 +563,6 @@ class Binding:
         there = {self._place_of(one) for one in self._on
                  if self._is_there(one)}
         return [one for one in swaps if self._place_of(one) in there]
-
-
-class _Views(Mapping[str, torch.Tensor]):
-    """A staged group's plain tensors, by name."""
-
-    def __init__(self, binding: Binding, address: int,
-                 keeps: KeptLease | None) -> None:
-        """keeps: what each view is to keep."""
-        device = binding.part.device
-        self._keeps = keeps
-        self._infos = binding._infos
-        self._address = address
-        # What hoist.Tensor asks of a lease.
-        self.device_kind = {"emulated": 1, "cuda": 2}[device.kind]
-        self.device_uuid = device.uuid
-
-    def check(self) -> None:
-        """The attachment knows when views may be used."""
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        info = self._infos[name]
-        address = self._address + info.offset if info.nbytes else 0
-        return Tensor(self, info, address).torch()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
 
 
 def _is_lent(weight: Weight) -> bool:

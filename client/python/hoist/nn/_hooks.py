@@ -6,6 +6,7 @@ move, convert, replace or copy weights.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import sys
@@ -16,6 +17,7 @@ from typing import Any, Callable, Iterable, NoReturn
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from .._errors import FailedPrecondition
 from ._compiled import calls_from_here, is_there
@@ -461,25 +463,50 @@ class Hooks:
 
 
 class _Pair:
-    """A hook before a module's calls, and one after them; or none."""
+    """A hook before a module's calls, and one after them; or none.
+
+    They have the same key in each module: torch.compile guards keys, and blocks
+    that are alike would not share code.
+    """
 
     def __init__(self, module: nn.Module | None = None, begin: Any = None,
                  end: Any = None, groups: list[LiveGroup] | None = None
                  ) -> None:
+        """groups: what the module needs; None: it is a pass's."""
         self.begin, self.end, self.groups = begin, end, groups
-        self._handles = [] if module is None else [
-            module.register_forward_pre_hook(begin, prepend=True,
-                                             with_kwargs=True),
-            module.register_forward_hook(end, with_kwargs=True,
-                                         always_call=True)]
+        self._module = None if module is None else weakref.ref(module)
+        self._key = _KEY_OF_PASSES if groups is None else _KEY_OF_GROUPS
+        if module is not None:
+            module._forward_pre_hooks_with_kwargs[self._key] = True
+            before: Any = module._forward_pre_hooks
+            before[self._key] = begin
+            before.move_to_end(self._key, last=False)
+            module._forward_hooks_with_kwargs[self._key] = True
+            module._forward_hooks_always_called[self._key] = True
+            module._forward_hooks[self._key] = end
 
     @property
     def stands(self) -> bool:
-        return bool(self._handles)
+        return self._module is not None
 
     def remove(self) -> None:
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
-        if handles:
-            self.begin.removed = self.end.removed = True
+        if self._module is None:
+            return
+        module, self._module = self._module(), None
+        self.begin.removed = self.end.removed = True
+        if module is None:
+            return
+        for hooks in (module._forward_pre_hooks, module._forward_hooks,
+                      module._forward_pre_hooks_with_kwargs,
+                      module._forward_hooks_with_kwargs,
+                      module._forward_hooks_always_called):
+            hooks.pop(self._key, None)
+
+
+def _new_key() -> int:
+    """That no hook of others has."""
+    return int(RemovableHandle(collections.OrderedDict()).id)
+
+
+_KEY_OF_PASSES = _new_key()
+_KEY_OF_GROUPS = _new_key()

@@ -93,9 +93,10 @@ class LiveGroup:
                     return self.binding.place(at, kind)
         return None
 
-    def show_in_place(self, with_grad: bool) -> None:
-        """Before it is staged, what `planned_weights` gave."""
-        self.binding.show_placed(with_grad)
+    def show_in_place(self, with_grad: bool) -> bool:
+        """Before it is staged, what `planned_weights` gave. False: code that
+        stages it would put its own in the place of others'."""
+        return self.binding.show_placed(with_grad)
 
     def stage_in_place(self) -> bool:
         """Stages it to where its weights are shown; False: it cannot be."""

@@ -81,7 +81,8 @@ class OneGraph:
         shown = []
         for group in self._groups:
             if self._prepare(group):
-                group.show_in_place(with_grad)
+                if not group.show_in_place(with_grad):
+                    group.operands = None  # It runs with others, as they are.
                 shown.append(group)
         self.active = bool(shown)
         return shown
@@ -188,7 +189,8 @@ class _Stage:
                  weights: list[torch.Tensor]) -> None:
         self._graph = graph
         self._group = group
-        self.operands = operands_of(self, token, weights)
+        self.operands = operands_of(self, token, weights,
+                                    group.binding.rebuilt)
 
     def stage(self, weights: Tensors) -> None:
         self._expect_in_place(weights)

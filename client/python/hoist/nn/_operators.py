@@ -21,6 +21,7 @@ import torch
 from .._errors import FailedPrecondition
 from ._eager import eager
 from ._readers import watch
+from ._rebuilt import Rebuilt
 
 Tensors = Sequence[torch.Tensor]
 
@@ -51,6 +52,7 @@ class Operands:
     tag: torch.Tensor  # Whose address says which group it is.
     weights: list[torch.Tensor]  # Where they are whenever it is staged:
     addresses: list[int]
+    rebuilt: list[Rebuilt]  # Of some of them.
 
     def lie_in_place(self, weights: Tensors) -> bool:
         return [weight.data_ptr() for weight in weights] == self.addresses
@@ -105,12 +107,16 @@ def stage(of: Operands | None) -> None:
     """In code that is being compiled."""
     assert of is not None
     torch.ops.hoist.stage(of.token, of.tag, of.weights)
+    for one in of.rebuilt:
+        one.holder[one.key] = one.build(*of.weights[one.begin:one.end])
 
 
 def done(of: Operands | None, outputs: list[torch.Tensor],
          last: bool) -> None:
     """outputs: what has been computed with the group, which is before it."""
     assert of is not None
+    for one in of.rebuilt:
+        one.holder[one.key] = one.idle
     torch.ops.hoist.read(of.token, of.tag, of.weights, outputs)
     torch.ops.hoist.done(of.token, of.tag, of.weights, last)
 
@@ -150,7 +156,8 @@ def new_token(device: torch.device) -> torch.Tensor:
 
 
 def operands_of(staged: Staged, token: torch.Tensor,
-                weights: list[torch.Tensor]) -> Operands:
+                weights: list[torch.Tensor],
+                rebuilt: list[Rebuilt]) -> Operands:
     """For as long as they are kept, the operators find `staged`."""
     with torch.inference_mode(False):
         tag = torch.zeros(1, dtype=torch.uint8, device=token.device)
@@ -158,7 +165,7 @@ def operands_of(staged: Staged, token: torch.Tensor,
     for weight in weights:
         is_static(weight)
     return Operands(token, is_static(tag), weights,
-                    [weight.data_ptr() for weight in weights])
+                    [weight.data_ptr() for weight in weights], rebuilt)
 
 
 def is_static(tensor: torch.Tensor) -> torch.Tensor:

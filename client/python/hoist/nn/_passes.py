@@ -317,6 +317,12 @@ class Passes:
             self._turns.taken_over = False
             self._abandon(but=self._turns.held)
 
+    def _end_what_does_not_run(self) -> None:
+        """What another thread left behind, or this one."""
+        self._end_what_was_left()
+        if self._turns.held and not calls_on_stack(*self._called()):
+            self._abandon()
+
     def _abandon(self, but: int = 0) -> None:
         """Ends what was cut short (KeyboardInterrupt), when torch calls no
         hooks. `but`: turns that are no part of it."""
@@ -326,6 +332,8 @@ class Passes:
             stack.callback(self.graph.end)
             self._open = None
             self._running = 0
+            for group in self._shown:  # Also where others' bytes lie by now.
+                stack.callback(group.binding.show_idle)
             self._shown.clear()
             self._depth = 0
             self._around.forget_calls()
@@ -344,9 +352,7 @@ class Passes:
         What was cut short does not run.
         """
         with self._turns.between():
-            self._end_what_was_left()
-            if self._turns.held and not calls_on_stack(*self._called()):
-                self._abandon()
+            self._end_what_does_not_run()
             if self._turns.held:
                 raise FailedPrecondition(
                     f"the module is running; {what} between passes")
@@ -462,6 +468,8 @@ class Passes:
             assert self._left_by is not None
             self._note_call(group, self._left_by, False)
             group.end(show_idle=group not in self._shown)
+            if self.graph.active and group in self._shown:
+                group.binding.show_placed_again()
 
     @staticmethod
     def _note_call(group: LiveGroup, call: Call, followed: bool) -> None:
@@ -476,7 +484,7 @@ class Passes:
         """Stages them by leases of their own, but for those that are staged
         anyway."""
         with self._turns.between():
-            self._end_what_was_left()
+            self._end_what_does_not_run()
             self._end_open()
             if not self._turns.held:
                 self._renew()

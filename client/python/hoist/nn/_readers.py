@@ -13,6 +13,7 @@ import functools
 from typing import Any, Callable, Iterator
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _NEVER = 1 << 62
 
@@ -79,7 +80,9 @@ def _operator(node: torch.fx.Node) -> str | None:
 def _memory(node: torch.fx.Node) -> int:
     """The same for what shows the same memory, as far as it is known."""
     value = node.meta.get("example_value")
+    while is_traceable_wrapper_subclass(value):  # They have none.
+        value = getattr(value, value.__tensor_flatten__()[0][0])
     if isinstance(value, torch.Tensor):
         with contextlib.suppress(NotImplementedError, RuntimeError):
-            return int(value.untyped_storage()._cdata)  # Subclasses have none.
+            return int(value.untyped_storage()._cdata)
     return id(node)
