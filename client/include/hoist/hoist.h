@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "hoist/hoist_c.h"
+#include "hoist/hoist_in_place.h"
 #include "hoist/hoist_plan.h"
 #include "hoist/hoist_types.h"
 
@@ -512,6 +513,41 @@ class Session {
     });
     if (!status.ok()) return status;
     return Plan(plan);
+  }
+
+  // Unimplemented: this hoistd has nothing that is read in place, and why.
+  Status HasInPlace() const {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_session_has_in_place(handle_.get(), error);
+    });
+  }
+  // See hoist_in_place_create.
+  Result<InPlace> ReadInPlace(const Model& model,
+                              const std::vector<InPlaceTensor>& tensors,
+                              const InPlaceOptions& options = {}) {
+    std::vector<hoist_in_place_tensor> wanted;
+    for (const InPlaceTensor& tensor : tensors) {
+      auto one = internal::Sized<hoist_in_place_tensor>();
+      one.groups = tensor.groups.data();
+      one.group_count = tensor.groups.size();
+      one.units = tensor.units;
+      one.first_count = tensor.first_count;
+      wanted.push_back(one);
+    }
+    auto given = internal::Sized<hoist_in_place_options>();
+    given.device = options.device;
+    given.hot_budget_bytes = options.hot_budget_bytes;
+    given.deadline_ms = Count(options.deadline);
+    given.gated = options.gated ? 1 : 0;
+    given.counts = options.counts;
+    given.count_length = options.count_length;
+    hoist_in_place* in_place = nullptr;
+    Status status = internal::Run([&](hoist_error** error) {
+      return hoist_in_place_create(handle_.get(), model.get(), wanted.data(),
+                                   wanted.size(), &given, &in_place, error);
+    });
+    if (!status.ok()) return status;
+    return InPlace(in_place);
   }
 
   std::vector<hoist_device_info> devices() const {

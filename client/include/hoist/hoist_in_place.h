@@ -1,0 +1,105 @@
+// Tensors that are read where they lie, for C++. Part of hoist.h, which
+// includes this.
+#ifndef HOIST_HOIST_IN_PLACE_H_
+#define HOIST_HOIST_IN_PLACE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "hoist/hoist_c.h"
+#include "hoist/hoist_types.h"
+
+namespace hoist {
+inline namespace v0 {
+
+// What a tensor is made of: groups of one model, end to end. See
+// hoist_in_place_tensor.
+struct InPlaceTensor {
+  std::vector<uint32_t> groups;
+  uint32_t units = 1;        // Equal parts: rows, experts.
+  uint64_t first_count = 0;  // Of theirs in InPlaceOptions::counts.
+};
+
+struct InPlaceOptions {
+  uint32_t device = 0;
+  uint64_t hot_budget_bytes = 0;
+  std::chrono::milliseconds deadline{60'000};
+  bool gated = false;
+  // On the device, for as long as the tensors are there. nullptr: Touch tells.
+  const uint32_t* counts = nullptr;
+  uint64_t count_length = 0;
+};
+
+// Tensors whose pieces lie in device memory (hot) or in host memory (cold), at
+// one address each; see hoist_c.h. Move-only; nothing reads them any more when
+// it is dropped.
+class InPlace {
+ public:
+  explicit InPlace(hoist_in_place* handle) : handle_(handle) {}
+
+  // OutOfRange: there is no such tensor.
+  Result<const void*> Address(size_t tensor) const {
+    const void* data = nullptr;
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_in_place_address(handle_.get(), tensor, &data, error);
+    });
+    if (!found.ok()) return found;
+    return data;
+  }
+  // What is put on the stream between the two reads the tensors.
+  Status Enter(hoist_stream stream = nullptr) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_enter(handle_.get(), stream, error);
+    });
+  }
+  Status Leave(hoist_stream stream = nullptr) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_leave(handle_.get(), stream, error);
+    });
+  }
+  // These units were touched, each so often. InvalidArgument: not as many of
+  // the one as of the other.
+  Status Touch(size_t tensor, const std::vector<uint32_t>& units,
+               const std::vector<uint32_t>& counts) {
+    if (units.size() != counts.size()) {
+      return Status(Code::kInvalidArgument, "a count for each unit is wanted");
+    }
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_touch(handle_.get(), tensor, units.data(),
+                                  counts.data(), units.size(), error);
+    });
+  }
+  // Nothing reads the tensors meanwhile. See hoist_in_place_advance.
+  Status Advance(bool wait = false) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_advance(handle_.get(), wait ? 1 : 0, error);
+    });
+  }
+  uint32_t pending() const { return hoist_in_place_pending(handle_.get()); }
+  Status SetBudget(uint64_t hot_budget_bytes) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_set_budget(handle_.get(), hot_budget_bytes, error);
+    });
+  }
+  Status Check() const {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_check(handle_.get(), error);
+    });
+  }
+  hoist_in_place* get() const { return handle_.get(); }
+  hoist_in_place_stats stats() const {
+    auto stats = internal::Sized<hoist_in_place_stats>();
+    hoist_in_place_get_stats(handle_.get(), &stats, nullptr);
+    return stats;
+  }
+
+ private:
+  internal::Owned<hoist_in_place> handle_;
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_IN_PLACE_H_
