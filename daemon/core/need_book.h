@@ -32,6 +32,22 @@ struct Blocked {
   uint64_t bytes = 0;        // how much is needed.
 };
 
+// A copy that is to be brought up, and what for.
+struct BringArgs {
+  RequestId request;
+  SessionId session;  // Of a lease; any other need has none.
+  CopyRef copy;
+  absl::Time deadline;           // Past: only if it need not wait for space.
+  bool lease = false;            // Else it is only brought up,
+  bool pin = false;              // and perhaps pinned.
+  std::optional<ModelId> spare;  // Evict none of this model.
+  bool urgent = true;            // A prefetch is not, and evicts with care.
+  std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
+  // A host copy, to be copied there; kept meanwhile.
+  std::shared_ptr<hoist::UniqueFd> memfd;
+  std::optional<Place> mend;  // A host copy, to be copied over that there.
+};
+
 struct Waiter {
   RequestId request;
   SessionId session;

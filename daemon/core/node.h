@@ -68,20 +68,7 @@ namespace hoistd {
 //           restored from what the store and the keeper have.
 class Node {
  public:
-  struct BringArgs {
-    RequestId request;
-    SessionId session;  // Of a lease; any other need has none.
-    CopyRef copy;
-    absl::Time deadline;           // Past: only if it need not wait for space.
-    bool lease = false;            // Else it is only brought up,
-    bool pin = false;              // and perhaps pinned.
-    std::optional<ModelId> spare;  // Evict none of this model.
-    bool urgent = true;            // A prefetch is not, and evicts with care.
-    std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
-    // A host copy, to be copied there; kept meanwhile.
-    std::shared_ptr<hoist::UniqueFd> memfd;
-    std::optional<Place> mend;  // A host copy, to be copied over that there.
-  };
+  using BringArgs = hoistd::BringArgs;
 
   Node(const NodeOptions& options, std::vector<DeviceInfo> devices);
 
