@@ -196,6 +196,9 @@ struct Free {
   void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
   void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
+  void operator()(hoist_in_place* in_place) const {
+    hoist_in_place_free(in_place);
+  }
   void operator()(hoist_host_image* image) const {
     hoist_host_image_free(image);
   }
