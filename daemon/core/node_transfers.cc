@@ -211,6 +211,13 @@ void Node::KeepImage(const CopyRef& ref, const Copy& copy) {
       KeptImage{copies_.FindModel(ref.key.model)->model, ref.key.group}});
 }
 
+void Node::SetPinned(const CopyRef& ref, Copy& copy, bool pinned) {
+  if (copy.pinned == pinned) return;
+  copy.pinned = pinned;
+  Weigh(ref, copy);
+  Keep(KeptPin{ref, pinned});
+}
+
 // Legacy IPC memory goes with its process.
 void Node::KeepCopy(const CopyRef& ref, const Copy& copy, bool there) {
   if (ZoneOf(ref).backing == Backing::kIpc) return;

@@ -95,6 +95,8 @@ void Engine::RestorePublished(const std::vector<RestoredGroup>& published) {
 
 void Engine::Restore() {
   instance_.id = parts_.new_instance;
+  // All are told the same.
+  for (const Link* link : parts_.mover.links) load_rate_ = link->load_rate();
   std::vector<RestoredGroup> published = Published();
   std::map<ModelId, OpenedModel> opened;
   const bool may_adopt = parts_.keep != nullptr && parts_.found.status.ok();
@@ -110,6 +112,8 @@ void Engine::Restore() {
     for (auto& [id, model] : opened) {
       mover_->AddFiles(id, std::move(model.files));
     }
+    AdoptPins();
+    AdoptLoadCaps();
   }
   RestoreParts();
   WriteKept();
@@ -153,13 +157,20 @@ absl::Status Engine::Write(const Kept& kept) {
             }
             return absl::OkStatus();
           },
-          [&](const KeptModel& model) { return WriteModel(model, keep); },
+          [&](const KeptModel& model) {
+            if (model.model == nullptr) ForgetPins(model.id);
+            return WriteModel(model, keep);
+          },
           [&](const KeptSlab& slab) { return WriteSlab(slab, keep); },
           [&](const KeptCopy& copy) { return WriteCopy(copy, keep); },
           [&](const KeptSession& session) {
             return WriteSession(session, keep);
           },
           [&](const KeptLease& lease) { return WriteLease(lease, keep); },
+          [&](const KeptPin& pin) {
+            KeepPin(pin);
+            return absl::OkStatus();
+          },
           [&](const KeptPlanGone& plan) { return ErasePlan(plan.id, keep); },
       },
       kept);
