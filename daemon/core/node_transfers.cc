@@ -129,6 +129,7 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
     group.spilled.reset();
     group.damaged.push_back(spill->from);
     MarkLostIfGone(transfer.key, status, effects);
+    if (!group.lost.ok()) return FailNeeds(transfer.key, group.lost, effects);
   }
   FailNeeds(transfer.key, status, effects);
 }

@@ -244,6 +244,7 @@ class Engine final : public EngineApi, private Loop {
   void RefusePending();
   void Handle(Event& event);
   void Carry(Effects effects);
+  void TellOfSaving(const NodeEvent& event);
   RequestId Await(SessionId session, OnReply on_reply);
   // On an opener's thread.
   void StageIn(bool shared, SessionId session, StageArgs args,
@@ -284,6 +285,7 @@ class Engine final : public EngineApi, private Loop {
   bool over_ = false;
   bool told_unkept_ = false;
   bool told_unkept_word_ = false;
+  bool told_unsaved_ = false;
   bool abandoned_ = false;  // What is kept.
   KeptInstance instance_;
   uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
