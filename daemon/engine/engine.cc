@@ -217,6 +217,11 @@ void Engine::Carry(Effects effects) {
   for (const TransferId id : effects.urgent) mover_->Hurry(id);
   for (const SpillId id : effects.unspill) mover_->Unspill(id);
   for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
+  if (SpillStore* store = parts_.mover.store; store != nullptr) {
+    for (PublishedCount& model : effects.published) {
+      store->NoteModel(model.owner, std::move(model.model), model.groups);
+    }
+  }
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);

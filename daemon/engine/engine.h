@@ -159,6 +159,7 @@ class Engine final : public EngineApi, private Loop {
   static std::vector<DeviceInfo> DevicesOf(const EngineParts& parts);
   void Restore();
   std::vector<RestoredGroup> Published();
+  void NoteMissing(const ModelRoll::Models& there);
   void RestorePublished(const std::vector<RestoredGroup>& published);
   void RestoreParts();
   void WriteKept();
