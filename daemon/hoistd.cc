@@ -545,9 +545,7 @@ std::vector<std::string> Hoistd::Reload(const Config& config) {
   Config& now = parts_->config;
   if (now.device.load_bytes_per_s != config.device.load_bytes_per_s) {
     now.device.load_bytes_per_s = config.device.load_bytes_per_s;
-    for (const auto& link : parts_->links) {
-      link->SetLoadRate(now.device.load_bytes_per_s);
-    }
+    parts_->engine->SetLoadRate(now.device.load_bytes_per_s);
   }
   now.quota = config.quota;
   for (TenantConfig& tenant : now.tenants) {
