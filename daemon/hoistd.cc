@@ -505,10 +505,7 @@ std::vector<std::string> Hoistd::Reload(const Config& config) {
   Config& now = parts_->config;
   if (now.device.load_bytes_per_s != config.device.load_bytes_per_s) {
     now.device.load_bytes_per_s = config.device.load_bytes_per_s;
-    for (const auto& link : parts_->links) {
-      if (link->device().info().kind == DeviceKind::kInPlace) continue;
-      link->SetLoadRate(now.device.load_bytes_per_s);
-    }
+    parts_->engine->SetLoadRate(now.device.load_bytes_per_s);
   }
   now.quota = config.quota;
   for (TenantConfig& tenant : now.tenants) {

@@ -381,4 +381,35 @@ absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes) {
   return plan;
 }
 
+std::string ToRecord(const KeptPin& pin) {
+  const TierAt at = pin.copy.place.at;
+  pb::KeptPin out;
+  out.set_model_id(pin.copy.key.model.number());
+  out.set_group(pin.copy.key.group.number());
+  out.set_on_host(at.tier == Tier::kHost);
+  if (at.tier == Tier::kDevice) out.set_device(at.device.number());
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptPin> PinFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptPin>(bytes, "pin"));
+  const TierAt at =
+      in.on_host() ? OnHost() : OnDevice(DeviceIndex(in.device()));
+  KeptPin pin;
+  pin.copy = {{ModelId(in.model_id()), GroupIndex(in.group())}, {at, false}};
+  return pin;
+}
+
+std::string ToRecord(const LoadCap& cap) {
+  pb::KeptLoadCap out;
+  out.set_bytes_per_second(cap.set);
+  out.set_configured_bytes_per_second(cap.configured);
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<LoadCap> LoadCapFromRecord(absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptLoadCap>(bytes, "cap"));
+  return LoadCap{in.bytes_per_second(), in.configured_bytes_per_second()};
+}
+
 }  // namespace hoistd

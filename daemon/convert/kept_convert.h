@@ -45,6 +45,12 @@ struct PlanRecord {
   absl::Duration stage_deadline;
 };
 
+// On what is loaded to a device and nobody waits for, in bytes a second.
+struct LoadCap {
+  uint64_t set = 0;         // By an admin; 0: none.
+  uint64_t configured = 0;  // By hoistd.toml, then.
+};
+
 std::string ToRecord(const KeptInstance& instance);
 std::string ToRecord(const ModelRecord& model);
 // Of files. May be large.
@@ -54,6 +60,8 @@ std::string ToRecord(const KeptCopy& copy);  // But for its place.
 std::string ToRecord(const KeptSession& session);
 std::string ToRecord(const KeptLease& lease);
 std::string ToRecord(const PlanRecord& plan);
+std::string ToRecord(const KeptPin& pin);
+std::string ToRecord(const LoadCap& cap);
 
 // InvalidArgument: bytes that no ToRecord makes. Whether they agree with
 // anything else is NodeRestore's to say.
@@ -67,6 +75,8 @@ absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,
                                               absl::string_view bytes);
 absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes);
 absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes);
+absl::StatusOr<KeptPin> PinFromRecord(absl::string_view bytes);
+absl::StatusOr<LoadCap> LoadCapFromRecord(absl::string_view bytes);
 
 }  // namespace hoistd
 

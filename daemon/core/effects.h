@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -47,6 +48,13 @@ struct EndedPlan {
   DeviceIndex device;
 };
 
+// A published model has so many groups by now; 0: it is forgotten.
+struct PublishedCount {
+  User owner;
+  std::string model;
+  uint32_t groups = 0;
+};
+
 // What is to be done about an event, in order.
 struct Effects {
   // Of each device in this order, one after another. Node::SlabMade tells of
@@ -59,6 +67,7 @@ struct Effects {
   std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
   std::vector<SpillId> unspill;    // Spilled images to remove.
   std::vector<ModelId> forgotten;  // Their files can be closed.
+  std::vector<PublishedCount> published;
   std::vector<NodeEvent> events;
   std::vector<HeldGroup> held;
   std::vector<CrowdedPlan> crowded;

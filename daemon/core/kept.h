@@ -75,6 +75,13 @@ struct KeptLease {
   std::optional<CopyRef> copy;  // nullopt: it is released.
 };
 
+// That an admin has pinned the copy; or that it is pinned no more. Of a model
+// that is forgotten nothing is, without a word.
+struct KeptPin {
+  CopyRef copy;
+  bool pinned = true;
+};
+
 // A plan whose ring is nobody's any more, or nobody's but this hoistd's: its
 // session is over, and is told of after it.
 struct KeptPlanGone {
@@ -82,7 +89,7 @@ struct KeptPlanGone {
 };
 
 using Kept = std::variant<KeptOnHost, KeptModel, KeptSlab, KeptCopy,
-                          KeptSession, KeptLease, KeptPlanGone>;
+                          KeptSession, KeptLease, KeptPin, KeptPlanGone>;
 
 }  // namespace hoistd
 

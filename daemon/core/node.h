@@ -139,8 +139,7 @@ class Node {
   // NotFound: one of them is no lease of this session; the others go.
   absl::Status Release(SessionId session, const std::vector<LeaseId>& leases,
                        absl::Time now, Effects& effects);
-  // Empty: no order any more, and the session is done with the model until it
-  // asks for it again.
+  // Empty: none any more; the session is done with the model until it asks.
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, absl::Time now,
                         Effects& effects);
@@ -543,6 +542,7 @@ class Node {
   void KeepImage(const CopyRef& ref, const Copy& copy);
   void KeepCopy(const CopyRef& ref, const Copy& copy, bool there);
   void KeepLease(LeaseId id, SessionId session, const CopyRef& ref, bool there);
+  void SetPinned(const CopyRef& ref, Copy& copy, bool pinned);
   void Note(Effects& effects, EventKind kind, const CopyRef& ref,
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;

@@ -78,8 +78,7 @@ CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
   for (const CopyRef& ref : copies) {
     Copy* copy = copies_.Find(ref);
     if (copy == nullptr || !copy->pinned) continue;
-    copy->pinned = false;
-    Weigh(ref, *copy);
+    SetPinned(ref, *copy, false);
     ++space_epoch_;
     ++totals.groups;
     totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;

@@ -193,8 +193,7 @@ void Node::HostIsBad(GroupKey key, GroupCheck& check, FindingFn find,
       quota_.Remove(copies_.FindModel(key.model)->model->owner,
                     Quota::kPublishedBytes, SpaceOf(*group.group));
     }
-    copy.pinned = false;
-    Weigh({key, place}, copy);
+    SetPinned({key, place}, copy, false);
     Drop({key, place}, copy, ResidencyEvent::kDrop);
   }
   MarkLostIfGone(key, check.host_status, effects);

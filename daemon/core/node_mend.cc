@@ -172,8 +172,7 @@ bool Node::DropDamaged(const CopyRef& ref, Copy& copy) {
   const bool idle = copy.damaged && copy.state == Residency::kPresent &&
                     copy.leases == 0 && copy.readers == 0;
   if (!idle) return false;
-  copy.pinned = false;
-  Weigh(ref, copy);
+  SetPinned(ref, copy, false);
   Drop(ref, copy, ResidencyEvent::kDrop);
   return true;
 }

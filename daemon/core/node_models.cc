@@ -246,6 +246,9 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
     // There is room on the disk again.
     if (!on_disk.empty()) spill_retry_at_ = now;
   }
+  if (entry->model->spec->published) {
+    effects.published.push_back({owner, name, 0});
+  }
   orders_.ForgetModel(id);
   heat_.ForgetModel(id);
   sessions_.ForgetModel(id);

@@ -173,6 +173,8 @@ absl::StatusOr<ModelPtr> Node::Adopt(const Incoming& incoming,
   HOIST_RETURN_IF_ERROR(models_.Append(*entry, incoming.group, content));
   const GroupIndex last(static_cast<uint32_t>(entry->groups.size() - 1));
   PlaceReceived({entry->model->id, last}, incoming, now, effects);
+  effects.published.push_back(
+      {incoming.owner, incoming.model, last.number() + 1});
   sessions_.Use(incoming.session, entry->model->id);
   return entry->model;
 }

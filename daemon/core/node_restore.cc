@@ -203,4 +203,14 @@ absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
   return absl::OkStatus();
 }
 
+bool NodeRestore::AddPin(const CopyRef& ref) {
+  Copy* copy = node_.copies_.Find(ref);
+  if (copy == nullptr || !copy->usable()) return false;
+  // One that was asked for and had to wait waits again.
+  if (!copy->pinned && !node_.CheckBesidePlans(ref).ok()) return false;
+  copy->pinned = true;  // The book says so already.
+  node_.Weigh(ref, *copy);
+  return true;
+}
+
 }  // namespace hoistd

@@ -107,6 +107,11 @@ void Node::Spilled(const Transfer& transfer, const absl::Status& status,
     spill_failed_ = status;
     spill_retry_at_ = now + kSpillRetry;
     copy.leaving = false;
+    // A disk without room is no fault of it.
+    if (!absl::IsResourceExhausted(status)) {
+      Note(effects, EventKind::kCopyFailed, {transfer.key, {OnDisk(), false}},
+           std::string(status.message()));
+    }
     return SaveSoon(transfer.key);
   }
   spill_failed_ = absl::OkStatus();

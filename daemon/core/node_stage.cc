@@ -148,10 +148,7 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   }
   if (waiter.memfd != nullptr)
     return StartRead(waiter, ref, copy, now, effects);
-  if (waiter.pin) {
-    copy.pinned = true;
-    Weigh(ref, copy);
-  }
+  if (waiter.pin) SetPinned(ref, copy, true);
   Answer answer = {waiter.request};
   if (waiter.lease) {
     if (!waiter.waited) ++counters_.stages_resident;

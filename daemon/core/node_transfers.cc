@@ -133,6 +133,7 @@ void Node::HostFilled(const Transfer& transfer, const absl::Status& status,
     group.spilled.reset();
     group.damaged.push_back(spill->from);
     MarkLostIfGone(transfer.key, status, effects);
+    if (!group.lost.ok()) return FailNeeds(transfer.key, group.lost, effects);
   }
   FailNeeds(transfer.key, status, effects);
 }
@@ -214,6 +215,13 @@ void Node::KeepImage(const CopyRef& ref, const Copy& copy) {
   Keep(KeptOnHost{
       copy.offset,
       KeptImage{copies_.FindModel(ref.key.model)->model, ref.key.group}});
+}
+
+void Node::SetPinned(const CopyRef& ref, Copy& copy, bool pinned) {
+  if (copy.pinned == pinned) return;
+  copy.pinned = pinned;
+  Weigh(ref, copy);
+  Keep(KeptPin{ref, pinned});
 }
 
 // Legacy IPC memory goes with its process.

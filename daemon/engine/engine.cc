@@ -218,6 +218,11 @@ void Engine::Carry(Effects effects) {
   for (const TransferId id : effects.urgent) mover_->Hurry(id);
   for (const SpillId id : effects.unspill) mover_->Unspill(id);
   for (const ModelId id : effects.forgotten) mover_->DropFiles(id);
+  if (SpillStore* store = parts_.mover.store; store != nullptr) {
+    for (PublishedCount& model : effects.published) {
+      store->NoteModel(model.owner, std::move(model.model), model.groups);
+    }
+  }
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
@@ -227,6 +232,7 @@ void Engine::Carry(Effects effects) {
     if (asker != askers_.end()) asker->second(ask);
   }
   for (const NodeEvent& event : effects.events) {
+    TellOfSaving(event);
     if (event.kind == EventKind::kModelForgotten && !event.detail.empty()) {
       spdlog::info("model {} is forgotten: {}", absl::CHexEscape(event.model),
                    event.detail);
@@ -240,6 +246,19 @@ void Engine::Carry(Effects effects) {
     pending_.erase(found);
     on_reply(std::move(answer));
   }
+}
+
+// Why published bytes are on no disk, once until one is written again: who
+// published them has long been answered.
+void Engine::TellOfSaving(const NodeEvent& event) {
+  if (event.at != OnDisk()) return;
+  if (event.kind == EventKind::kCopyPresent) told_unsaved_ = false;
+  if (event.kind != EventKind::kCopyFailed) return;
+  if (std::exchange(told_unsaved_, true)) return;
+  AddNote(absl::StrCat(
+      "what is published could not be written to disk.spill_dir, and is tried "
+      "again: ",
+      event.detail));
 }
 
 RequestId Engine::Await(SessionId session, OnReply on_reply) {

@@ -82,6 +82,9 @@ class Engine final : public EngineApi, private Loop {
   void SaveAll(Done<uint64_t> left);
   // From now on.
   void SetQuotas(QuotaOptions quota);
+  // The operator caps loads so, on all devices, from now on: what an admin had
+  // set before counts no more.
+  void SetLoadRate(uint64_t bytes_per_second);
   // What clients know this hoistd by, and the last one if this took over what
   // that had; and how many there were before, in a row. Fixed.
   const KeptInstance& instance() const { return instance_; }
@@ -159,11 +162,13 @@ class Engine final : public EngineApi, private Loop {
   static std::vector<DeviceInfo> DevicesOf(const EngineParts& parts);
   void Restore();
   std::vector<RestoredGroup> Published();
+  void NoteMissing(const ModelRoll::Models& there);
   void RestorePublished(const std::vector<RestoredGroup>& published);
   void RestoreParts();
   void WriteKept();
   absl::Status Write(const Kept& kept);
   void Abandon();
+  bool Keeps() const { return parts_.keep != nullptr && !abandoned_; }
 
   // engine_adopt.cc
   absl::Status Adopt(const std::vector<RestoredGroup>& published,
@@ -180,6 +185,16 @@ class Engine final : public EngineApi, private Loop {
   void DropUnclaimed();
   void LaneResumed(const PlanRecord& record, const absl::Status& opened,
                    Effects& effects);
+
+  // engine_words.cc
+  void Noted(const absl::Status& written);
+  void KeepPin(const KeptPin& pin);
+  void ForgetPins(ModelId model);
+  void AdoptPins();
+  void PinCame(const CopyRef& copy, const absl::Status& status);
+  void UnpinComing(const CopySelector& which, CopyTotals& totals);
+  void AdoptLoadCaps();
+  void KeepShare(ShareOf of, const ShareOptions& share);
 
   void KeepModel(const Model& model, const SourceFiles& files);
   absl::Status WriteModelOfFiles(const Model& model, const SourceFiles& files);
@@ -233,6 +248,7 @@ class Engine final : public EngineApi, private Loop {
   void RefusePending();
   void Handle(Event& event);
   void Carry(Effects effects);
+  void TellOfSaving(const NodeEvent& event);
   RequestId Await(SessionId session, OnReply on_reply);
   // On an opener's thread.
   void StageIn(bool shared, SessionId session, StageArgs args,
@@ -242,6 +258,11 @@ class Engine final : public EngineApi, private Loop {
   void CheckNext(std::shared_ptr<Checking> all, Effects& effects);
   struct Bringing;
   void Bring(std::shared_ptr<Bringing> all, Effects& effects);
+  // `how` but for the copy and the request; `each` as each arrives or is
+  // refused.
+  void BringAll(std::vector<CopyRef> copies, Node::BringArgs how,
+                absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
+                Effects& effects);
 
   EngineParts parts_;  // Fixed once Create has returned.
   NoteRing notes_;
@@ -267,9 +288,16 @@ class Engine final : public EngineApi, private Loop {
   bool saw_stopping_ = false;
   bool over_ = false;
   bool told_unkept_ = false;
+  bool told_unkept_word_ = false;
+  bool told_unsaved_ = false;
   bool abandoned_ = false;  // What is kept.
   KeptInstance instance_;
   uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
+  std::map<CopyRef, uint64_t> pins_;  // That are kept, by their numbers.
+  uint64_t last_pin_ = 0;
+  // The last hoistd's that are not there yet; false: unpinned meanwhile.
+  std::map<CopyRef, bool> coming_pins_;
+  uint64_t load_rate_ = 0;                      // As hoistd.toml has it.
   std::vector<SlabShare> adopted_shares_;       // As parts_.found.slabs.
   std::vector<ResumedSession> ended_sessions_;  // Until they are taken.
 

@@ -96,6 +96,17 @@ void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
   }
 }
 
+void Engine::BringAll(
+    std::vector<CopyRef> copies, Node::BringArgs how,
+    absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
+    Effects& effects) {
+  auto all = std::make_shared<Bringing>();
+  all->copies = std::move(copies);
+  all->how = std::move(how);
+  all->each = std::move(each);
+  Bring(std::move(all), effects);
+}
+
 void Engine::Load(ModelId model, TierAt to,
                   absl::AnyInvocable<void(const LoadProgress&)> progress,
                   Done<LoadProgress> done) {
@@ -140,13 +151,11 @@ void Engine::Load(ModelId model, TierAt to,
     };
     // Groups that would need another group of this model to leave are left
     // out at once; spills of others are waited for.
-    auto all = std::make_shared<Bringing>();
-    all->copies = std::move(copies);
-    all->how.deadline = absl::InfinitePast();
-    all->how.spare = model;
-    all->how.urgent = false;
-    all->each = each;
-    Bring(std::move(all), effects);
+    Node::BringArgs how;
+    how.deadline = absl::InfinitePast();
+    how.spare = model;
+    how.urgent = false;
+    BringAll(std::move(copies), std::move(how), each, effects);
   });
 }
 
@@ -182,12 +191,15 @@ void Engine::Pin(CopySelector which, absl::Duration deadline,
       }
       state->done(state->totals);
     };
-    auto all = std::make_shared<Bringing>();
-    all->copies = *std::move(copies);
-    all->how.deadline = Now() + deadline;
-    all->how.pin = true;
-    all->each = each;
-    Bring(std::move(all), effects);
+    // By this word, whatever an earlier one was.
+    for (const CopyRef& copy : *copies) {
+      const auto coming = coming_pins_.find(copy);
+      if (coming != coming_pins_.end()) coming->second = true;
+    }
+    Node::BringArgs how;
+    how.deadline = Now() + deadline;
+    how.pin = true;
+    BringAll(*std::move(copies), std::move(how), each, effects);
   });
 }
 
@@ -197,7 +209,9 @@ void Engine::Unpin(CopySelector which, Done<CopyTotals> done) {
     absl::StatusOr<std::vector<CopyRef>> copies =
         node_.Select(which, /*existing_only=*/true);
     if (!copies.ok()) return done(copies.status());
-    done(node_.Unpin(*copies, Now(), effects));
+    CopyTotals totals = node_.Unpin(*copies, Now(), effects);
+    UnpinComing(which, totals);
+    done(totals);
   });
 }
 

@@ -219,6 +219,10 @@ void Engine::DropFound(const absl::Status& why) {
                          sessions,
                          " sessions end: ", std::string(why.message())));
   }
+  if (!parts_.found.pins.empty()) {
+    AddNote(absl::StrCat("so are ", parts_.found.pins.size(),
+                         " pins of admins: pin again what is to stay"));
+  }
   for (const KeptSession& session : parts_.found.sessions) {
     ended_sessions_.push_back({session.id, session.args->peer,
                                session.args->socket, session.args->protocol,
@@ -245,7 +249,7 @@ void Engine::BeginInstance(bool adopted) {
   }
   NodeRestore(node_).SkipIds(instance_.generation << kGenerationShift);
   last_file_ = instance_.generation << kGenerationShift;
-  if (parts_.keep == nullptr || abandoned_) return;
+  if (!Keeps()) return;
   if (!parts_.keep->Write(kInstanceKey, ToRecord(instance_)).ok()) Abandon();
 }
 

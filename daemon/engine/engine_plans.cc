@@ -132,7 +132,7 @@ void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,
 
 // Before the client hears of it.
 void Engine::KeepPlan(const PlanRecord& record, const LaneShare& lane) {
-  if (parts_.keep == nullptr || abandoned_) return;
+  if (!Keeps()) return;
   const DeviceIndex device = record.grant.device;
   if (DevicesOf(parts_)[device.number()].backing == Backing::kIpc) return;
   if (!WritePlan(record, lane, *parts_.keep).ok()) Abandon();
@@ -232,10 +232,12 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
 
 void Engine::SetShare(ShareOf of, ShareChange change, Done<ShareChanged> done) {
   Post([this, of, change, done = std::move(done)](Effects&) mutable {
-    if (const PlanId* plan = std::get_if<PlanId>(&of)) {
-      return done(SetPlanShare(*plan, change));
-    }
-    done(SetLoadShare(std::get<DeviceIndex>(of), change));
+    const PlanId* plan = std::get_if<PlanId>(&of);
+    absl::StatusOr<ShareChanged> changed =
+        plan != nullptr ? SetPlanShare(*plan, change)
+                        : SetLoadShare(std::get<DeviceIndex>(of), change);
+    if (changed.ok()) KeepShare(of, changed->after);
+    done(std::move(changed));
   });
 }
 

@@ -64,6 +64,7 @@ std::vector<RestoredGroup> Engine::Published() {
     expected = index + 1;
     published.push_back(std::move(group));
   }
+  NoteMissing(next);
   for (const auto& [model, groups] : missing) {
     AddNote(absl::StrCat("model ", model.second, " of ", ToString(model.first),
                          " is back without ", groups,
@@ -78,6 +79,27 @@ std::vector<RestoredGroup> Engine::Published() {
     }
   }
   return published;
+}
+
+// Of what was published last no image need be there to tell.
+void Engine::NoteMissing(const ModelRoll::Models& there) {
+  if (parts_.mover.store == nullptr) return;
+  for (const auto& [model, groups] : parts_.mover.store->models()) {
+    const auto& [owner, name] = model;
+    const auto found = there.find(model);
+    const uint32_t have = found == there.end() ? 0 : found->second;
+    if (have >= groups) continue;
+    AddNote(have == 0
+                ? absl::StrCat("model ", name, " of ", ToString(owner),
+                               " is gone with all of its ", groups,
+                               " groups, which no disk had; publish it again")
+                : absl::StrCat("model ", name, " of ", ToString(owner),
+                               " is back without the last ", groups - have,
+                               " of its ", groups,
+                               " groups; publish it again"));
+    // Said once, since nobody could forget it.
+    if (have == 0) parts_.mover.store->NoteModel(owner, name, 0);
+  }
 }
 
 void Engine::AddNote(std::string note) {
@@ -95,6 +117,8 @@ void Engine::RestorePublished(const std::vector<RestoredGroup>& published) {
 
 void Engine::Restore() {
   instance_.id = parts_.new_instance;
+  // All are told the same.
+  for (const Link* link : parts_.mover.links) load_rate_ = link->load_rate();
   std::vector<RestoredGroup> published = Published();
   std::map<ModelId, OpenedModel> opened;
   const bool may_adopt = parts_.keep != nullptr && parts_.found.status.ok();
@@ -110,6 +134,8 @@ void Engine::Restore() {
     for (auto& [id, model] : opened) {
       mover_->AddFiles(id, std::move(model.files));
     }
+    AdoptPins();
+    AdoptLoadCaps();
   }
   RestoreParts();
   WriteKept();
@@ -153,13 +179,20 @@ absl::Status Engine::Write(const Kept& kept) {
             }
             return absl::OkStatus();
           },
-          [&](const KeptModel& model) { return WriteModel(model, keep); },
+          [&](const KeptModel& model) {
+            if (model.model == nullptr) ForgetPins(model.id);
+            return WriteModel(model, keep);
+          },
           [&](const KeptSlab& slab) { return WriteSlab(slab, keep); },
           [&](const KeptCopy& copy) { return WriteCopy(copy, keep); },
           [&](const KeptSession& session) {
             return WriteSession(session, keep);
           },
           [&](const KeptLease& lease) { return WriteLease(lease, keep); },
+          [&](const KeptPin& pin) {
+            KeepPin(pin);
+            return absl::OkStatus();
+          },
           [&](const KeptPlanGone& plan) { return ErasePlan(plan.id, keep); },
       },
       kept);

@@ -82,7 +82,7 @@ void Engine::RegisterModel(SessionId session, RegisterModelArgs args,
 
 // Without it no lease of the model could go on, and so nothing on devices.
 void Engine::KeepModel(const Model& model, const SourceFiles& files) {
-  if (parts_.keep == nullptr || abandoned_) return;
+  if (!Keeps()) return;
   if (!WriteModelOfFiles(model, files).ok()) Abandon();
 }
 

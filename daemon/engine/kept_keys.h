@@ -24,6 +24,8 @@ enum class KeptKind : uint32_t {
   kPlan = 11,        // A record by id.
   kLaneMemory = 12,  // Descriptors by the plan's id, if it streams anything.
   kLaneWake = 13,
+  kPin = 14,      // A record by a number of its own.
+  kLoadCap = 15,  // A record by the device.
 };
 
 constexpr KeptKey KeyOf(KeptKind kind, uint64_t id = 0) {

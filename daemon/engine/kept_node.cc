@@ -16,6 +16,23 @@ IdType IdOf(KeptKey key) {
   return IdType(key.id);
 }
 
+// What admins have set. False: it is of another kind.
+absl::StatusOr<bool> AddWord(KeptKey key, const std::string& value,
+                             FoundNode& found) {
+  if (key.kind == KeyOf(KeptKind::kPin).kind) {
+    HOIST_ASSIGN_OR_RETURN(const KeptPin pin, PinFromRecord(value));
+    found.pins[key.id] = pin.copy;
+    return true;
+  }
+  if (key.kind == KeyOf(KeptKind::kLoadCap).kind) {
+    HOIST_ASSIGN_OR_RETURN(
+        found.load_caps[DeviceIndex(static_cast<uint32_t>(key.id))],
+        LoadCapFromRecord(value));
+    return true;
+  }
+  return false;
+}
+
 absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
   switch (static_cast<KeptKind>(key.kind)) {
     case KeptKind::kInstance: {
@@ -65,8 +82,8 @@ absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
       found.plans.push_back(std::move(plan));
       return absl::OkStatus();
     }
-    default:
-      return absl::OkStatus();  // Somebody else's.
+    default:  // Or somebody else's.
+      return AddWord(key, value, found).status();
   }
   return absl::InvalidArgumentError(
       "what the last hoistd kept of devices makes no sense");
@@ -177,6 +194,31 @@ absl::Status ErasePlan(PlanId plan, Keep& keep) {
   HOIST_RETURN_IF_ERROR(keep.Erase(KeyOf(KeptKind::kPlan, id)));
   HOIST_RETURN_IF_ERROR(keep.DropDescriptor(KeyOf(KeptKind::kLaneMemory, id)));
   return keep.DropDescriptor(KeyOf(KeptKind::kLaneWake, id));
+}
+
+absl::Status WritePin(uint64_t number, const CopyRef& copy, Keep& keep) {
+  return keep.Write(KeyOf(KeptKind::kPin, number), ToRecord(KeptPin{copy}));
+}
+
+absl::Status ErasePin(uint64_t number, Keep& keep) {
+  return keep.Erase(KeyOf(KeptKind::kPin, number));
+}
+
+absl::Status WriteShare(PlanId plan, const ShareOptions& share, Keep& keep) {
+  const KeptKey key = KeyOf(KeptKind::kPlan, plan.number());
+  const std::optional<std::string> old = keep.Read(key);
+  if (!old.has_value()) return absl::NotFoundError("no such plan is kept");
+  HOIST_ASSIGN_OR_RETURN(PlanRecord record, PlanFromRecord(plan, *old));
+  record.share = share;
+  return keep.Write(key, ToRecord(record));
+}
+
+absl::Status WriteLoadCap(DeviceIndex device, const LoadCap& cap, Keep& keep) {
+  return keep.Write(KeyOf(KeptKind::kLoadCap, device.number()), ToRecord(cap));
+}
+
+absl::Status EraseLoadCap(DeviceIndex device, Keep& keep) {
+  return keep.Erase(KeyOf(KeptKind::kLoadCap, device.number()));
 }
 
 absl::Status DropNode(const std::map<KeptKey, std::string>& records,

@@ -31,6 +31,8 @@ struct FoundNode {
   std::vector<KeptSession> sessions;
   std::vector<KeptLease> leases;
   std::vector<PlanRecord> plans;
+  std::map<uint64_t, CopyRef> pins;  // By the numbers of their records.
+  std::map<DeviceIndex, LoadCap> load_caps;
   std::map<KeptKey, hoist::UniqueFd> descriptors;
 };
 
@@ -55,6 +57,15 @@ absl::Status WriteLease(const KeptLease& lease, Keep& keep);
 absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,
                        Keep& keep);
 absl::Status ErasePlan(PlanId plan, Keep& keep);
+
+// Where one of these cannot be written, an admin's word does not outlive
+// hoistd, or does although it was taken back, and nothing worse.
+absl::Status WritePin(uint64_t number, const CopyRef& copy, Keep& keep);
+absl::Status ErasePin(uint64_t number, Keep& keep);
+// Of a plan that was written. NotFound: it was not.
+absl::Status WriteShare(PlanId plan, const ShareOptions& share, Keep& keep);
+absl::Status WriteLoadCap(DeviceIndex device, const LoadCap& cap, Keep& keep);
+absl::Status EraseLoadCap(DeviceIndex device, Keep& keep);
 
 // Of what was found: nothing is kept of it any more.
 absl::Status DropNode(const std::map<KeptKey, std::string>& records,

@@ -30,6 +30,7 @@ struct SegmentFile {
 //
 //   lock          held by the one store that uses the directory
 //   catalogue.db  see catalogue.h; .damaged-1 to -8: kept for a look
+//   models.roll   see model_roll.h
 //   images/N.part an image being written; N.img: a published one; N.del: one
 //                 that is being removed
 //   quarantine/   images that were found damaged, kept for a look; N.lost: one
@@ -58,6 +59,7 @@ class SegmentDir {
 
   const std::string& path() const { return path_; }
   std::string catalogue_path() const { return path_ + "/catalogue.db"; }
+  std::string roll_path() const { return path_ + "/models.roll"; }
   std::string ImagePath(SpillId id) const;
 
   absl::StatusOr<bool> HasCatalogue() const;

@@ -13,16 +13,19 @@ absl::StatusOr<std::unique_ptr<SpillStore>> SpillStore::Open(
     const SpillOptions& options, IoEngine& io) {
   HOIST_ASSIGN_OR_RETURN(SegmentDir dir, SegmentDir::Open(options.dir));
   HOIST_ASSIGN_OR_RETURN(SpillRecovery found, RecoverSpills(dir));
-  return std::unique_ptr<SpillStore>(
-      new SpillStore(options, io, std::move(dir), std::move(found)));
+  ModelRoll roll = ModelRoll::Open(dir.roll_path(), found.notes);
+  return std::unique_ptr<SpillStore>(new SpillStore(
+      options, io, std::move(dir), std::move(found), std::move(roll)));
 }
 
 SpillStore::SpillStore(const SpillOptions& options, IoEngine& io,
-                       SegmentDir dir, SpillRecovery found)
+                       SegmentDir dir, SpillRecovery found, ModelRoll roll)
     : options_(options),
       io_(io),
       dir_(std::move(dir)),
       catalogue_(std::move(found.catalogue)),
+      roll_(std::move(roll)),
+      models_(roll_.models()),
       lost_bytes_(found.lost_bytes),
       notes_(std::move(found.notes)),
       rows_(std::move(found.rows)),
@@ -55,6 +58,16 @@ void SpillStore::End() {
 void SpillStore::Answer(Done done, absl::Status status) {
   desk_.Post([this, done = std::move(done), status]() mutable {
     done(status);
+    End();
+  });
+}
+
+void SpillStore::NoteModel(User owner, std::string model, uint32_t groups) {
+  Begin();
+  desk_.Post([this, owner, model = std::move(model), groups] {
+    // What fails is written with the next; an image that cannot be written to
+    // the same disk is told of.
+    roll_.Set(owner, model, groups).IgnoreError();
     End();
   });
 }

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/task_threads.h"
 #include "daemon/store/catalogue.h"
+#include "daemon/store/model_roll.h"
 #include "daemon/store/segment_dir.h"
 #include "daemon/store/spill_recovery.h"
 #include "daemon/store/spill_types.h"
@@ -72,6 +73,15 @@ class SpillStore {
   // Frees a quarantined image too, and works on a full disk. NotFound.
   void Remove(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // A published model has so many groups by now, of which some may never be
+  // put; 0: it is forgotten. Written as soon as the disk lets it; nobody is
+  // told.
+  void NoteModel(User owner, std::string model, uint32_t groups)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // How many those were when the store was opened: what List() lacks of them,
+  // no disk had.
+  const ModelRoll::Models& models() const { return models_; }
+
   // By id, quarantined ones too.
   std::vector<SpillRecord> List() const ABSL_LOCKS_EXCLUDED(mu_);
   SpillUsage usage() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -84,7 +94,7 @@ class SpillStore {
   struct GetJob;
 
   SpillStore(const SpillOptions& options, IoEngine& io, SegmentDir dir,
-             SpillRecovery found);
+             SpillRecovery found, ModelRoll roll);
 
   absl::Status CheckPut(const SpillMeta& meta,
                         std::span<const std::byte> image) const;
@@ -122,6 +132,8 @@ class SpillStore {
   IoEngine& io_;
   SegmentDir dir_;       // The desk's alone, once open.
   Catalogue catalogue_;  // The desk's alone, once open.
+  ModelRoll roll_;       // The desk's alone, once open.
+  const ModelRoll::Models models_;
   const uint64_t lost_bytes_;
   std::vector<std::string> notes_;  // Unchanged, once open.
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/convert/kept_convert.h"
 #include "daemon/core/device_space.h"
@@ -87,6 +88,10 @@ void ReadOne(uint8_t what, absl::string_view bytes) {
       return RoundTrip<PlanRecord>(bytes, [](absl::string_view b) {
         return PlanFromRecord(PlanId(1), b);
       });
+    case 9:
+      return RoundTrip<KeptPin>(bytes, PinFromRecord);
+    case 10:
+      return RoundTrip<LoadCap>(bytes, LoadCapFromRecord);
     default:
       return ReadSpec(bytes);
   }
@@ -134,6 +139,9 @@ absl::Status PutBack(const FoundNode& found, Node& node) {
   for (const PlanRecord& plan : found.plans) {
     if (status.ok()) status = restore.AddPlan(plan.session, plan.grant);
   }
+  for (const auto& [number, copy] : found.pins) {
+    if (status.ok()) restore.AddPin(copy);
+  }
   return status;
 }
 
@@ -160,8 +168,9 @@ void RequireSound(const FoundNode& found, Node& node) {
   CopySelector all;
   all.asker = {.uid = User(1)};
   all.model = "m";
-  node.Evict(*node.Select(all, /*existing_only=*/true), absl::UnixEpoch(),
-             effects);
+  const std::vector<CopyRef> copies = *node.Select(all, /*existing_only=*/true);
+  node.Unpin(copies, absl::UnixEpoch(), effects);
+  node.Evict(copies, absl::UnixEpoch(), effects);
   for (const TierSnapshot& tier : device()) {
     FUZZ_REQUIRE(tier.used_bytes == 0 && tier.leased_bytes == 0);
   }
@@ -314,7 +323,11 @@ Seeds MakeSeeds() {
       .Add(CopyKey(device, 0), ToRecord(ACopy()))
       .Add(KeyOf(KeptKind::kSession, 8), ToRecord(ASession()))
       .Add(KeyOf(KeptKind::kLease, 9), ToRecord(ALease()))
-      .Add(KeyOf(KeptKind::kPlan, 10), ToRecord(APlan()));
+      .Add(KeyOf(KeptKind::kPlan, 10), ToRecord(APlan()))
+      .Add(KeyOf(KeptKind::kPin, 1), ToRecord(KeptPin{*ALease().copy}))
+      .Add(KeyOf(KeptKind::kPin, 2),
+           ToRecord(KeptPin{{{kOurs, GroupIndex(0)}, kHost}}))
+      .Add(KeyOf(KeptKind::kLoadCap, 0), ToRecord(LoadCap{5000, 0}));
   return {{"instance", one(0, ToRecord(instance))},
           {"model", one(1, ToRecord(model))},
           {"slab", one(2, ToRecord(ASlab(3, 0)))},
@@ -323,6 +336,8 @@ Seeds MakeSeeds() {
           {"lease", one(5, ToRecord(ALease()))},
           {"plan", one(6, ToRecord(APlan()))},
           {"spec", one(7, ASpec())},
+          {"pin", one(9, ToRecord(KeptPin{{{kOurs, GroupIndex(1)}, kHost}}))},
+          {"load_cap", one(10, ToRecord(LoadCap{5000, 1}))},
           {"book", book.str()}};
 }
 
@@ -333,7 +348,7 @@ Seeds MakeSeeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hoistd;
   fuzz::Input input(data, size);
-  const uint8_t what = input.Take() % 9;
+  const uint8_t what = input.Take() % 11;
   if (what == 8) {
     ReadAll(input);
   } else {

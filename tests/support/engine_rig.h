@@ -54,6 +54,7 @@ struct EngineRigOptions {
   uint64_t host_bytes = uint64_t{8} << 20;
   uint64_t device_bytes = uint64_t{8} << 20;
   bool spills = true;
+  uint32_t devices = 1;
 };
 
 class EngineRig {
@@ -64,12 +65,17 @@ class EngineRig {
     host_ = *AlignedBuffer::Create(options_.host_bytes);
     io_ = *CreateIoEngine({.choice = IoChoice::kThreads, .threads = 2});
     faulty_io.emplace(*io_);
-    EmulatedDeviceOptions device;
-    device.total_bytes = options_.device_bytes;
-    device.span_bytes = DeviceSpace::SpanFor(options_.device_bytes,
-                                             EmulatedDevice::kGranularity);
-    device_ = *EmulatedDevice::Create(device);
-    faulty_device.emplace(*device_);
+    for (uint32_t index = 0; index < options_.devices; ++index) {
+      EmulatedDeviceOptions device;
+      device.index = DeviceIndex(index);
+      device.total_bytes = options_.device_bytes;
+      device.span_bytes = DeviceSpace::SpanFor(options_.device_bytes,
+                                               EmulatedDevice::kGranularity);
+      devices_.push_back(*EmulatedDevice::Create(device));
+      faulty_devices.push_back(
+          std::make_unique<FaultyDevice>(*devices_.back()));
+    }
+    faulty_device = faulty_devices[0].get();
   }
   ~EngineRig() { Stop(); }
 
@@ -83,16 +89,19 @@ class EngineRig {
     }
     parts.node.host_capacity_bytes = options_.host_bytes;
     parts.node.slab_bytes = EmulatedDevice::kGranularity;
-    parts.node.device_capacity_bytes = {options_.device_bytes};
     parts.node.spill_capacity_bytes = options_.spills ? 1 << 30 : 0;
-    parts.device_views.push_back({faulty_device->info(), options_.device_bytes,
-                                  EmulatedDevice::kGranularity});
     parts.mover.host = host_.span();
     parts.mover.io = &*faulty_io;
     parts.mover.store = store_.get();
-    // In true time: what is copied now goes by when something was before.
-    HOIST_ASSIGN_OR_RETURN(link_, Link::Create(*faulty_device, monotonic_));
-    parts.mover.links = {link_.get()};
+    for (const auto& device : faulty_devices) {
+      parts.node.device_capacity_bytes.push_back(options_.device_bytes);
+      parts.device_views.push_back({device->info(), options_.device_bytes,
+                                    EmulatedDevice::kGranularity});
+      // In true time: what is copied now goes by when something was before.
+      HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, monotonic_));
+      parts.mover.links.push_back(link.get());
+      links_.push_back(std::move(link));
+    }
     parts.clock = &clock;
     parts.version = "test";
     HOIST_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(parts)));
@@ -101,7 +110,7 @@ class EngineRig {
   }
   void Stop() {
     engine_.reset();
-    link_.reset();
+    links_.clear();
     store_.reset();
   }
   Engine& engine() { return *engine_; }
@@ -178,9 +187,10 @@ class EngineRig {
     return answer.Wait();
   }
   // Waits for the bytes, and not for space: the clock stands still.
-  absl::StatusOr<LeaseGrant> Stage(SessionId session, GroupKey key) {
+  absl::StatusOr<LeaseGrant> Stage(SessionId session, GroupKey key,
+                                   uint32_t device = 0) {
     Answer<absl::StatusOr<LeaseGrant>> answer;
-    engine_->Stage(session, {key, DeviceIndex(0), absl::ZeroDuration()},
+    engine_->Stage(session, {key, DeviceIndex(device), absl::ZeroDuration()},
                    answer.done());
     return answer.Wait();
   }
@@ -222,11 +232,13 @@ class EngineRig {
 
   // What the device has where the lease says.
   std::string BytesOf(const LeaseGrant& lease) {
-    std::string bytes(lease.bytes, '?');
-    auto stream = *device_->CreateStream();
+    return BytesAt(lease.device, lease.offset, lease.bytes);
+  }
+  std::string BytesAt(DeviceIndex device, uint64_t offset, uint64_t size) {
+    std::string bytes(size, '?');
+    auto stream = *devices_[device.number()]->CreateStream();
     EXPECT_OK(stream->CopyOut(
-        std::as_writable_bytes(std::span(bytes.data(), bytes.size())),
-        lease.offset));
+        std::as_writable_bytes(std::span(bytes.data(), bytes.size())), offset));
     Answer<absl::Status> answer;
     stream->Then(answer.done());
     EXPECT_OK(answer.Wait());
@@ -236,13 +248,16 @@ class EngineRig {
   // between them is zero.
   void ExpectRight(const Model& model, const LeaseGrant& lease) {
     const Group& group = *model.spec->groups[lease.key.group.number()];
+    EXPECT_EQ(lease.bytes, group.image_bytes);
+    ExpectRight(group, BytesOf(lease));
+  }
+  static void ExpectRight(const Group& group, const std::string& bytes) {
     std::string want(group.image_bytes, '\0');
     for (const Tensor& tensor : group.tensors) {
       want.replace(tensor.offset, tensor.bytes,
                    TensorBytes(kSeed, tensor.name, tensor.bytes));
     }
-    EXPECT_EQ(lease.bytes, group.image_bytes);
-    EXPECT_TRUE(BytesOf(lease) == want) << "wrong bytes in " << group.name;
+    EXPECT_TRUE(bytes == want) << "wrong bytes in " << group.name;
   }
 
   TempDir dir;
@@ -252,16 +267,17 @@ class EngineRig {
   const EngineRigOptions options_;
   AlignedBuffer host_;
   std::unique_ptr<IoEngine> io_;
-  std::unique_ptr<EmulatedDevice> device_;
+  std::vector<std::unique_ptr<EmulatedDevice>> devices_;
 
  public:
   std::optional<FaultyIo> faulty_io;
-  std::optional<FaultyDevice> faulty_device;
+  std::vector<std::unique_ptr<FaultyDevice>> faulty_devices;
+  FaultyDevice* faulty_device = nullptr;  // The first.
 
  private:
   const MonotonicClock monotonic_;
   std::unique_ptr<SpillStore> store_;
-  std::unique_ptr<Link> link_;
+  std::vector<std::unique_ptr<Link>> links_;
   std::unique_ptr<Engine> engine_;
 };
 

@@ -119,6 +119,7 @@ void NodeRig::Take(Effects effects) {
     }
     if (answer.plan.has_value()) Stands(found->second, *answer.plan);
     open_.erase(found);
+    PinAnswered(answer);
     answers_[answer.request] = std::move(answer);
   }
   TakePlans(effects);
@@ -706,33 +707,6 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
     Fill(host_, *to, bytes, nullptr);
     changed_on_host_.erase(transfer.group.get());
     if (status.ok()) FillImage(host_, *to, *transfer.group);
-  }
-}
-
-// A successor that begins now has all that was published and lies on the host.
-void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
-  size_t published = 0;
-  for (const ModelSnapshot& model : snapshot.models) {
-    if (!model.published) continue;
-    for (const GroupSnapshot& group : model.groups) {
-      for (const CopySnapshot& copy : group.copies) {
-        if (copy.at == OnHost() && (copy.residency == Residency::kPresent ||
-                                    copy.residency == Residency::kSpilling)) {
-          ++published;
-        }
-      }
-    }
-  }
-  EXPECT_EQ(kept_.size(), published + laid_.size());
-  for (const auto& [offset, group] : kept_) {
-    ExpectImage(host_, offset, *group, "a kept image was overwritten");
-  }
-  for (const auto& [offset, part] : kept_parts_) {
-    for (uint64_t at = 0; at < part.bytes; at += kPage) {
-      EXPECT_EQ(host_.at((offset + at) / kPage),
-                sheets_.at({part.file, (part.from + at) / kPage}).get())
-          << "a kept part was overwritten";
-    }
   }
 }
 

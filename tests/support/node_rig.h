@@ -270,6 +270,7 @@ class NodeRig {
     std::map<SessionId, OpenSessionArgs> sessions;
     std::map<LeaseId, KeptLease> leases;
     std::map<PlanId, std::pair<SessionId, PlanGrant>> plans;
+    std::set<CopyRef> pins;
   };
   void Note(const Kept& kept);
   std::vector<RestoredGroup> LeftPublished() const;
@@ -277,6 +278,11 @@ class NodeRig {
                        Node& node) const;
   void Forget();
   void DropAll();
+  static std::set<CopyRef> Pinned(const NodeSnapshot& snapshot);
+  void PutPinsBack(const std::set<CopyRef>& before);
+  void BringPins();
+  void PinAnswered(const Answer& answer);
+  void CheckPins(const NodeSnapshot& snapshot) const;
   std::set<SessionId> EndedByDeath();
   void ResumeAll(const std::set<PlanId>& over);
 
@@ -332,6 +338,7 @@ class NodeRig {
   NodeOptions node_options_;
   std::vector<DeviceInfo> infos_;
   Book book_;
+  std::map<CopyRef, RequestId> coming_pins_;  // Of the last one, not there yet.
   uint32_t generation_ = 0;
   bool resuming_ = false;
   std::vector<std::unique_ptr<int>> graves_;  // Labels of who is gone.

@@ -12,6 +12,9 @@ void NodeRig::Note(const Kept& kept) {
   if (const auto* model = std::get_if<KeptModel>(&kept)) {
     if (model->model == nullptr) {
       book_.models.erase(model->id);
+      std::erase_if(book_.pins, [&](const CopyRef& copy) {
+        return copy.key.model == model->id;
+      });
     } else {
       book_.models.insert(model->id);
     }
@@ -29,8 +32,103 @@ void NodeRig::Note(const Kept& kept) {
   } else if (const auto* lease = std::get_if<KeptLease>(&kept)) {
     book_.leases.erase(lease->id);
     if (lease->copy.has_value()) book_.leases[lease->id] = *lease;
+  } else if (const auto* pin = std::get_if<KeptPin>(&kept)) {
+    const bool changes = pin->pinned ? book_.pins.insert(pin->copy).second
+                                     : book_.pins.erase(pin->copy) > 0;
+    EXPECT_TRUE(changes || coming_pins_.contains(pin->copy));
   } else if (const auto* plan = std::get_if<KeptPlanGone>(&kept)) {
     book_.plans.erase(plan->id);
+  }
+}
+
+std::set<CopyRef> NodeRig::Pinned(const NodeSnapshot& snapshot) {
+  std::set<CopyRef> pinned;
+  for (const ModelSnapshot& model : snapshot.models) {
+    for (const GroupSnapshot& group : model.groups) {
+      for (const CopySnapshot& copy : group.copies) {
+        if (!copy.pinned) continue;
+        pinned.insert({{model.id, group.index}, {copy.at, false}});
+      }
+    }
+  }
+  return pinned;
+}
+
+// As the engine does: what is there is pinned at once, the rest is brought.
+// `before`: what was pinned when the last hoistd died.
+void NodeRig::PutPinsBack(const std::set<CopyRef>& before) {
+  NodeRestore restore(*node_);
+  for (const CopyRef& copy : book_.pins) {
+    if (restore.AddPin(copy)) continue;
+    coming_pins_[copy] = RequestId();
+    const bool was_kept =
+        copy.place.at.tier == Tier::kDevice &&
+        infos_[copy.place.at.device.number()].backing != Backing::kIpc;
+    EXPECT_FALSE(was_kept && before.contains(copy)) << "a pin is let go";
+  }
+}
+
+void NodeRig::BringPins() {
+  const std::map<CopyRef, RequestId> coming = coming_pins_;
+  for (const auto& [copy, none] : coming) {
+    Node::BringArgs bring;
+    bring.request = NewRequest(SessionId());
+    bring.copy = copy;
+    bring.deadline = now + absl::Seconds(10);
+    bring.pin = true;
+    coming_pins_[copy] = bring.request;
+    Effects effects;
+    node_->Bring(bring, now, effects);
+    Take(std::move(effects));
+    CloseAtOnce();
+  }
+}
+
+void NodeRig::PinAnswered(const Answer& answer) {
+  for (auto it = coming_pins_.begin(); it != coming_pins_.end(); ++it) {
+    if (it->second != answer.request) continue;
+    if (!answer.status.ok()) book_.pins.erase(it->first);
+    coming_pins_.erase(it);
+    return;
+  }
+}
+
+// An admin's word is known to a successor as soon as it counts.
+void NodeRig::CheckPins(const NodeSnapshot& snapshot) const {
+  const std::set<CopyRef> pinned = Pinned(snapshot);
+  std::set<CopyRef> known = book_.pins;
+  for (const auto& [copy, request] : coming_pins_) {
+    if (!pinned.contains(copy)) known.erase(copy);
+  }
+  EXPECT_EQ(pinned.size(), known.size());
+  EXPECT_TRUE(pinned == known) << "pins that a successor would not know";
+}
+
+// A successor that begins now has all that was published and lies on the host.
+void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
+  size_t published = 0;
+  for (const ModelSnapshot& model : snapshot.models) {
+    if (!model.published) continue;
+    for (const GroupSnapshot& group : model.groups) {
+      for (const CopySnapshot& copy : group.copies) {
+        if (copy.at == OnHost() && (copy.residency == Residency::kPresent ||
+                                    copy.residency == Residency::kSpilling)) {
+          ++published;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(kept_.size(), published + laid_.size());
+  for (const auto& [offset, group] : kept_) {
+    ExpectImage(host_, offset, *group, "a kept image was overwritten");
+  }
+  CheckPins(snapshot);
+  for (const auto& [offset, part] : kept_parts_) {
+    for (uint64_t at = 0; at < part.bytes; at += kPage) {
+      EXPECT_EQ(host_.at((offset + at) / kPage),
+                sheets_.at({part.file, (part.from + at) / kPage}).get())
+          << "a kept part was overwritten";
+    }
   }
 }
 
@@ -116,6 +214,7 @@ void NodeRig::Forget() {
   slab_work_.clear();
   open_.clear();
   abandoned_.clear();
+  coming_pins_.clear();
   asks_.clear();
   closed_.clear();
   ended_.clear();
@@ -129,6 +228,7 @@ void NodeRig::Forget() {
 bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   resuming_ = true;
   const std::vector<RestoredGroup> published = LeftPublished();
+  const std::set<CopyRef> pinned = Pinned(Snapshot());
   std::map<ModelId, hoistd::Model> models;
   for (const ModelSnapshot& model : Snapshot().models) {
     models[model.id] = {model.id, model.owner, model.readers,
@@ -158,6 +258,7 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   begin(*node_);
   if (taken) {
     EXPECT_OK(PutBack(models, *node_));
+    PutPinsBack(pinned);
   }
   const std::map<uint64_t, KeptPart> parts = kept_parts_;
   for (const auto& [offset, part] : parts) {
@@ -171,6 +272,7 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   Take(Effects());
   GrowHost(ready_pages.value_or(options_.host_pages));
   if (taken) ResumeAll(over);
+  BringPins();
   resuming_ = false;
   Check();
   return taken;

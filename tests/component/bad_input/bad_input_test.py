@@ -308,6 +308,46 @@ class Spill(BadInput):
         self.restart()
         self.check(arrays)
 
+    def test_a_model_that_comes_back_in_part_says_so(self):
+        self.extra += 'spill_capacity = "8MiB"\n'
+        self.connect().close()
+        self.restart()
+        arrays = self.publish(groups=4)
+        while self.number(self.tier("HOST"), "unsaved_bytes") > 6 * MIB:
+            pass
+        self.daemon.kill()
+        for _ in range(2):  # It is said until the model is whole.
+            self.daemon.start()
+            self.connect().close()
+            note, = self.status()["notes"]
+            self.assertIn("mine", note)
+            self.assertIn("without the last 2 of its 4 groups", note)
+            self.daemon.kill()
+        self.daemon.start()
+        session = self.connect()
+        self.assertEqual(len(session.model("mine")), 2)
+        for name, array in arrays.items():
+            session.publish("mine", name, {"w": array})
+        session.close()
+        self.check(arrays)
+
+    def test_a_model_that_is_gone_says_so_once(self):
+        self.extra += 'spill_capacity = "1MiB"\n'
+        self.connect().close()
+        self.restart()
+        self.publish(groups=2)
+        roll = pathlib.Path(self.spill.name) / "spill" / "models.roll"
+        while not roll.exists() or roll.read_bytes().count(b"mine") < 2:
+            pass
+        self.daemon.kill()
+        self.daemon.start()
+        self.connect().close()
+        note, = self.status()["notes"]
+        self.assertIn("gone with all of its 2 groups", note)
+        self.restart()
+        self.connect().close()
+        self.assertEqual(self.status()["notes"], [])
+
     def test_a_flipped_bit_is_data_loss_and_the_rest_goes_on(self):
         arrays = self.publish(groups=2)
         self.evict_to_disk()

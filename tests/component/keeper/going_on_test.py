@@ -4,6 +4,7 @@ going_on_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
 PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -202,6 +203,76 @@ class GoingOn(unittest.TestCase):
         worker.stdin.close()  # It ends in order.
         self.assertEqual(worker.wait(timeout=60), 0)
         until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
+
+    def pinned(self, tier):
+        return self.daemon.tier(tier)["pinned_bytes"]
+
+    def test_what_an_admin_pinned_stays_pinned(self):
+        model = self.session.register(self.path, "files")
+        ctl = self.daemon.ctl
+        ctl("pin", "files", "layers.1", "--tier", "device")
+        ctl("pin", "files", "layers.2", "--tier", "host")
+        on_device, on_host = self.pinned("DEVICE"), self.pinned("HOST")
+        self.assertGreater(min(on_device, on_host), MIB)
+        for with_signal in (signal.SIGKILL, signal.SIGTERM):
+            old = self.kill(with_signal)
+            until(lambda: self.pid() not in (old, None))
+            self.assertEqual(self.pinned("DEVICE"), on_device)
+            # It is there once the pool is.
+            until(lambda: self.pinned("HOST") == on_host)
+            self.assertIn("is pinned", ctl("evict", "files"))
+        counters = self.daemon.counters()
+        self.assertEqual(counters["file_read_bytes"], 0)
+        self.assertEqual(counters["host_to_device_bytes"], 0)
+        ctl("unpin", "files", "--tier", "device")
+        ctl("unpin", "files", "--tier", "host")
+        self.kill()
+        with self.session.stage(model["layers.3"]):
+            self.assertEqual(self.pinned("DEVICE"), 0)
+            self.assertEqual(self.pinned("HOST"), 0)
+
+    def plan_share(self):
+        plan, = json.loads(self.daemon.ctl("plans", "--json"))["plans"]
+        return plan["share"]
+
+    def loads_cap(self):
+        link = self.daemon.status()["links"][0]
+        return int(link["load_max_bytes_per_second"])
+
+    def test_shares_and_caps_go_on(self):
+        model = self.session.register(self.path, "files")
+        plan = self.session.set_plan(model, budget=6 * MIB, order=list(model))
+        number, = (plan["id"] for plan in json.loads(
+            self.daemon.ctl("plans", "--json"))["plans"])
+        self.daemon.ctl("share", number, "--weight", "3", "--priority", "-2",
+                        "--max-rate", "9GB")
+        self.daemon.ctl("share", "--loads", "0", "--max-rate", "5GB")
+        share, cap = self.plan_share(), self.loads_cap()
+        self.assertEqual(share["weight"], 3)
+        self.assertGreater(cap, 0)
+        self.kill()
+        at = self.stream(plan, model, 0, GROUPS)
+        self.assertEqual(self.plan_share(), share)
+        self.assertEqual(self.loads_cap(), cap)
+        # What is changed of it then is told to the next one, too.
+        self.daemon.ctl("share", number, "--weight", "4")
+        self.kill()
+        self.stream(plan, model, at, GROUPS)
+        self.assertEqual(self.plan_share(), share | {"weight": 4})
+        # The operator's last word counts.
+        config = self.daemon.path / "hoistd.toml"
+        config.write_text(config.read_text().replace(
+            "[host]", "load_rate = \"7MiB/s\"\n[host]"))
+        os.kill(until(self.pid), signal.SIGHUP)
+        until(lambda: self.loads_cap() == 7 * MIB)
+        old = self.kill()
+        until(lambda: self.pid() not in (old, None))
+        self.assertEqual(self.loads_cap(), 7 * MIB)
+        self.daemon.ctl("share", "--loads", "0", "--max-rate", "5GB")
+        config.write_text(config.read_text().replace("7MiB/s", "8MiB/s"))
+        old = self.kill()
+        until(lambda: self.pid() not in (old, None))
+        self.assertEqual(self.loads_cap(), 8 * MIB)
 
     def test_where_the_keeper_dies_too_it_is_a_typed_error(self):
         model = self.session.register(self.path, "files")

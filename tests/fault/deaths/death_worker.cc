@@ -2,6 +2,7 @@
 //
 //   script SOCKET FILE [traced]  everything once, short; 0: all was right
 //   stream SOCKET FILE           passes for ever; a byte to descriptor 3 each
+//   busy SOCKET FILE             stages and releases for ever; tells 'b' once
 //   hold SOCKET FILE HOW         has a session, a lease and a plan; tells 'h'
 //   fds                          tells 'k' if it inherited nothing, else 'x'
 //   starve SOCKET FILE LEFT      the script, with so many descriptors left
@@ -112,6 +113,21 @@ int Stream(const std::string& socket) {
   }
 }
 
+int Busy(const std::string& socket) {
+  auto session = Connect(socket);
+  if (!session.ok()) return Failed(2, session.status());
+  auto model =
+      session->DescribeModel("pattern-" + std::to_string(kLivingModel));
+  if (!model.ok()) return Failed(3, model.status());
+  for (uint64_t turn = 0;; ++turn) {
+    const auto group = static_cast<uint32_t>(turn % model->group_count());
+    auto lease = session->Stage(*model, group, {0, std::chrono::seconds(60)});
+    if (!lease.ok()) return Failed(4, lease.status());
+    if (auto s = lease->Release(); !s.ok()) return Failed(5, s);
+    if (turn == model->group_count()) Tell('b');
+  }
+}
+
 [[noreturn]] void Pause() {
   while (true) pause();
 }
@@ -182,6 +198,7 @@ int Run(int argc, char** argv) {
   }
   if (verb == "script") return Script(socket, file);
   if (verb == "stream") return Stream(socket);
+  if (verb == "busy") return Busy(socket);
   if (verb == "hold") return Hold(socket, last);
   if (verb == "fds") return CheckFds();
   if (verb == "starve") return Starve(socket, file, std::atoi(last.c_str()));

@@ -10,9 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -234,6 +236,51 @@ TEST_F(Deaths, StoppedItKeepsWhatItHasAndHoldsUpNobody) {
   stopped.Signal(SIGKILL);
   stopped.Wait();
   ExpectAllBack("killed while it was stopped");
+}
+
+// While others ask as fast as they can, its end is seen before many of their
+// requests; how long that took is printed, and depends on the machine.
+TEST_F(Deaths, BesideManyWhoAskItsEndIsSeenWithinFewAnswers) {
+  constexpr int kBusy = 6;
+  constexpr int kMostAnswers = 500;
+  {
+    Worker first(Command("busy"));
+    ASSERT_EQ(first.Next(), 'b') << hoistd_.Log();
+  }
+  before_ = Settled();  // All that they stage is there, and stays.
+  std::vector<std::unique_ptr<Worker>> busy;
+  for (int i = 0; i < kBusy; ++i) {
+    busy.push_back(std::make_unique<Worker>(Command("busy")));
+    ASSERT_EQ(busy.back()->Next(), 'b') << hoistd_.Log();
+  }
+  int most = 0;
+  std::chrono::duration<double, std::milli> longest{0};
+  for (int death = 0; death < (Every() ? 200 : 20); ++death) {
+    Worker dying(Command("hold", "pause"));
+    ASSERT_EQ(dying.Next(), 'h') << hoistd_.Log();
+    const pid_t pid = dying.pid();
+    dying.Signal(SIGKILL);
+    dying.Wait();  // All that it had open is closed.
+    const steady_clock::time_point died = steady_clock::now();
+    int answers = 0;
+    for (bool seen = false; !seen; ++answers) {
+      ASSERT_LT(answers, kMostAnswers) << hoistd_.Log();
+      const std::vector<uint32_t> pids = ledger_->Pids();
+      const auto has = [&](pid_t of) {
+        return std::count(pids.begin(), pids.end(), static_cast<uint32_t>(of)) >
+               0;
+      };
+      ASSERT_TRUE(has(living_->pid())) << "no answer";
+      seen = !has(pid);
+    }
+    most = std::max(most, answers);
+    longest = std::max<decltype(longest)>(longest, steady_clock::now() - died);
+  }
+  std::printf("seen by the answer number %d, %.1f ms at most\n", most,
+              longest.count());
+  for (const auto& worker : busy) worker->Signal(SIGKILL);
+  busy.clear();
+  ExpectAllBack("killed beside others who ask");
 }
 
 TEST_F(Deaths, AnotherProgramInItsPlaceHasNothing) {

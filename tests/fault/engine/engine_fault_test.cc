@@ -1,12 +1,16 @@
 // Every call to the disk and to the device of a small life fails once, in turn.
 #include <atomic>
 #include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/engine_rig.h"
+#include "tests/support/lane_client.h"
 
 namespace hoistd {
 namespace {
@@ -14,7 +18,9 @@ namespace {
 using testing::Damage;
 using testing::DeviceCall;
 using testing::EngineRig;
+using testing::FaultyDevice;
 using testing::IsOk;
+using testing::LaneClient;
 
 const TierAt kDevice = OnDevice(DeviceIndex(0));
 
@@ -188,6 +194,125 @@ TEST(EngineSticky, ALostDeviceIsToldAndTheRestGoesOn) {
   EXPECT_OK(rig.Load(published->id, OnHost()));
   rig.engine().CloseSession(waiter);
   ExpectNothingLeaks(rig, holder);
+}
+
+// Of two devices one is lost. Who uses the other never notices; who used this
+// one is told, and can go there.
+class OneOfTwo : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kGroups = 4;
+  static constexpr uint64_t kGroupBytes = 64 * 4096;
+
+  // A plan that streams, and how its worker takes part.
+  struct Stream {
+    PlanGrant grant;
+    LaneClient lane;
+    uint64_t next = 0;
+  };
+
+  void SetUp() override {
+    ASSERT_OK(rig_.Start());
+    here_ = rig_.Open();
+    there_ = rig_.Open();
+    for (const char* group : kNames) {
+      ASSERT_OK_AND_ASSIGN(const ModelPtr model,
+                           rig_.Publish(here_, "p", group));
+      model_ = model->id;
+    }
+  }
+  absl::StatusOr<Stream> SetPlan(SessionId session, uint32_t device) {
+    SetPlanArgs args;
+    args.model = model_;
+    args.device = DeviceIndex(device);
+    args.budget_bytes = 2 * kGroupBytes;
+    for (uint32_t g = 0; g < kGroups; ++g) args.order.push_back(GroupIndex(g));
+    testing::Answer<absl::StatusOr<OpenedPlan>> answer;
+    rig_.engine().SetPlan(session, args, answer.done());
+    HOIST_ASSIGN_OR_RETURN(OpenedPlan opened, answer.Wait());
+    LaneShare share;
+    share.memory = std::move(opened.lane);
+    share.wake = std::move(opened.wake);
+    std::vector<uint32_t> order = opened.grant.lane_order;
+    return Stream{std::move(opened.grant),
+                  LaneClient(std::move(share), std::move(order))};
+  }
+  // The first that cannot be staged ends it.
+  absl::Status Pass(Stream& plan) {
+    for (uint32_t i = 0; i < kGroups; ++i) {
+      const uint64_t at = plan.next++;
+      HOIST_RETURN_IF_ERROR(plan.lane.Stage(at));
+      const PlannedGroup& group = plan.grant.groups[plan.lane.GroupAt(at)];
+      EXPECT_TRUE(
+          rig_.BytesAt(plan.grant.device,
+                       plan.grant.ring_offset + group.slot.offset,
+                       group.image_bytes) ==
+          EngineRig::PublishedBytes(kNames[group.group.number()], kGroupBytes))
+          << "position " << at;
+      plan.lane.Done(at);
+    }
+    return absl::OkStatus();
+  }
+  // Answered once its ring is back.
+  absl::Status Clear(SessionId session, const Stream& plan) {
+    testing::Answer<absl::Status> answer;
+    rig_.engine().ClearPlan(session, plan.grant.id, answer.done());
+    return answer.Wait();
+  }
+  absl::Status StageOn(SessionId session, uint32_t device, uint32_t group) {
+    HOIST_ASSIGN_OR_RETURN(
+        const LeaseGrant lease,
+        rig_.Stage(session, {model_, GroupIndex(group)}, device));
+    EXPECT_TRUE(rig_.BytesOf(lease) ==
+                EngineRig::PublishedBytes(kNames[group], kGroupBytes));
+    return rig_.Release(session, lease.id);
+  }
+
+  static constexpr const char* kNames[kGroups] = {"a", "b", "c", "d"};
+  EngineRig rig_{{.devices = 2}};
+  SessionId here_;
+  SessionId there_;
+  ModelId model_;
+};
+
+TEST_F(OneOfTwo, TheOthersSessionsAndPlansGoOn) {
+  ASSERT_OK_AND_ASSIGN(Stream lost, SetPlan(here_, 0));
+  ASSERT_OK_AND_ASSIGN(Stream good, SetPlan(there_, 1));
+  ASSERT_OK(Pass(lost));
+  ASSERT_OK(Pass(good));
+  ASSERT_OK_AND_ASSIGN(const LeaseGrant held,
+                       rig_.Stage(there_, {model_, GroupIndex(3)}, 1));
+  // Lost with a copy on its way, of bytes that the other wants too.
+  FaultyDevice& device = *rig_.faulty_devices[0];
+  const int copies = device.calls(DeviceCall::kCopyIn);
+  device.HoldCopies();
+  testing::Answer<absl::StatusOr<LeaseGrant>> waits;
+  rig_.engine().Stage(
+      here_, {{model_, GroupIndex(0)}, DeviceIndex(0), absl::Seconds(100)},
+      waits.done());
+  device.WaitForCopies(copies + 1);
+  device.FailAll(DeviceCall::kHealth, absl::InternalError("sticky"));
+  const auto is_lost = testing::StatusIs(absl::StatusCode::kInternal,
+                                         ::testing::HasSubstr("sticky"));
+  EXPECT_THAT(waits.Wait(), is_lost);
+  EXPECT_THAT(Pass(lost), is_lost);
+  EXPECT_THAT(SetPlan(here_, 0), is_lost);
+  EXPECT_THAT(StageOn(there_, 0, 1), is_lost);
+  EXPECT_THAT(rig_.Load(model_, OnDevice(DeviceIndex(0))), is_lost);
+  for (int pass = 0; pass < 3; ++pass) ASSERT_OK(Pass(good));
+  EXPECT_OK(StageOn(there_, 1, 0));
+  EXPECT_OK(rig_.Load(model_, OnDevice(DeviceIndex(1))));
+  // Whose device is gone goes to the other.
+  EXPECT_OK(StageOn(here_, 1, 2));
+  ASSERT_OK_AND_ASSIGN(Stream moved, SetPlan(here_, 1));
+  EXPECT_OK(Pass(moved));
+  ASSERT_OK(Pass(good));
+  device.LetCopiesGo();
+  EXPECT_OK(Clear(here_, lost));
+  EXPECT_OK(Clear(here_, moved));
+  EXPECT_OK(Clear(there_, good));
+  EXPECT_OK(rig_.Release(there_, held.id));
+  rig_.engine().CloseSession(there_);
+  ExpectNothingLeaks(rig_, here_);
 }
 
 // Stopped with copies on their way, again and again, at ever other moments.

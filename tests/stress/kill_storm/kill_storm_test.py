@@ -1,7 +1,7 @@
 """Whoever of a node is killed, whenever: no byte is wrong, and nothing is left.
 
 kill_storm_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy. HOIST_STORM_KILLS (60) kills, HOIST_STORM_SEED (by the
+PYTHONPATH and NumPy. HOIST_STORM_KILLS (100) kills, HOIST_STORM_SEED (by the
 time; it is printed). HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 
 Four workers stream and stage groups whose bytes they know. One after another a
@@ -40,7 +40,7 @@ else:
 KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
 BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
-KILLS = int(os.environ.get("HOIST_STORM_KILLS", "60"))
+KILLS = int(os.environ.get("HOIST_STORM_KILLS", "100"))
 WORKERS = 4
 PATIENCE = 120  # Seconds without progress, of all workers: somebody hangs.
 

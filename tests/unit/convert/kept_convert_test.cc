@@ -203,5 +203,24 @@ TEST(KeptConvert, WhatNoHoistdWroteIsRefused) {
   EXPECT_THAT(ModelFromRecord(""), StatusIs(kInvalid));
 }
 
+TEST(KeptConvert, Pins) {
+  const CopyRef on_host = {{ModelId(uint64_t{3} << 40), GroupIndex(7)}, kHost};
+  ASSERT_OK_AND_ASSIGN(KeptPin back, PinFromRecord(ToRecord(KeptPin{on_host})));
+  EXPECT_EQ(back.copy, on_host);
+  EXPECT_TRUE(back.pinned);
+  const CopyRef on_device = {on_host.key, {OnDevice(DeviceIndex(1)), false}};
+  ASSERT_OK_AND_ASSIGN(back, PinFromRecord(ToRecord(KeptPin{on_device})));
+  EXPECT_EQ(back.copy, on_device);
+  EXPECT_THAT(PinFromRecord("\xff"), StatusIs(kInvalid));
+}
+
+TEST(KeptConvert, CapsOnLoads) {
+  ASSERT_OK_AND_ASSIGN(const LoadCap back,
+                       LoadCapFromRecord(ToRecord(LoadCap{5, 7})));
+  EXPECT_EQ(back.set, 5u);
+  EXPECT_EQ(back.configured, 7u);
+  EXPECT_THAT(LoadCapFromRecord("\xff"), StatusIs(kInvalid));
+}
+
 }  // namespace
 }  // namespace hoistd

@@ -97,5 +97,57 @@ TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).allocated_bytes, 0u);
 }
 
+TEST_F(NodeDeath, WhatIsPinnedOnADeviceIsNeverThereToBeEvicted) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2, 2});
+  rig_.Bring({model, GroupIndex(1)}, NodeRig::FirstDevice(), /*pin=*/true);
+  rig_.FinishAll();
+  // With no host pool to bring anything from.
+  ASSERT_TRUE(rig_.Die(0));
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).pinned_bytes, 2 * kPage);
+  rig_.GrowHost(16);
+  for (const uint32_t group : {0, 2, 3}) {
+    rig_.StageNow(session, {model, GroupIndex(group)});
+  }
+  rig_.Stage(session, {rig_.AddModel(session, "n", {3}), GroupIndex(0)});
+  rig_.FinishAll();
+  EXPECT_TRUE(rig_.Has({model, GroupIndex(1)}, NodeRig::FirstDevice()));
+  EXPECT_EQ(rig_.Unpin("m").groups, 1u);
+  ASSERT_TRUE(rig_.Die());
+  EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).pinned_bytes, 0u);
+}
+
+TEST_F(NodeDeath, WhatIsPinnedOnTheHostIsSoAgainWithoutBeingRead) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2});
+  const GroupKey published = rig_.Published(session, "p", "a", 3);
+  rig_.Bring({model, GroupIndex(1)}, OnHost(), /*pin=*/true);
+  rig_.Bring(published, OnHost(), /*pin=*/true);
+  rig_.FinishAll();
+  ASSERT_TRUE(rig_.Die(0));
+  EXPECT_EQ(rig_.TierOf(OnHost()).pinned_bytes, 0u);
+  rig_.GrowHost(16);
+  EXPECT_THAT(rig_.Moving<FilesToHost>(), IsEmpty());
+  rig_.FinishAll();
+  EXPECT_EQ(rig_.TierOf(OnHost()).pinned_bytes, 5 * kPage);
+  // And by the one after that, though this one has only believed it.
+  ASSERT_TRUE(rig_.Die());
+  rig_.FinishAll();
+  EXPECT_EQ(rig_.TierOf(OnHost()).pinned_bytes, 5 * kPage);
+}
+
+TEST_F(NodeDeath, APinGoesWithItsModel) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2});
+  rig_.Bring({model, GroupIndex(0)}, OnHost(), /*pin=*/true);
+  rig_.FinishAll();
+  EXPECT_OK(rig_.Forget(model));
+  ASSERT_TRUE(rig_.Die());
+  const ModelId again = rig_.AddModel(session, "m", {2});
+  rig_.Bring({again, GroupIndex(0)}, OnHost(), /*pin=*/false);
+  rig_.FinishAll();
+  EXPECT_EQ(rig_.TierOf(OnHost()).pinned_bytes, 0u);
+}
+
 }  // namespace
 }  // namespace hoistd

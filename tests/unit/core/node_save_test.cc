@@ -1,4 +1,6 @@
 // What is published is on the disk soon, and what was lost can come again.
+#include <algorithm>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -7,6 +9,8 @@
 namespace hoistd {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kPage;
 using testing::NodeRig;
@@ -54,6 +58,40 @@ TEST_F(NodeSave, ADiskThatIsFullIsTriedAgainLater) {
   rig_.Finish<HostToSpill>();
   EXPECT_EQ(Unsaved(), 0u);
   EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
+}
+
+// Who published it has been answered, so nobody else would know.
+TEST_F(NodeSave, ADiskThatFailsIsToldOfAndOneThatIsFullIsNot) {
+  const auto told = [&] {
+    return std::count_if(
+        rig_.events().begin(), rig_.events().end(), [](const NodeEvent& event) {
+          return event.kind == EventKind::kCopyFailed && event.at == OnDisk() &&
+                 event.detail == "the disk says no";
+        });
+  };
+  rig_.Published(session_, "p", "a", 2);
+  rig_.Finish<HostToSpill>(absl::ResourceExhaustedError("the disk says no"));
+  EXPECT_EQ(told(), 0);
+  rig_.Advance(absl::Seconds(10));
+  rig_.Finish<HostToSpill>(absl::DataLossError("the disk says no"));
+  EXPECT_EQ(told(), 1);
+  rig_.Advance(absl::Seconds(10));
+  rig_.FinishAll();
+  EXPECT_EQ(Unsaved(), 0u);
+  EXPECT_EQ(told(), 1);
+}
+
+TEST_F(NodeSave, WhoMeetsTheLossFirstIsToldWhatToDo) {
+  const GroupKey key = rig_.Published(session_, "p", "a", 2);
+  rig_.FinishAll();
+  rig_.Evict("p");
+  const RequestId first = rig_.Stage(session_, key);
+  rig_.Finish<SpillToHost>(absl::DataLossError("the disk says no"));
+  ASSERT_NE(rig_.AnswerTo(first), nullptr);
+  EXPECT_THAT(rig_.AnswerTo(first)->status,
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("the disk says no"),
+                             HasSubstr("publish it again"))));
 }
 
 TEST_F(NodeSave, AModelIsForgottenWhileItIsWritten) {
