@@ -186,7 +186,8 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
 bool Node::FillInPlace(const Need& need, Copy& copy, absl::Time now,
                        Effects& effects) {
   for (auto& [place, other] : copies_.FindGroup(need.copy.key)->copies) {
-    if (!IsInPlace(place) || place == need.copy.place || !other.serves()) {
+    if (!names_.IsInPlace(place.at) || place == need.copy.place ||
+        !other.serves()) {
       continue;
     }
     if (copy.awaiting_slab) return true;
@@ -201,11 +202,6 @@ bool Node::FillInPlace(const Need& need, Copy& copy, absl::Time now,
     return true;
   }
   return false;
-}
-
-bool Node::IsInPlace(const Place& place) const {
-  return place.at.tier == Tier::kDevice &&
-         devices_[place.at.device.number()].kind == DeviceKind::kInPlace;
 }
 
 void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
