@@ -120,8 +120,8 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   }
   const Label mine = writing_.at(transfer.id).get();
   const uint64_t bytes = transfer.group->image_bytes;
-  if (const auto to = WrittenOn(transfer)) {
-    const auto [device, offset] = *to;
+  if (const auto written = WrittenOn(transfer)) {
+    const auto [device, offset] = *written;
     Memory& memory = device_memory_[device.number()];
     ExpectAll(memory, offset, bytes, mine, "two write to the device");
     Fill(memory, offset, bytes, nullptr);
@@ -131,12 +131,12 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
                              : changed_on_device_.contains(
                                    {in_place->from, in_place->from_offset});
     if (status.ok() && changed) {
-      changed_on_device_.insert(*to);
+      changed_on_device_.insert(*written);
     } else if (status.ok()) {
-      changed_on_device_.erase(*to);
+      changed_on_device_.erase(*written);
     }
     // What it was to mend is as wrong as before.
-    if (status.ok() || changed_on_device_.contains(*to)) {
+    if (status.ok() || changed_on_device_.contains(*written)) {
       FillImage(memory, offset, *transfer.group);
     }
   } else if (const auto* files = transfer.by<FilesToHost>()) {
