@@ -84,8 +84,11 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       return false;
     }
     const auto may_open = [&](const Waiter& waiter) {
-      need.blocked.why = MayOpen(waiter, need.copy, copy, now, effects);
-      return need.blocked.why.ok();
+      absl::Status may = MayOpen(waiter, need.copy, copy, now, effects);
+      if (may.ok()) return true;
+      // Where all may, the reason stays why there was no space.
+      need.blocked.why = std::move(may);
+      return false;
     };
     if (need.gated &&
         std::none_of(need.waiters.begin(), need.waiters.end(), may_open)) {

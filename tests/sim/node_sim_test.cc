@@ -483,6 +483,20 @@ Scenario RandomScenario(uint32_t seed) {
   return scenario;
 }
 
+// It was taken to be on its way for ever, and asked about once a minute.
+TEST(NodeSim, ANeedThatLostItsPlaceIsNotOnItsWay) {
+  RunScenario({{8292, 8894, 8172, 905},
+               {3, 5423, 7475, 1316},
+               {26, 5654, 7681, 773},
+               {37, 2781, 12, 3134},
+               {39, 6502, 9379, 40},
+               {27, 1896, 9034, 6666},
+               {14, 6377, 1115, 1007},
+               {28, 7461, 5471, 1148},
+               {40, 4565, 4376, 5769},
+               {6, 9385, 5884, 3139}});
+}
+
 TEST(NodeSim, TheBooksAddUpWhateverHappens) {
   // HOIST_SIM_SEED runs another stretch of seeds.
   const char* base = getenv("HOIST_SIM_SEED");
