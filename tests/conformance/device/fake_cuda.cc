@@ -422,6 +422,10 @@ int cuMemAddressFree(Address address, size_t bytes) {
   if (it == state.reservations.end() || it->second != bytes) {
     return kInvalidValue;
   }
+  const auto first = state.ranges.lower_bound(address);
+  if (first != state.ranges.end() && first->first < address + bytes) {
+    return kInvalidValue;  // Something is mapped there.
+  }
   munmap(At(address), bytes);
   state.reservations.erase(it);
   return 0;
