@@ -79,6 +79,8 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
   const SessionBook::Session& session = sessions_.At(id);
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
+  // It is of device memory.
+  if (names_.IsInPlace(copy.place.at)) return absl::OkStatus();
   const DeviceIndex device = copy.place.at.device;
   const std::set<CopyRef> own = plans_.OwnCopies(id, device, std::nullopt);
   if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.

@@ -355,6 +355,17 @@ TEST(NodeApart, TheQuotaCountsWhatLiesApart) {
                                  HasSubstr("of the memory in place"))));
 }
 
+TEST(NodeApart, ASessionsDeviceBudgetIsOfDeviceMemoryAlone) {
+  Apart rig;
+  const SessionId small = rig.Open(1, /*budget_pages=*/2);
+  for (uint32_t g = 0; g < 4; ++g) {
+    rig.StageApartNow(small, Key(rig.adas, g), rig.in_place());
+  }
+  rig.StageApartNow(small, Key(rig.adas, 0), 0);
+  EXPECT_THAT(rig.StatusOf(rig.StageApart(small, Key(rig.adas, 1), 0)),
+              StatusIs(kExhausted, HasSubstr("may lease 8.0 KiB at once")));
+}
+
 TEST(NodeApart, AGroupLargerThanTheMemoryNamesItsKey) {
   Apart rig;
   const ModelId large = rig.AddModel(rig.ada, "large", {9});
