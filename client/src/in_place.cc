@@ -152,6 +152,8 @@ Status InPlace::Open(const DeviceFacts& device) {
     }
     if (!counts.ok()) return counts.status();
     counts_ = std::move(counts).value();
+    // What was counted before is nothing that these tensors were touched.
+    if (Status s = counts_->Take().status(); !s.ok()) return s;
   }
   if (!options_.gated) return Status();
   Result<std::unique_ptr<StreamOrder>> order = Status();
