@@ -118,6 +118,11 @@ std::multiset<uint32_t> FakeInPlace::leased(uint32_t device) {
   return LeasedNow(device);
 }
 
+size_t FakeInPlace::most_leased(uint32_t device) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return most_[device];
+}
+
 void FakeInPlace::AwaitLeased(uint32_t device,
                               const std::multiset<uint32_t>& groups) {
   std::unique_lock<std::mutex> lock(mu_);
@@ -213,6 +218,7 @@ void FakeInPlace::Stage(Peer& peer, const pb::ClientMessage& message) {
   lease->set_image_bytes(ImageBytes(stage.group()));
   lease->set_apart(true);
   leases_[lease->id()] = {stage.device(), stage.group()};
+  most_[stage.device()] = std::max(most_[stage.device()], leased + 1);
   changed_.notify_all();
   const bool is_new = slab.sent.insert(&peer).second;
   if (is_new) {

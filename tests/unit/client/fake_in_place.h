@@ -61,6 +61,8 @@ class FakeInPlace {
   pb::StageRequest stage(uint32_t device, size_t n);
   // Groups that are leased now, of one device, as often as they are.
   std::multiset<uint32_t> leased(uint32_t device);
+  // The most that was leased at a time.
+  size_t most_leased(uint32_t device);
   // Waits until these are leased, and no other.
   void AwaitLeased(uint32_t device, const std::multiset<uint32_t>& groups);
   size_t resumed() { return Locked(resumed_); }
@@ -95,6 +97,7 @@ class FakeInPlace {
   std::string no_in_place_;
   bool has_in_place_ = true;
   std::map<uint32_t, size_t> room_;
+  std::map<uint32_t, size_t> most_;
   std::set<uint32_t> holding_;
   std::deque<Held> held_;
   bool odd_slab_ = false;

@@ -33,8 +33,8 @@ extern "C" {
  * Passes:   with `gated`, what reads the tensors does so between enter and
  *           leave, on one stream at a time; passes of one object do not
  *           overlap. Both calls may be captured into a CUDA graph, whose
- * launches then must not overlap either. Neither waits for the GPU. Without it
- *           pieces change places in hoist_in_place_advance alone.
+ *           launches then must not overlap either. Neither waits for the GPU.
+ *           Without it pieces change places in hoist_in_place_advance alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
