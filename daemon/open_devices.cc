@@ -70,6 +70,12 @@ void AddInPlace(uint64_t bytes, OpenedDevices& devices) {
     devices.no_in_place = "host.in_place in hoistd.toml gives it no memory";
     return;
   }
+  if (devices.all[0]->info().backing == Backing::kIpc) {
+    devices.no_in_place =
+        "its pieces are mapped one by one beside a device's, which legacy IPC "
+        "memory (device.share = \"ipc\") does not allow";
+    return;
+  }
   InPlaceOptions options;
   options.index = DeviceIndex(static_cast<uint32_t>(devices.all.size()));
   options.total_bytes = bytes;

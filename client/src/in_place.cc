@@ -155,6 +155,8 @@ Status InPlace::Open(const DeviceFacts& device) {
     }
     if (!counts.ok()) return counts.status();
     counts_ = std::move(counts).value();
+    // What was counted before is nothing that these tensors were touched.
+    if (Status s = counts_->Take().status(); !s.ok()) return s;
   }
   if (!options_.gated) return Status();
   Result<std::unique_ptr<StreamOrder>> order = Status();
@@ -383,11 +385,15 @@ bool InPlace::Bring() {
   constexpr milliseconds kPatience{2'000};
   std::vector<size_t> next;
   std::vector<uint32_t> groups;
+  std::vector<uint64_t> left;
   {
     const MutexLock lock(mu_);
     next = NextToBring();
     for (const size_t i : next) groups.push_back(pieces_[i].group);
+    left.swap(left_);
   }
+  // First: what leaves makes room in the budget for what comes.
+  session_->PostReleases(left);
   if (next.empty()) return false;
   Session::ApartOptions options;
   options.device = options_.device;

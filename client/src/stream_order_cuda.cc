@@ -162,7 +162,7 @@ class HostFunctionOrder final : public CudaOrder {
     for (size_t i = 0; i < work->count; ++i) {
       const WordOp& op = work->ops[i];
       if (op.kind == WordOp::Kind::kWrite) {
-        op.word->store(op.value, std::memory_order_release);
+        op.word->store(op.value);  // In one order with the waits behind it.
         continue;
       }
       // Ends with the plan, if not before; see PlanLife.

@@ -30,7 +30,7 @@ void FutexWait(lane::Word& word, uint32_t seen, nanoseconds at_most) {
 bool WaitWord(lane::Word& word, uint32_t target,
               std::chrono::steady_clock::time_point deadline) {
   for (int i = 0; i < kSpins; ++i) {
-    if (lane::Reached(word.load(std::memory_order_acquire), target)) {
+    if (lane::Reached(word.load(), target)) {
       return true;
     }
 #if defined(__x86_64__)
@@ -39,7 +39,7 @@ bool WaitWord(lane::Word& word, uint32_t target,
   }
   nanoseconds slice = kFirstSlice;
   while (true) {
-    const uint32_t seen = word.load(std::memory_order_acquire);
+    const uint32_t seen = word.load();
     if (lane::Reached(seen, target)) return true;
     const nanoseconds left = deadline - std::chrono::steady_clock::now();
     if (left.count() <= 0) return false;

@@ -12,6 +12,8 @@ namespace hoist {
 // Waits until `word` has reached `target` (lane::Reached); false: it had not by
 // `deadline`. A CPU that writes the word wakes its waiters (WakeWord); a GPU
 // cannot, so the word is looked at again in slices of at most a millisecond.
+// What the caller stored before is seen by whoever writes the word and then
+// looks (InPlaceGate).
 bool WaitWord(lane::Word& word, uint32_t target,
               std::chrono::steady_clock::time_point deadline);
 

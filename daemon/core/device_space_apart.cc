@@ -51,7 +51,8 @@ ZonedSlab DeviceSpace::ApartMade(const ApartSlabs::Slab& slab,
 absl::Status DeviceSpace::RestoreApart(const SlabSpec& slab, Zone zone,
                                        const SlabShare& share) {
   if (slab.bytes == 0 || slab.bytes % granularity_ != 0 ||
-      slab.offset % granularity_ != 0 || slab.bytes > capacity_ - allocated_) {
+      slab.offset % granularity_ != 0 || slab.bytes > capacity_ - allocated_ ||
+      shares_.contains(slab.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
   }

@@ -12,7 +12,8 @@ namespace hoistd {
 Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
     : options_(options),
       devices_(std::move(devices)),
-      quota_(options.quota),
+      names_(devices_),
+      quota_(options.quota, names_),
       models_(copies_, quota_, options.users_share_devices),
       sessions_(quota_),
       incoming_(quota_),

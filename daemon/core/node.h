@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
+#include "daemon/core/device_names.h"
 #include "daemon/core/device_space.h"
 #include "daemon/core/effects.h"
 #include "daemon/core/extent_map.h"
@@ -50,6 +51,7 @@
 #include "daemon/core/plan_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
+#include "daemon/core/restored_extent.h"
 #include "daemon/core/session_book.h"
 #include "daemon/core/slab_book.h"
 #include "daemon/core/snapshot.h"
@@ -155,7 +157,7 @@ class Node {
   // --- Plans --------------------------------------------------------------
 
   // What would refuse the plan whatever else happens: bad numbers, a budget
-  // that is too small or that cannot be promised.
+  // that is too small or that cannot be promised, a device that is none.
   absl::Status CheckPlan(SessionId session, const SetPlanArgs& args) const;
   // Plans, and waits for the ring's space. Replies, now or later. What it
   // replaces has been ended and freed.
@@ -377,7 +379,6 @@ class Node {
                          Effects& effects);
   bool FillInPlace(const Need& need, Copy& copy, absl::Time now,
                    Effects& effects);
-  bool IsInPlace(const Place& place) const;
   void StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                      Effects& effects);
   void FailNeeds(GroupKey key, const absl::Status& status, Effects& effects);
@@ -552,6 +553,7 @@ class Node {
 
   const NodeOptions options_;
   const std::vector<DeviceInfo> devices_;
+  const DeviceNames names_;
   CopyTable copies_;
   ExtentMap host_;
   PartBook parts_;  // Of host_, what is of files.
@@ -567,15 +569,7 @@ class Node {
   NeedBook needs_;
   absl::flat_hash_map<TransferId, Transfer> transfers_;  // Under way.
 
-  // What was restored, by offset, while the pool is not up where it lies.
-  struct RestoredExtent {
-    uint64_t bytes = 0;
-    std::optional<GroupKey> image;
-    // Else a part:
-    OwnerId owner;
-    TransferId filler;  // Which nobody carries out.
-  };
-  std::map<uint64_t, RestoredExtent> restored_;
+  std::map<uint64_t, RestoredExtent> restored_;  // By offset.
   std::set<GroupKey> unchecked_;  // Restored, on no disk, not looked at yet.
   std::vector<Kept> kept_;        // Not told yet.
 

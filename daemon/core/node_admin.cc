@@ -109,8 +109,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     }
     if (!keeps.empty()) {
       ++totals.kept;
-      totals.kept_reason = absl::StrCat(NameOf(ref.key), " is ", keeps, " on ",
-                                        ToString(ref.place.at));
+      totals.kept_reason = absl::StrCat(NameOf(ref.key), " is ", keeps, " ",
+                                        names_.On(ref.place.at));
       continue;
     }
     ++totals.groups;

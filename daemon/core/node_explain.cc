@@ -95,8 +95,10 @@ std::string Node::LeasesText(TierAt at, const Peer* asker) const {
 std::string Node::Explain(TierAt at, uint64_t bytes, const Peer* asker) const {
   const Shares shares = SharesOf(at, asker);
   std::string text =
-      absl::StrCat("needs ", HumanBytes(bytes), " on ", ToString(at), "; of ",
-                   HumanBytes(CapacityOf(at)), LeasesText(at, asker));
+      absl::StrCat("needs ", HumanBytes(bytes), " ", names_.On(at), "; of ",
+                   HumanBytes(CapacityOf(at)));
+  if (names_.IsInPlace(at)) absl::StrAppend(&text, " (", names_.KeyOf(at), ")");
+  absl::StrAppend(&text, LeasesText(at, asker));
   AddPart(text, shares.rings, " is in rings of plans");
   AddPart(text, shares.held, " is held by plans");
   AddPart(text, shares.pinned, " is pinned");
@@ -209,8 +211,8 @@ absl::Status Node::InUse(const ModelEntry& entry, const Peer* asker) const {
       }
       return absl::FailedPreconditionError(absl::StrCat(
           name, "/", group.group->name, " is ",
-          copy.leases > 0 ? "leased" : "being copied", " on ",
-          ToString(place.at), hint("sessions", "who holds leases")));
+          copy.leases > 0 ? "leased " : "being copied ", names_.On(place.at),
+          hint("sessions", "who holds leases")));
     }
   }
   return absl::OkStatus();

@@ -155,7 +155,7 @@ void Node::PutAside(const CopyRef& ref, const std::string& why,
   KeepCopy(ref, copy, /*there=*/true);
   FailNeed(ref,
            absl::DataLossError(absl::StrCat(
-               NameOf(ref.key), " is damaged on ", ToString(ref.place.at),
+               NameOf(ref.key), " is damaged ", names_.On(ref.place.at),
                " and leased; an admin may run `hoistctl check --repair`")),
            effects);
   const bool can = MendSource(ref.key).ok() && !checking_.at(ref.key).repair;

@@ -84,8 +84,11 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       return false;
     }
     const auto may_open = [&](const Waiter& waiter) {
-      need.blocked.why = MayOpen(waiter, need.copy, copy, now, effects);
-      return need.blocked.why.ok();
+      absl::Status may = MayOpen(waiter, need.copy, copy, now, effects);
+      if (may.ok()) return true;
+      // Where all may, the reason stays why there was no space.
+      need.blocked.why = std::move(may);
+      return false;
     };
     if (need.gated &&
         std::none_of(need.waiters.begin(), need.waiters.end(), may_open)) {
@@ -186,7 +189,8 @@ void Node::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
 bool Node::FillInPlace(const Need& need, Copy& copy, absl::Time now,
                        Effects& effects) {
   for (auto& [place, other] : copies_.FindGroup(need.copy.key)->copies) {
-    if (!IsInPlace(place) || place == need.copy.place || !other.serves()) {
+    if (!names_.IsInPlace(place.at) || place == need.copy.place ||
+        !other.serves()) {
       continue;
     }
     if (copy.awaiting_slab) return true;
@@ -201,11 +205,6 @@ bool Node::FillInPlace(const Need& need, Copy& copy, absl::Time now,
     return true;
   }
   return false;
-}
-
-bool Node::IsInPlace(const Place& place) const {
-  return place.at.tier == Tier::kDevice &&
-         devices_[place.at.device.number()].kind == DeviceKind::kInPlace;
 }
 
 void Node::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,

@@ -101,7 +101,12 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
   if (args.device.number() >= devices_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no device ", args.device.number(), "; this node has ",
-                     devices_.size()));
+                     names_.count()));
+  }
+  if (names_.IsInPlace(OnDevice(args.device))) {
+    return absl::InvalidArgumentError(
+        "what is read in place is leased group by group and not planned: name "
+        "the device that the groups are to be streamed to");
   }
   if (args.replaces.has_value()) {
     const StandingPlan* old = plans_.FindLive(*args.replaces);
@@ -195,8 +200,8 @@ absl::Status Node::Fits(SessionId session, const SetPlanArgs& args,
       plans_.RingBytes({.device = args.device, .except = args.replaces});
   if (taken + rings + added(promised) <= capacity) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the plan needs ", HumanBytes(added(promised)), " more on ",
-      ToString(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
+      "the plan needs ", HumanBytes(added(promised)), " more ",
+      names_.On(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
       DeviceTaken(args.device, session, args.replaces)));
 }
 

@@ -45,7 +45,7 @@ absl::Status Node::FitsQuota(SessionId session, const SetPlanArgs& args,
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", HumanBytes(added), " more; ", ToString(uid), " holds ",
       HumanBytes(taken), " of ", HumanBytes(limit), " of ",
-      ToString(OnDevice(args.device)),
+      names_.Of(OnDevice(args.device)),
       ": release leases or clear plans, or raise quota.device_bytes in "
       "hoistd.toml"));
 }

@@ -41,7 +41,7 @@ absl::Status Node::CheckBring(const BringArgs& args) {
   const TierAt at = args.copy.place.at;
   if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "no device ", at.device.number(), "; this node has ", devices_.size()));
+        "no device ", at.device.number(), "; this node has ", names_.count()));
   }
   if (at.tier == Tier::kDisk) {
     return absl::InvalidArgumentError(
@@ -56,20 +56,20 @@ absl::Status Node::CheckBring(const BringArgs& args) {
   if (!usable && !group->lost.ok()) return group->lost;
   if (usable && copy->second.damaged && !checking_.contains(args.copy.key)) {
     return absl::DataLossError(absl::StrCat(
-        NameOf(args.copy.key), " is damaged on ", ToString(at),
+        NameOf(args.copy.key), " is damaged ", names_.On(at),
         " and leased, so that it cannot be brought anew; end the workers that "
         "have it, or have an admin run `hoistctl check --repair`"));
   }
   const uint64_t bytes = SpaceOf(*group->group);
-  const auto fits = [&](TierAt tier, const char* setting) -> absl::Status {
+  const auto fits = [&](TierAt tier) -> absl::Status {
     if (bytes <= CapacityOf(tier)) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat(
         NameOf(args.copy.key), " takes ", HumanBytes(bytes), " and all of ",
-        ToString(tier), " is ", HumanBytes(CapacityOf(tier)), "; raise ",
-        setting, " in hoistd.toml or use smaller groups"));
+        names_.Of(tier), " is ", HumanBytes(CapacityOf(tier)), "; raise ",
+        names_.KeyOf(tier), " in hoistd.toml or use smaller groups"));
   };
-  if (at.tier == Tier::kDevice) HOIST_RETURN_IF_ERROR(fits(at, "device.pool"));
-  if (!usable) HOIST_RETURN_IF_ERROR(fits(OnHost(), "host.pool"));
+  if (at.tier == Tier::kDevice) HOIST_RETURN_IF_ERROR(fits(at));
+  if (!usable) HOIST_RETURN_IF_ERROR(fits(OnHost()));
   if (!args.lease) return absl::OkStatus();
   HOIST_RETURN_IF_ERROR(CheckBudget(args.session, args.copy));
   return sessions_.CheckClaim(args.session, args.copy, bytes);
@@ -79,6 +79,8 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
   const SessionBook::Session& session = sessions_.At(id);
   const uint64_t budget = session.args.device_budget_bytes;
   if (budget == 0 || session.claims.contains(copy)) return absl::OkStatus();
+  // It is of device memory.
+  if (names_.IsInPlace(copy.place.at)) return absl::OkStatus();
   const DeviceIndex device = copy.place.at.device;
   const std::set<CopyRef> own = plans_.OwnCopies(id, device, std::nullopt);
   if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.
@@ -87,8 +89,8 @@ absl::Status Node::CheckBudget(SessionId id, const CopyRef& copy) const {
   const uint64_t bytes = copies_.SpaceOf(copy.key);
   if (held + bytes <= budget) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      NameOf(copy.key), " needs ", HumanBytes(bytes), " on ",
-      ToString(copy.place.at), "; this session may lease ", HumanBytes(budget),
+      NameOf(copy.key), " needs ", HumanBytes(bytes), " ",
+      names_.On(copy.place.at), "; this session may lease ", HumanBytes(budget),
       " at once and holds ", HumanBytes(held),
       bytes > budget ? "; connect with a device budget of at least "
                      : "; release a lease, or connect with a budget of ",

@@ -76,7 +76,8 @@ uint64_t Holdings::On(DeviceIndex device) const {
   return AmountOf(device_bytes, device);
 }
 
-QuotaBook::QuotaBook(QuotaOptions options) : options_(std::move(options)) {}
+QuotaBook::QuotaBook(QuotaOptions options, DeviceNames names)
+    : options_(std::move(options)), names_(std::move(names)) {}
 
 const QuotaLimits& QuotaBook::LimitsOf(User uid) const {
   const auto tenant = options_.of_tenants.find(uid);
@@ -138,7 +139,7 @@ absl::Status QuotaBook::CheckDevice(User uid, DeviceIndex device,
   if (!Over(held, more, limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       ToString(uid), " holds ", HumanBytes(held), " of ", HumanBytes(limit),
-      " of ", ToString(OnDevice(device)), " and asks for ", HumanBytes(more),
+      " of ", names_.Of(OnDevice(device)), " and asks for ", HumanBytes(more),
       "; release leases or clear plans, or raise ",
       uid.is_tenant() ? "tenant." : "", "quota.device_bytes in hoistd.toml"));
 }

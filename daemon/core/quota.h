@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/core/copy_table.h"
+#include "daemon/core/device_names.h"
 #include "daemon/model/tensor.h"
 #include "daemon/terms/ids.h"
 
@@ -80,7 +81,7 @@ struct Holdings {
 // Restart:  not persistent, as what it counts is not.
 class QuotaBook {
  public:
-  explicit QuotaBook(QuotaOptions options = {});
+  explicit QuotaBook(QuotaOptions options = {}, DeviceNames names = {});
 
   // From now on; what is held stays.
   void SetOptions(QuotaOptions options) { options_ = std::move(options); }
@@ -121,6 +122,7 @@ class QuotaBook {
   void Tidy(User uid);
 
   QuotaOptions options_;
+  const DeviceNames names_;
   const Holdings nothing_;
   std::map<User, Holdings> users_;
   uint64_t descriptors_ = 0;  // Of all users.

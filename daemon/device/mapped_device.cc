@@ -37,6 +37,15 @@ MappedDevice::MappedDevice(MappedDeviceOptions options)
       out_(options.link_bytes_per_second, options.link_latency),
       slabs_(kGranularity, info_.span_bytes) {}
 
+// The memory must not go with slabs in it: a driver would keep its addresses.
+MappedDevice::~MappedDevice() {
+  const absl::MutexLock lock(&mu_);
+  for (const auto& [id, fds] : fds_) {
+    // Nobody is left who could do something about it.
+    memory_->Unplace(*slabs_.Find(id)).IgnoreError();
+  }
+}
+
 absl::Status MappedDevice::CreateSlab(const SlabSpec& spec) {
   return AddSlab(spec, {});
 }

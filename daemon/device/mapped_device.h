@@ -41,6 +41,10 @@ class MappedDevice : public Device {
   // so that policy sees the same shapes; huge pages fit, too.
   static constexpr uint64_t kGranularity = uint64_t{2} << 20;
 
+  MappedDevice(const MappedDevice&) = delete;
+  MappedDevice& operator=(const MappedDevice&) = delete;
+  ~MappedDevice() override;
+
   const DeviceInfo& info() const override { return info_; }
   absl::Status CreateSlab(const SlabSpec& spec) override
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -15,7 +15,7 @@ namespace hoistd {
 // processes can open.
 //
 // Threads:  thread-safe for slabs that do not lie over each other.
-// Owns:     the range, and what is placed in it until it is unplaced.
+// Owns:     the range. What was placed in it is unplaced before it goes.
 class SlabMemory {
  public:
   struct Fds {

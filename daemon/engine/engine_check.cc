@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/device_names.h"
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
@@ -48,7 +49,8 @@ void Engine::CheckNext(std::shared_ptr<Checking> all, Effects& effects) {
         if (answer.status.ok()) {
           all->at.read_bytes += answer.checked.bytes;
           for (CheckFinding& finding : answer.checked.findings) {
-            AddNote(absl::StrCat(finding.group, " on ", ToString(finding.at),
+            AddNote(absl::StrCat(finding.group, " ",
+                                 DeviceNames(DevicesOf(parts_)).On(finding.at),
                                  ": ", finding.what));
             ++all->at.damaged;
             if (all->at.findings.size() < CheckProgress::kMostFindings) {

@@ -71,6 +71,10 @@ enum Op : uint32_t {
   kAnswerAsk,
   kAnswerAsk2,
   kDie,
+  kStageApart,
+  kStageApart2,
+  kStageApart3,
+  kStageApart4,
   kOps,
 };
 
@@ -112,6 +116,7 @@ class Life {
     options.host_ready_pages = step[0] % 3 == 0 ? 3 : options.host_pages;
     options.device_pages = {3 + step[1] % 8};
     if (step[1] % 3 == 0) options.device_pages.push_back(2 + step[1] % 5);
+    if (step[3] / 16 % 4 != 0) options.in_place_pages = 2 + step[3] / 64 % 7;
     options.slab_pages = 1 + step[2] % 4;
     options.can_spill = step[2] % 4 != 0;
     options.saves_at_once = step[2] % 8 > 3;
@@ -129,7 +134,7 @@ class Life {
       each.models = 1 + step[2] % 4;
       each.held_bytes = (1 + step[3] % 6) * kPage;
       each.published_bytes = (2 + step[0] % 7) * kPage;
-      each.device_bytes = {(2 + step[1] % 7) * kPage};
+      each.device_bytes.assign(3, (2 + step[1] % 7) * kPage);
       if (step[3] % 2 == 0) options.quota.trusted = {User(0)};
     }
     if (step[3] % 5 == 0) options.device_memory_pages = 2 + step[3] % 7;
@@ -170,10 +175,13 @@ class Life {
   uint32_t GroupOf(PlanId plan, uint32_t n) const {
     return Pick(rig_.plans().at(plan).grant.groups, n).group.number();
   }
+  // What is read in place is the last.
+  uint32_t Devices() const {
+    return rig_.in_place() + (options_.in_place_pages > 0 ? 1 : 0);
+  }
   TierAt To(uint32_t n) const {
     if (n % 3 == 0) return OnHost();
-    return OnDevice(
-        DeviceIndex(static_cast<uint32_t>(n % options_.device_pages.size())));
+    return OnDevice(DeviceIndex(n % Devices()));
   }
   bool AnythingLost() const {
     for (const NodeEvent& event : rig_.events()) {
@@ -210,8 +218,7 @@ void Life::Finish(const Step& step, bool fails) {
 void Life::MakeSlabs(const Step& step) {
   const uint32_t chance = step[1] / 7 + step[2] / 11 + step[3] / 13;
   for (uint32_t i = 0; i < chance % 4; ++i) {
-    const auto d =
-        static_cast<uint32_t>((chance / 4 + i) % options_.device_pages.size());
+    const uint32_t d = (chance / 4 + i) % Devices();
     if (rig_.slab_work(d).empty()) continue;
     rig_.DoNextSlab(d, chance / 8 % 8 == 0
                            ? absl::ResourceExhaustedError("refused")
@@ -258,9 +265,15 @@ void Life::Do(const Step& step) {
     case kStage:
     case kStage2:
     case kStage3:
-      rig_.Stage(Session(a), key, absl::Seconds(c % 4) * 5,
-                 c % static_cast<uint32_t>(options_.device_pages.size()),
-                 options_.ipc && c % 5 == 0);
+      rig_.Stage(Session(a), key, absl::Seconds(c % 4) * 5, c % Devices(),
+                 options_.ipc && c % 5 == 0 && c % Devices() < rig_.in_place());
+      return;
+    case kStageApart:
+    case kStageApart2:
+    case kStageApart3:
+    case kStageApart4:
+      rig_.StageApart(Session(a), key, c % Devices(), absl::Seconds(c % 4) * 5,
+                      /*background=*/c / 7 % 2 == 0);
       return;
     case kRelease:
     case kRelease2: {
@@ -326,8 +339,7 @@ void Life::Do(const Step& step) {
       std::vector<uint32_t> order = {key.group.number()};
       for (uint32_t g = 0; g < 1 + c % 4; ++g) order.push_back((a + g) % 4);
       rig_.SetPlan(Session(a), key.model, order, b % 9,
-                   absl::Seconds(c % 3) * 5, std::nullopt,
-                   c % static_cast<uint32_t>(options_.device_pages.size()));
+                   absl::Seconds(c % 3) * 5, std::nullopt, c % Devices());
       return;
     }
     case kEndPlan: {
@@ -469,6 +481,20 @@ Scenario RandomScenario(uint32_t seed) {
     scenario.push_back(step);
   }
   return scenario;
+}
+
+// It was taken to be on its way for ever, and asked about once a minute.
+TEST(NodeSim, ANeedThatLostItsPlaceIsNotOnItsWay) {
+  RunScenario({{8292, 8894, 8172, 905},
+               {3, 5423, 7475, 1316},
+               {26, 5654, 7681, 773},
+               {37, 2781, 12, 3134},
+               {39, 6502, 9379, 40},
+               {27, 1896, 9034, 6666},
+               {14, 6377, 1115, 1007},
+               {28, 7461, 5471, 1148},
+               {40, 4565, 4376, 5769},
+               {6, 9385, 5884, 3139}});
 }
 
 TEST(NodeSim, TheBooksAddUpWhateverHappens) {

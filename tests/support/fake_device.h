@@ -16,6 +16,7 @@ namespace hoistd::testing {
 
 struct FakeDeviceOptions {
   DeviceIndex index;
+  DeviceKind kind = DeviceKind::kEmulated;
   uint64_t span_bytes = 0;
   uint64_t granularity = 0;
   Backing backing = Backing::kMemfd;
@@ -33,6 +34,7 @@ class FakeDevice final : public Device {
       : memory_bytes_(options.memory_bytes) {
     info_.index = options.index;
     info_.name = "fake";
+    info_.kind = options.kind;
     info_.granularity = options.granularity;
     info_.span_bytes = options.span_bytes;
     info_.backing = options.backing;

@@ -12,13 +12,6 @@
 namespace hoistd::testing {
 namespace {
 
-// Where on the host the transfer writes, all in one.
-std::optional<uint64_t> WrittenAt(const Transfer& transfer) {
-  if (const auto* way = transfer.by<SpillToHost>()) return way->host_offset;
-  if (const auto* way = transfer.by<ClientToHost>()) return way->host_offset;
-  return std::nullopt;
-}
-
 std::vector<GroupIndex> Indexes(const std::vector<uint32_t>& numbers) {
   std::vector<GroupIndex> indexes;
   for (const uint32_t n : numbers) indexes.emplace_back(n);
@@ -37,24 +30,32 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.users_share_devices = options_.users_share_devices;
   node.quota = options_.quota;
   node.keeps = true;
-  std::vector<DeviceInfo>& devices = infos_;
-  for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
-    FakeDeviceOptions device;
-    device.index = DeviceIndex(d);
-    device.granularity = kPage;
-    device.span_bytes =
-        DeviceSpace::SpanFor(options_.device_pages[d] * kPage, kPage);
-    device.backing = options_.backing;
-    device.ipc = options_.ipc;
-    device.memory_bytes = options_.device_memory_pages * kPage;
-    node.device_capacity_bytes.push_back(options_.device_pages[d] * kPage);
-    device_memory_.emplace_back(device.span_bytes / kPage);
-    devices_.push_back(std::make_unique<FakeDevice>(device));
-    devices.push_back(devices_.back()->info());
+  for (const uint64_t pages : options_.device_pages) {
+    AddDevice(pages, DeviceKind::kEmulated);
+  }
+  if (options_.in_place_pages > 0) {
+    AddDevice(options_.in_place_pages, DeviceKind::kInPlace);
   }
   host_.resize(options_.host_pages);
-  node_ = std::make_unique<Node>(node, devices);
+  node_ = std::make_unique<Node>(node, infos_);
   GrowHost(std::min(options_.host_ready_pages, options_.host_pages));
+}
+
+void NodeRig::AddDevice(uint64_t pages, DeviceKind kind) {
+  FakeDeviceOptions device;
+  device.index = DeviceIndex(static_cast<uint32_t>(devices_.size()));
+  device.kind = kind;
+  device.granularity = kPage;
+  device.span_bytes = DeviceSpace::SpanFor(pages * kPage, kPage);
+  if (kind != DeviceKind::kInPlace) {
+    device.backing = options_.backing;
+    device.ipc = options_.ipc;
+  }
+  device.memory_bytes = options_.device_memory_pages * kPage;
+  node_options_.device_capacity_bytes.push_back(pages * kPage);
+  device_memory_.emplace_back(device.span_bytes / kPage);
+  devices_.push_back(std::make_unique<FakeDevice>(device));
+  infos_.push_back(devices_.back()->info());
 }
 
 template <typename F>
@@ -338,19 +339,40 @@ GroupKey NodeRig::Published(SessionId session, const std::string& model,
   return {answer->model->id, *FindGroup(*answer->model->spec, group)};
 }
 
-RequestId NodeRig::Stage(SessionId session, GroupKey key,
-                         absl::Duration deadline, uint32_t device,
-                         bool shared) {
+RequestId NodeRig::BringLease(SessionId session, const CopyRef& copy,
+                              absl::Duration deadline, bool urgent) {
   Node::BringArgs bring;
   bring.request = NewRequest(session);
   bring.session = session;
-  bring.copy = {key, {OnDevice(DeviceIndex(device)), shared}};
+  bring.copy = copy;
   bring.deadline = now + deadline;
   bring.lease = true;
+  bring.urgent = urgent;
   return Do([&](Effects& e) {
     node_->Bring(bring, now, e);
     return bring.request;
   });
+}
+
+RequestId NodeRig::Stage(SessionId session, GroupKey key,
+                         absl::Duration deadline, uint32_t device,
+                         bool shared) {
+  return BringLease(session, {key, {OnDevice(DeviceIndex(device)), shared}},
+                    deadline, /*urgent=*/true);
+}
+
+RequestId NodeRig::StageApart(SessionId session, GroupKey key, uint32_t device,
+                              absl::Duration deadline, bool background) {
+  const Place place = {OnDevice(DeviceIndex(device)), false, /*apart=*/true};
+  return BringLease(session, {key, place}, deadline, !background);
+}
+
+LeaseId NodeRig::StageApartNow(SessionId session, GroupKey key,
+                               uint32_t device) {
+  const RequestId request = StageApart(session, key, device);
+  DoSlabWork();
+  FinishAll();
+  return LeaseOf(request);
 }
 
 RequestId NodeRig::ReadImage(SessionId session, GroupKey key,
@@ -585,189 +607,6 @@ void NodeRig::LayPart(uint64_t offset, const KeptPart& part) {
         LabelOf(part.file, (part.from + at) / kPage);
   }
   kept_parts_[offset] = part;
-}
-
-// --- The memory --------------------------------------------------------------
-
-void NodeRig::Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to) {
-  EXPECT_EQ(offset % kPage, 0u);
-  for (uint64_t p = offset / kPage; p < (offset + bytes) / kPage; ++p) {
-    memory.at(p) = to;
-  }
-}
-
-void NodeRig::ExpectAll(const Memory& memory, uint64_t offset, uint64_t bytes,
-                        Label label, const char* what) {
-  for (uint64_t p = offset / kPage; p < (offset + bytes) / kPage; ++p) {
-    EXPECT_EQ(memory.at(p), label) << what << ", page " << p;
-  }
-}
-
-void NodeRig::FillImage(Memory& memory, uint64_t offset,
-                        const Group& group) const {
-  EXPECT_EQ(offset % kPage, 0u);
-  uint64_t page = offset / kPage;
-  for (const Label label : images_.at(&group)) memory.at(page++) = label;
-}
-
-void NodeRig::ExpectImage(const Memory& memory, uint64_t offset,
-                          const Group& group, const char* what) const {
-  uint64_t page = offset / kPage;
-  for (const Label label : images_.at(&group)) {
-    EXPECT_EQ(memory.at(page), label) << what << ", page " << page;
-    ++page;
-  }
-}
-
-void NodeRig::ExpectRanges(const ImageRanges& ranges, const Group& group,
-                           const char* what) const {
-  const std::vector<Label>& image = images_.at(&group);
-  uint64_t at = 0;
-  for (const ImageRange& range : ranges) {
-    EXPECT_EQ(range.image_offset, at) << "ranges have gaps";
-    for (uint64_t p = 0; p < range.bytes / kPage && !image.empty(); ++p) {
-      EXPECT_EQ(host_.at(range.host_offset / kPage + p),
-                image.at(at / kPage + p))
-          << what << ", page " << p;
-    }
-    at += range.bytes;
-  }
-  EXPECT_EQ(at, std::max(group.image_bytes, image.empty() ? at : 0));
-}
-
-void NodeRig::Begin(const Transfer& transfer) {
-  const Label mine = (writing_[transfer.id] = std::make_unique<int>()).get();
-  const uint64_t bytes = transfer.group->image_bytes;
-  if (const auto* spill = transfer.by<SpillToHost>()) {
-    EXPECT_TRUE(spills_.contains(spill->from));
-    if (spills_.contains(spill->from)) {
-      EXPECT_EQ(spills_.at(spill->from)->name, transfer.group->name);
-    }
-  }
-  if (const auto* files = transfer.by<FilesToHost>()) {
-    for (const SheetRead& read : files->reads) {
-      Fill(host_, read.host_offset, read.bytes, mine);
-    }
-  }
-  if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
-    Fill(host_, *to, bytes, mine);
-  }
-  if (const auto* way = transfer.by<CheckOnDevice>()) {
-    ExpectImage(device_memory_[way->device.number()], way->device_offset,
-                *transfer.group, "a check of what is not there");
-  }
-  if (const auto* way = transfer.by<HostToDevice>()) {
-    const uint32_t d = way->device.number();
-    EXPECT_TRUE(devices_[d]->Covers(way->device_offset, bytes));
-    Fill(device_memory_[d], way->device_offset, bytes, mine);
-  }
-}
-
-void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
-  if (transfer.by<CheckOnDisk>() != nullptr) return;
-  if (const auto* way = transfer.by<CheckOnDevice>()) {
-    ExpectImage(device_memory_[way->device.number()], way->device_offset,
-                *transfer.group, "it moved while it was checked");
-    return;
-  }
-  if (transfer.by<CheckOnHost>() != nullptr) {
-    laid_.erase(transfer.group.get());
-    return;
-  }
-  const Label mine = writing_.at(transfer.id).get();
-  const uint64_t bytes = transfer.group->image_bytes;
-  if (const auto* way = transfer.by<HostToDevice>()) {
-    Memory& memory = device_memory_[way->device.number()];
-    ExpectAll(memory, way->device_offset, bytes, mine,
-              "two write to the device");
-    Fill(memory, way->device_offset, bytes, nullptr);
-    const auto at = std::pair(way->device, way->device_offset);
-    if (status.ok() && changed_on_host_.contains(transfer.group.get())) {
-      changed_on_device_.insert(at);
-    } else if (status.ok()) {
-      changed_on_device_.erase(at);
-    }
-    // What it was to mend is as wrong as before.
-    if (status.ok() || changed_on_device_.contains(at)) {
-      FillImage(memory, way->device_offset, *transfer.group);
-    }
-  } else if (const auto* files = transfer.by<FilesToHost>()) {
-    for (const SheetRead& read : files->reads) {
-      ExpectAll(host_, read.host_offset, read.bytes, mine,
-                "two write to the host");
-      for (uint64_t at = 0; at < read.bytes; at += kPage) {
-        host_.at((read.host_offset + at) / kPage) =
-            status.ok() ? LabelOf(transfer.model->identities[read.file],
-                                  (read.offset + at) / kPage)
-                        : nullptr;
-      }
-    }
-  } else if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
-    ExpectAll(host_, *to, bytes, mine, "two write to the host");
-    Fill(host_, *to, bytes, nullptr);
-    changed_on_host_.erase(transfer.group.get());
-    if (status.ok()) FillImage(host_, *to, *transfer.group);
-  }
-}
-
-void NodeRig::Check() {
-  const NodeSnapshot snapshot = Snapshot();
-  for (const TierSnapshot& tier : snapshot.tiers) {
-    uint64_t held = 0;
-    for (const Holder& holder : tier.holders) held += holder.bytes;
-    EXPECT_EQ(tier.used_bytes, held) << ToString(tier.at);
-    if (tier.at.tier == Tier::kDisk) continue;
-    EXPECT_LE(tier.used_bytes, tier.allocated_bytes);
-    EXPECT_LE(tier.allocated_bytes, tier.capacity_bytes);
-    if (tier.at.tier != Tier::kDevice) continue;
-    const uint32_t d = tier.at.device.number();
-    CheckSlabWork(tier);
-    std::map<uint64_t, uint64_t> leased;  // By offset: once each.
-    for (const auto& [id, lease] : leases_) {
-      const auto& [session, grant] = lease;
-      if (grant.device.number() != d) continue;
-      leased[grant.offset] = std::max(grant.bytes, kPage);
-      EXPECT_TRUE(devices_[d]->Covers(grant.offset, grant.bytes));
-      const auto spec = node_->SpecOf(grant.key.model);
-      ASSERT_OK(spec) << "a leased model was forgotten";
-      if (BeingMended(grant)) continue;
-      ExpectImage(device_memory_[d], grant.offset,
-                  *(*spec)->groups[grant.key.group.number()],
-                  "a leased image changed");
-    }
-    for (const auto& [id, plan] : plans_) {
-      if (plan.grant.device.number() != d || plan.grant.ring_bytes == 0) {
-        continue;
-      }
-      EXPECT_TRUE(
-          leased.emplace(plan.grant.ring_offset, plan.grant.ring_bytes).second)
-          << "a ring where a leased image is";
-    }
-    uint64_t sum = 0;
-    for (const auto& [offset, bytes] : leased) sum += bytes;
-    EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);
-  }
-  for (const auto& [id, transfer] : moving_) {
-    if (const auto* spill = transfer.by<HostToSpill>()) {
-      ExpectImage(host_, spill->host_offset, *transfer.group,
-                  "a spill reads other bytes");
-    } else if (const auto* device = transfer.by<HostToDevice>()) {
-      ExpectRanges(device->from, *transfer.group,
-                   "a copy to a device reads other bytes");
-    } else if (const auto* client = transfer.by<HostToClient>()) {
-      ExpectRanges(client->from, *transfer.group,
-                   "a copy to a client reads other bytes");
-    }
-  }
-  CheckKept(snapshot);
-  std::map<SessionId, uint32_t> leases;
-  for (const auto& [id, lease] : leases_) ++leases[lease.first];
-  for (const SessionSnapshot& session : snapshot.sessions) {
-    EXPECT_EQ(session.leases, leases[session.id]);
-  }
-  CheckPlans();
-  CheckQuotas();
-  CheckSlabs();
 }
 
 }  // namespace hoistd::testing

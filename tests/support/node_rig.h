@@ -28,7 +28,8 @@ struct NodeRigOptions {
   uint64_t host_pages = 16;
   uint64_t host_ready_pages = UINT64_MAX;  // The rest comes with GrowHost.
   std::vector<uint64_t> device_pages = {8};
-  uint64_t slab_pages = 4;  // Also the granularity is a page.
+  uint64_t in_place_pages = 0;  // Not 0: of one device more, read in place.
+  uint64_t slab_pages = 4;      // Also the granularity is a page.
   bool can_spill = false;
   bool saves_at_once = false;
   Readers readers = Readers::kOwner;
@@ -106,6 +107,12 @@ class NodeRig {
   RequestId Stage(SessionId session, GroupKey key,
                   absl::Duration deadline = absl::Seconds(10),
                   uint32_t device = 0, bool shared = false);
+  // In a slab of its own.
+  RequestId StageApart(SessionId session, GroupKey key, uint32_t device,
+                       absl::Duration deadline = absl::Seconds(10),
+                       bool background = false);
+  // Stages so, lets all slabs be made and transfers finish.
+  LeaseId StageApartNow(SessionId session, GroupKey key, uint32_t device);
   // nullopt: a memfd of the image's size.
   RequestId ReadImage(SessionId session, GroupKey key,
                       absl::Duration deadline = absl::Seconds(10),
@@ -257,6 +264,11 @@ class NodeRig {
 
   void Check();
 
+  // The device that is read in place.
+  uint32_t in_place() const {
+    return static_cast<uint32_t>(options_.device_pages.size());
+  }
+  TierAt InPlace() const { return OnDevice(DeviceIndex(in_place())); }
   static TierAt FirstDevice() { return OnDevice(DeviceIndex(0)); }
 
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
@@ -312,6 +324,9 @@ class NodeRig {
                        uint64_t budget_pages, absl::Duration deadline,
                        std::optional<PlanId> replaces, uint32_t device) const;
   RequestId NewRequest(SessionId session);
+  void AddDevice(uint64_t pages, DeviceKind kind);
+  RequestId BringLease(SessionId session, const CopyRef& copy,
+                       absl::Duration deadline, bool urgent);
   std::shared_ptr<const Group> MakeGroup(std::string name, uint64_t pages);
   std::shared_ptr<const Group> MakeGroup(std::string name,
                                          const FileIdentity& file,

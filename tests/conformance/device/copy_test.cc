@@ -48,7 +48,7 @@ TEST_P(DeviceConformance, CopiesCrossNeighbouringSlabs) {
   ASSERT_OK_AND_ASSIGN(const SlabSpec c, MakeSlab(2 * kSlabBytes));
   const std::vector<std::byte> from = Pattern(2 * kSlabBytes, 7);
   const uint64_t offset = kSlabBytes / 2;
-  if (GetParam() == Backing::kIpc) {
+  if (backing() == Backing::kIpc) {
     EXPECT_THAT(CopyIn(offset, from),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("not side by side")));

@@ -3,12 +3,14 @@
 // Takes commands over the SOCK_SEQPACKET socket that its argument names, and
 // answers each with "ok ..." or "error <code> <message>".
 //   as a worker                          as a daemon
-//   map emulated|cuda SPAN UUID          device emulated|cuda
+//   map emulated|cuda SPAN UUID          device emulated|cuda [in-place]
 //   import SLAB (see share_text.h)       slab ID OFFSET BYTES BACKING
 //   drop ID                              fill OFFSET BYTES SEED
 //   address OFFSET                       share ID, keep ID
 //   read OFFSET BYTES
 //   write|writable OFFSET BYTES
+//   range BYTES (of which address, read, write and writable are from then on)
+//   place AT OFFSET (of a slab apart)
 //   words BYTES (with a descriptor)
 //   await INDEX VALUE futex|poll OFFSET BYTES SEED
 //   reopen (with a descriptor)
@@ -36,9 +38,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/src/device_map.h"
+#include "client/src/piece_range.h"
 #include "daemon/base/status.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
+#include "daemon/device/in_place_device.h"
 #include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
@@ -64,6 +68,10 @@ class PeerProcess {
                                              hoist::Packet& packet);
   absl::Status Import(std::istream& in, hoist::Packet& packet);
   absl::Status Rounds(std::istream& in, hoist::Packet& packet);
+  absl::Status MakeRange(std::istream& in);
+  absl::Status Place(std::istream& in);
+  // In the range, if there is one, else in the map.
+  const void* Address(uint64_t offset) const;
   absl::StatusOr<Answer> Read(std::istream& in);
   absl::Status Write(std::istream& in);
   absl::Status Writable(std::istream& in);
@@ -83,6 +91,8 @@ class PeerProcess {
   }
 
   std::unique_ptr<hoist::DeviceMap> map_;
+  std::array<uint8_t, 16> uuid_ = {};  // Of the map's, if it is CUDA's.
+  std::unique_ptr<hoist::PieceRange> range_;
   hoist::Mapping words_;
   std::optional<hoist::cuda::Driver> driver_;  // If the map is CUDA's.
   hoist::cuda::Context context_ = nullptr;
@@ -107,14 +117,17 @@ absl::StatusOr<Answer> PeerProcess::Do(hoist::Packet packet) {
     done = ToAbsl(map_->Drop(number));
   } else if (verb == "address") {
     in >> number;
-    return Answer{
-        absl::StrCat(reinterpret_cast<uintptr_t>(map_->Address(number)))};
+    return Answer{absl::StrCat(reinterpret_cast<uintptr_t>(Address(number)))};
   } else if (verb == "read") {
     return Read(in);
   } else if (verb == "write") {
     done = Write(in);
   } else if (verb == "writable") {
     done = Writable(in);
+  } else if (verb == "range") {
+    done = MakeRange(in);
+  } else if (verb == "place") {
+    done = Place(in);
   } else if (verb == "words") {
     done = MapWords(in, packet);
   } else if (verb == "await") {
@@ -148,9 +161,8 @@ absl::Status PeerProcess::Map(std::istream& in) {
     HOIST_ASSIGN_OR_RETURN(map_, ToAbsl(hoist::CreateEmulatedDeviceMap(span)));
     return absl::OkStatus();
   }
-  std::array<uint8_t, 16> uuid = {};
-  std::ranges::copy(FromHex(hex), uuid.begin());
-  HOIST_ASSIGN_OR_RETURN(map_, ToAbsl(hoist::CreateCudaDeviceMap(uuid, span)));
+  std::ranges::copy(FromHex(hex), uuid_.begin());
+  HOIST_ASSIGN_OR_RETURN(map_, ToAbsl(hoist::CreateCudaDeviceMap(uuid_, span)));
   // A worker's own use of CUDA, beside the map.
   HOIST_ASSIGN_OR_RETURN(driver_, ToAbsl(hoist::cuda::Driver::Load()));
   int count = 0;
@@ -160,7 +172,7 @@ absl::Status PeerProcess::Map(std::istream& in) {
     hoist::cuda::Uuid found = {};
     HOIST_RETURN_IF_ERROR(Cuda(driver_->device_get(&device, i), "get"));
     HOIST_RETURN_IF_ERROR(Cuda(driver_->device_uuid(&found, device), "uuid"));
-    if (found.bytes != uuid) continue;
+    if (found.bytes != uuid_) continue;
     HOIST_RETURN_IF_ERROR(
         Cuda(driver_->primary_retain(&context_, device), "retain"));
     return Cuda(driver_->push_context(context_), "push");
@@ -173,7 +185,7 @@ absl::StatusOr<hoist::SlabImport> PeerProcess::ReadSlab(std::istream& in,
   hoist::SlabImport slab;
   int backing = 0;
   std::string hex;
-  in >> slab.id >> slab.offset >> slab.bytes >> backing >> hex;
+  in >> slab.id >> slab.offset >> slab.bytes >> backing >> hex >> slab.apart;
   switch (static_cast<Backing>(backing)) {
     case Backing::kMemfd:
       slab.backing = hoist::SlabBacking::kMemfd;
@@ -214,10 +226,32 @@ absl::Status PeerProcess::Rounds(std::istream& in, hoist::Packet& packet) {
   return absl::OkStatus();
 }
 
+absl::Status PeerProcess::MakeRange(std::istream& in) {
+  uint64_t bytes = 0;
+  in >> bytes;
+  HOIST_ASSIGN_OR_RETURN(range_,
+                         ToAbsl(driver_ ? hoist::CreateCudaRange(uuid_, bytes)
+                                        : hoist::CreateEmulatedRange(bytes)));
+  return absl::OkStatus();
+}
+
+absl::Status PeerProcess::Place(std::istream& in) {
+  uint64_t at = 0, offset = 0;
+  in >> at >> offset;
+  HOIST_ASSIGN_OR_RETURN(const hoist::SlabHandle slab,
+                         ToAbsl(map_->Handle(offset)));
+  return ToAbsl(range_->Place(at, slab));
+}
+
+const void* PeerProcess::Address(uint64_t offset) const {
+  if (range_ == nullptr) return map_->Address(offset);
+  return static_cast<const std::byte*>(range_->address()) + offset;
+}
+
 absl::StatusOr<Answer> PeerProcess::Read(std::istream& in) {
   uint64_t offset = 0, bytes = 0;
   in >> offset >> bytes;
-  const void* from = map_->Address(offset);
+  const void* from = Address(offset);
   if (from == nullptr) return absl::NotFoundError("nothing is mapped there");
   Answer answer;
   answer.body.resize(bytes);
@@ -236,7 +270,7 @@ absl::StatusOr<Answer> PeerProcess::Read(std::istream& in) {
 absl::Status PeerProcess::Write(std::istream& in) {
   uint64_t offset = 0, bytes = 0;
   in >> offset >> bytes;
-  const void* at = map_->Address(offset);
+  const void* at = Address(offset);
   if (!driver_) {
     std::memset(const_cast<void*>(at), 0xee, bytes);
     return absl::OkStatus();
@@ -252,7 +286,7 @@ absl::Status PeerProcess::Write(std::istream& in) {
 absl::Status PeerProcess::Writable(std::istream& in) {
   uint64_t offset = 0, bytes = 0;
   in >> offset >> bytes;
-  if (mprotect(const_cast<void*>(map_->Address(offset)), bytes,
+  if (mprotect(const_cast<void*>(Address(offset)), bytes,
                PROT_READ | PROT_WRITE) != 0) {
     return ErrnoToStatus(errno, "mprotect");
   }
@@ -334,8 +368,16 @@ absl::StatusOr<Answer> PeerProcess::Count() {
 }
 
 absl::Status PeerProcess::MakeDevice(std::istream& in) {
-  std::string kind;
-  in >> kind;
+  std::string kind, in_place;
+  in >> kind >> in_place;
+  if (!in_place.empty()) {
+    InPlaceOptions options;
+    options.total_bytes = uint64_t{64} << 20;
+    options.span_bytes = options.total_bytes;
+    options.gpus = kind == "emulated" ? 0 : 1;
+    HOIST_ASSIGN_OR_RETURN(device_, InPlaceDevice::Create(options));
+    return absl::OkStatus();
+  }
   if (kind == "emulated") {
     HOIST_ASSIGN_OR_RETURN(
         device_, EmulatedDevice::Create({.total_bytes = uint64_t{64} << 20}));

@@ -39,21 +39,30 @@ constexpr int kInvalidHandle = 400;
 constexpr int kIllegalAddress = 700;
 constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
+constexpr int kNotSupported = 801;
 constexpr size_t kTotal = size_t{256} << 20;
 constexpr size_t kGranularity = size_t{2} << 20;
+constexpr int kNumaNode = 1;  // The GPU's.
+
+// Its name tells who imports it what it is.
+constexpr char kDeviceMemory[] = "fake-cuda";
+constexpr char kHostMemory[] = "fake-cuda-host";
 
 struct Allocation {
   int fd = -1;
   size_t bytes = 0;
   bool imported = false;
+  bool host = false;
 };
 
-struct Range {  // Mapped device memory.
+struct Range {  // Mapped device memory, or the driver's on the host.
   size_t bytes = 0;
-  int access = 0;      // 1: read, 3: read and write.
+  int access = 0;      // The GPU's. 1: read, 3: read and write.
   size_t charged = 0;  // Of kTotal, given back when it is unmapped.
   bool ipc = false;    // Opened from a handle.
   int fd = -1;         // Of memory from cuMemAlloc.
+  bool host = false;
+  int cpu_access = 0;
 };
 
 struct IpcContent {
@@ -76,6 +85,7 @@ struct State {
   std::set<void*> objects;  // Streams and events.
   fake_cuda::Streams streams{mu};
   bool stream_mem_ops = true;
+  bool host_memory = true;
 };
 
 State& Fake() {
@@ -124,6 +134,12 @@ int CheckHost(State& state, const void* host, size_t bytes) {
     const bool within = start >= at && start + bytes <= at + size;
     if (meets && !within) return kInvalidValue;
   }
+  // Nor may it read or write what the CPU may not.
+  for (const auto& [at, range] : state.ranges) {
+    const bool meets = start < at + range.bytes && at < start + bytes;
+    const bool within = start >= at && start + bytes <= at + range.bytes;
+    if (meets && (!within || range.cpu_access == 0)) return kInvalidValue;
+  }
   return 0;
 }
 
@@ -145,6 +161,13 @@ int SetBytes(State& state, Address to, unsigned char value, size_t bytes) {
   if (CheckAccess(state, to, bytes, 3) != 0) return kInvalidValue;
   std::memset(At(to), value, bytes);
   return 0;
+}
+
+bool IsHostMemory(int fd) {
+  char link[64], name[128] = {};
+  std::snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  if (readlink(link, name, sizeof(name) - 1) < 0) return false;
+  return std::strstr(name, kHostMemory) != nullptr;
 }
 
 int NewObject(State& state, void** object) {
@@ -209,6 +232,8 @@ void fake_cuda_fail_at(int n) {
 }
 // For tests: whether streams can write and wait for words.
 void fake_cuda_set_stream_mem_ops(bool can) { Fake().stream_mem_ops = can; }
+// For tests: whether host memory can be allocated to be shared.
+void fake_cuda_set_host_memory(bool can) { Fake().host_memory = can; }
 int fake_cuda_calls() { return Fake().calls; }
 // For tests: what is held, in words; empty if nothing.
 const char* fake_cuda_held() {
@@ -269,6 +294,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case hoist::cuda::kCanUseStreamMemOps:
       *value = state.stream_mem_ops ? 1 : 0;
       return 0;
+    case hoist::cuda::kHostNumaId:
+      *value = kNumaNode;
+      return 0;
     default:
       return kInvalidValue;
   }
@@ -312,7 +340,7 @@ int cuMemGetInfo_v2(size_t* free, size_t* total) {
 int cuMemAlloc_v2(Address* address, size_t bytes) {
   ENTER(true);
   if (bytes > kTotal - state.used) return kOutOfMemory;
-  const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+  const int fd = memfd_create(kDeviceMemory, MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return 999;
   // Room to align.
   void* room = mmap(nullptr, bytes + kGranularity, PROT_NONE,
@@ -394,6 +422,10 @@ int cuMemAddressFree(Address address, size_t bytes) {
   if (it == state.reservations.end() || it->second != bytes) {
     return kInvalidValue;
   }
+  const auto first = state.ranges.lower_bound(address);
+  if (first != state.ranges.end() && first->first < address + bytes) {
+    return kInvalidValue;  // Something is mapped there.
+  }
   munmap(At(address), bytes);
   state.reservations.erase(it);
   return 0;
@@ -403,11 +435,15 @@ int cuMemCreate(uint64_t* handle, size_t bytes, const AllocationProp* prop,
   ENTER(true);
   if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   if (prop->handle_types != hoist::cuda::kHandlePosixFd) return kInvalidValue;
-  if (bytes > kTotal - state.used) return kOutOfMemory;
-  const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+  const bool host = prop->location.type == hoist::cuda::kLocationHostNuma;
+  if (host ? !state.host_memory : bytes > kTotal - state.used) {
+    return host ? kNotSupported : kOutOfMemory;
+  }
+  if (prop->location.id != (host ? kNumaNode : 0)) return kInvalidValue;
+  const int fd = memfd_create(host ? kHostMemory : kDeviceMemory, MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return 999;
   *handle = state.next_allocation++;
-  state.allocations[*handle] = {fd, bytes, false};
+  state.allocations[*handle] = {fd, bytes, false, host};
   return 0;
 }
 int cuMemRelease(uint64_t handle) {
@@ -428,12 +464,19 @@ int cuMemMap(Address address, size_t bytes, size_t offset, uint64_t handle,
       offset != 0 || bytes > it->second.bytes) {
     return kInvalidValue;
   }
+  // What is there is unmapped first.
+  for (const auto& [at, range] : state.ranges) {
+    if (address < at + range.bytes && at < address + bytes) {
+      return kInvalidValue;
+    }
+  }
   --space;
   if (address + bytes > space->first + space->second) return kInvalidValue;
   mmap(At(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, it->second.fd, 0);
-  const size_t charged = it->second.imported ? 0 : bytes;
+  const bool host = it->second.host;
+  const size_t charged = it->second.imported || host ? 0 : bytes;
   state.used += charged;
-  state.ranges[address] = {bytes, 0, charged, false, -1};
+  state.ranges[address] = {bytes, 0, charged, false, -1, host};
   return 0;
 }
 int cuMemUnmap(Address address, size_t bytes) {
@@ -453,12 +496,24 @@ int cuMemSetAccess(Address address, size_t bytes, const AccessDesc* access,
                    size_t count) {
   ENTER(true);
   const auto it = state.ranges.find(address);
-  if (it == state.ranges.end() || it->second.bytes != bytes || count != 1) {
+  if (it == state.ranges.end() || it->second.bytes != bytes || count == 0) {
     return kInvalidValue;
   }
-  it->second.access = access->flags;
-  mprotect(At(address), bytes,
-           access->flags == 3 ? PROT_READ | PROT_WRITE : PROT_READ);
+  Range& range = it->second;
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [where, flags] = access[i];
+    if (where.type == hoist::cuda::kLocationDevice && where.id == 0) {
+      range.access = flags;
+    } else if (where.type == hoist::cuda::kLocationHostNuma && range.host &&
+               where.id == kNumaNode) {
+      range.cpu_access = flags;
+    } else {
+      return kInvalidValue;
+    }
+  }
+  // The fake's GPU reads and writes as the CPU that it is.
+  const bool writes = range.access == 3 || range.cpu_access == 3;
+  mprotect(At(address), bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ);
   return 0;
 }
 int cuMemExportToShareableHandle(void* fd, uint64_t handle, int,
@@ -480,7 +535,8 @@ int cuMemImportFromShareableHandle(uint64_t* handle, void* os_handle, int) {
     return kInvalidValue;
   }
   *handle = state.next_allocation++;
-  state.allocations[*handle] = {fd, static_cast<size_t>(bytes), true};
+  state.allocations[*handle] = {fd, static_cast<size_t>(bytes), true,
+                                IsHostMemory(fd)};
   return 0;
 }
 int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {

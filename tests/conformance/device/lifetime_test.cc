@@ -46,14 +46,14 @@ TEST_P(DeviceConformance, AKilledWorkerLeavesTheDeviceServing) {
 }
 
 TEST_P(DeviceConformance, AKilledDaemonLeavesTheWorkersBytes) {
-  if (GetParam() == Backing::kIpc) {
+  if (backing() == Backing::kIpc) {
     GTEST_SKIP() << "legacy IPC memory belongs to its daemon's context; that "
                     "it outlives it is not promised";
   }
   ASSERT_OK_AND_ASSIGN(auto daemon, Peer::Spawn());
-  ASSERT_OK(daemon->Call("device " + kind()));
-  ASSERT_OK(daemon->Call(absl::StrCat("slab 1 0 ", kSlabBytes, " ",
-                                      static_cast<int>(GetParam()))));
+  ASSERT_OK(daemon->Call(DeviceCommand()));
+  ASSERT_OK(daemon->Call(
+      absl::StrCat("slab 1 0 ", kSlabBytes, " ", static_cast<int>(backing()))));
   ASSERT_OK(daemon->Call(absl::StrCat("fill 0 ", kSlabBytes, " 77")));
   ASSERT_OK_AND_ASSIGN(const hoist::Packet share, daemon->Call("share 1"));
   ASSERT_EQ(share.fds.size(), 1u);
@@ -72,15 +72,15 @@ TEST_P(DeviceConformance, AKilledDaemonLeavesTheWorkersBytes) {
 }
 
 TEST_P(DeviceConformance, AKilledDaemonsSlabIsAdopted) {
-  if (GetParam() == Backing::kIpc) {
+  if (backing() == Backing::kIpc) {
     EXPECT_THAT(device().AdoptSlab(Spec(0), hoist::UniqueFd()),
                 StatusIs(absl::StatusCode::kUnimplemented));
     return;
   }
   ASSERT_OK_AND_ASSIGN(auto daemon, Peer::Spawn());
-  ASSERT_OK(daemon->Call("device " + kind()));
-  ASSERT_OK(daemon->Call(absl::StrCat("slab 1 0 ", kSlabBytes, " ",
-                                      static_cast<int>(GetParam()))));
+  ASSERT_OK(daemon->Call(DeviceCommand()));
+  ASSERT_OK(daemon->Call(
+      absl::StrCat("slab 1 0 ", kSlabBytes, " ", static_cast<int>(backing()))));
   ASSERT_OK(daemon->Call(absl::StrCat("fill 0 ", kSlabBytes, " 78")));
   ASSERT_OK_AND_ASSIGN(const hoist::Packet share, daemon->Call("share 1"));
   ASSERT_OK_AND_ASSIGN(hoist::Packet kept, daemon->Call("keep 1"));
@@ -110,7 +110,7 @@ TEST_P(DeviceConformance, AKilledDaemonsSlabIsAdopted) {
 }
 
 TEST_P(DeviceConformance, WhatIsNoSlabIsNotAdopted) {
-  if (GetParam() == Backing::kIpc) GTEST_SKIP() << "it adopts none";
+  if (backing() == Backing::kIpc) GTEST_SKIP() << "it adopts none";
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
   ASSERT_OK_AND_ASSIGN(const SlabShare share, device().Share(slab.id));
   const auto copy = [&] {
@@ -142,7 +142,7 @@ TEST_P(DeviceConformance, AThousandSlabsOpenedAndClosedLeakNothing) {
   const uint64_t free = FreeDeviceBytes();
   for (uint64_t i = 0; i < kRounds; ++i) ASSERT_NO_FATAL_FAILURE(round(i));
   // The CUDA driver keeps some for itself; we keep none.
-  const int64_t fd_slack = GetParam() == Backing::kMemfd ? 0 : kSlack;
+  const int64_t fd_slack = backing() == Backing::kMemfd ? 0 : kSlack;
   EXPECT_LE(CountResources().fds, mine.fds + fd_slack);
   EXPECT_LE(CountResources().mappings, mine.mappings + kSlack);
   EXPECT_LE(Of(*worker).fds, theirs.fds + fd_slack);
@@ -150,7 +150,7 @@ TEST_P(DeviceConformance, AThousandSlabsOpenedAndClosedLeakNothing) {
   EXPECT_GE(FreeDeviceBytes() + kSlack * bytes, free);
   RecordProperty("device_bytes_lost",
                  static_cast<int>(free - FreeDeviceBytes()));
-  if (GetParam() == Backing::kMemfd) {
+  if (backing() == Backing::kMemfd) {
     EXPECT_OK(MakeSlab(0, device().info().total_bytes));
   }
 }
@@ -170,7 +170,7 @@ TEST_P(DeviceConformance, OneSlabOpenedAThousandTimesLeaksNothing) {
   const uint64_t free = FreeDeviceBytes();
   ASSERT_OK(rounds(kRounds));
   EXPECT_LE(Of(*worker).fds,
-            before.fds + (GetParam() == Backing::kMemfd ? 0 : kSlack));
+            before.fds + (backing() == Backing::kMemfd ? 0 : kSlack));
   EXPECT_LE(Of(*worker).mappings, before.mappings + kSlack);
   EXPECT_GE(FreeDeviceBytes() + kSlack * kMiB, free);
 }

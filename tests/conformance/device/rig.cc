@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <future>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
+#include "daemon/device/in_place_device.h"
 #include "hoist/shared/cuda_driver.h"
 #include "tests/conformance/device/share_text.h"
 
@@ -16,7 +18,23 @@ namespace {
 // The program's devices, made when first asked for.
 class Devices : public ::testing::Environment {
  public:
-  absl::StatusOr<Device*> Get(Backing backing) {
+  // nullptr: this host has none.
+  absl::StatusOr<Device*> Get(const DeviceCase& which) {
+    HOIST_ASSIGN_OR_RETURN(Device* const reader, Reader(which.backing));
+    if (reader == nullptr || !which.in_place) return reader;
+    std::unique_ptr<InPlaceDevice>& in_place = in_place_[which.backing];
+    if (!in_place) {
+      InPlaceOptions options;
+      options.index = DeviceIndex(1);
+      options.total_bytes = 256 * kMiB;
+      options.span_bytes = 4 * options.total_bytes;
+      options.gpus = which.backing == Backing::kMemfd ? 0 : 1;
+      HOIST_ASSIGN_OR_RETURN(in_place, InPlaceDevice::Create(options));
+    }
+    return in_place.get();
+  }
+  // Whose kernels read slabs of that backing.
+  absl::StatusOr<Device*> Reader(Backing backing) {
     if (backing == Backing::kMemfd) {
       if (!emulated_) {
         HOIST_ASSIGN_OR_RETURN(
@@ -34,6 +52,7 @@ class Devices : public ::testing::Environment {
   }
 
   void TearDown() override {
+    in_place_.clear();
     emulated_.reset();
     cuda_ = std::vector<std::unique_ptr<Device>>();
   }
@@ -42,6 +61,7 @@ class Devices : public ::testing::Environment {
   std::unique_ptr<Device> emulated_;
   bool looked_ = false;
   absl::StatusOr<std::vector<std::unique_ptr<Device>>> cuda_;
+  std::map<Backing, std::unique_ptr<InPlaceDevice>> in_place_;
 };
 
 Devices* const devices =
@@ -55,12 +75,12 @@ SlabId NextId() {
 
 }  // namespace
 
-std::string BackingName(const ::testing::TestParamInfo<Backing>& info) {
-  switch (info.param) {
+std::string CaseName(const ::testing::TestParamInfo<DeviceCase>& info) {
+  switch (info.param.backing) {
     case Backing::kMemfd:
-      return "emulated";
+      return info.param.in_place ? "in_place_memfd" : "emulated";
     case Backing::kVmm:
-      return "cuda_vmm";
+      return info.param.in_place ? "cuda_in_place" : "cuda_vmm";
     case Backing::kIpc:
       return "cuda_ipc";
   }
@@ -69,14 +89,22 @@ std::string BackingName(const ::testing::TestParamInfo<Backing>& info) {
 
 void DeviceConformance::SetUp() {
   absl::StatusOr<Device*> found = devices->Get(GetParam());
+  if (absl::IsUnimplemented(found.status())) {
+    GTEST_SKIP() << found.status().message();
+  }
   ASSERT_TRUE(found.ok()) << found.status().ToString();
   if (*found == nullptr) {
     GTEST_SKIP() << "no CUDA driver or no GPU on this host";
   }
   device_ = *found;
-  if (GetParam() == Backing::kIpc && !device_->info().ipc) {
+  if (backing() == Backing::kIpc && !device_->info().ipc) {
     GTEST_SKIP() << "this GPU has no legacy IPC";
   }
+}
+
+InPlaceDevice* DeviceConformance::InPlaceBeside() {
+  const absl::StatusOr<Device*> found = devices->Get({backing(), true});
+  return found.ok() ? static_cast<InPlaceDevice*>(*found) : nullptr;
 }
 
 void DeviceConformance::TearDown() {
@@ -84,8 +112,8 @@ void DeviceConformance::TearDown() {
   for (const SlabId id : made_) device_->DestroySlab(id).IgnoreError();
 }
 
-SlabSpec DeviceConformance::Spec(uint64_t offset, uint64_t bytes) {
-  return {NextId(), offset, bytes, GetParam()};
+SlabSpec DeviceConformance::Spec(uint64_t offset, uint64_t bytes) const {
+  return {NextId(), offset, bytes, backing()};
 }
 
 absl::StatusOr<SlabSpec> DeviceConformance::MakeSlab(uint64_t offset,
@@ -97,12 +125,19 @@ absl::StatusOr<SlabSpec> DeviceConformance::MakeSlab(uint64_t offset,
 }
 
 std::string DeviceConformance::kind() const {
-  return GetParam() == Backing::kMemfd ? "emulated" : "cuda";
+  return backing() == Backing::kMemfd ? "emulated" : "cuda";
+}
+
+std::string DeviceConformance::DeviceCommand() const {
+  return absl::StrCat("device ", kind(),
+                      GetParam().in_place ? " in-place" : "");
 }
 
 std::string DeviceConformance::MapCommand() const {
+  // A worker maps what is read in place for the device that reads it.
+  const Device& reader = **devices->Reader(backing());
   return absl::StrCat("map ", kind(), " ", device_->info().span_bytes, " ",
-                      ToHex(device_->info().uuid));
+                      ToHex(reader.info().uuid));
 }
 
 absl::StatusOr<std::unique_ptr<Peer>> DeviceConformance::SpawnWorker() {
@@ -112,7 +147,12 @@ absl::StatusOr<std::unique_ptr<Peer>> DeviceConformance::SpawnWorker() {
 }
 
 absl::Status DeviceConformance::Import(Peer& worker, const SlabSpec& spec) {
-  HOIST_ASSIGN_OR_RETURN(const SlabShare share, device_->Share(spec.id));
+  return Import(worker, spec, *device_);
+}
+
+absl::Status DeviceConformance::Import(Peer& worker, const SlabSpec& spec,
+                                       const Device& device) {
+  HOIST_ASSIGN_OR_RETURN(const SlabShare share, device.Share(spec.id));
   std::vector<int> fds;
   if (share.fd >= 0) fds.push_back(share.fd);
   return worker.Call("import " + SlabText(spec, share), fds).status();
@@ -126,7 +166,12 @@ absl::Status DeviceConformance::WaitFor(CopyStream& stream) {
 
 absl::Status DeviceConformance::CopyIn(uint64_t to,
                                        std::span<const std::byte> from) {
-  HOIST_ASSIGN_OR_RETURN(auto stream, device_->CreateStream());
+  return CopyIn(*device_, to, from);
+}
+
+absl::Status DeviceConformance::CopyIn(Device& device, uint64_t to,
+                                       std::span<const std::byte> from) {
+  HOIST_ASSIGN_OR_RETURN(auto stream, device.CreateStream());
   HOIST_RETURN_IF_ERROR(stream->CopyIn(to, from));
   return WaitFor(*stream);
 }
@@ -141,7 +186,7 @@ absl::StatusOr<std::vector<std::byte>> DeviceConformance::CopyOut(
 }
 
 uint64_t DeviceConformance::FreeDeviceBytes() const {
-  if (GetParam() == Backing::kMemfd) return 0;
+  if (backing() == Backing::kMemfd) return 0;
   auto driver = hoist::cuda::Driver::Load();
   if (!driver.ok()) return 0;
   hoist::cuda::Context context = nullptr;
@@ -157,9 +202,7 @@ uint64_t DeviceConformance::FreeDeviceBytes() const {
   return free;
 }
 
-INSTANTIATE_TEST_SUITE_P(, DeviceConformance,
-                         ::testing::Values(Backing::kMemfd, Backing::kVmm,
-                                           Backing::kIpc),
-                         BackingName);
+INSTANTIATE_TEST_SUITE_P(, DeviceConformance, ::testing::ValuesIn(kDeviceCases),
+                         CaseName);
 
 }  // namespace hoistd::testing

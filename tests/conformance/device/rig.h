@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/device/in_place_device.h"
 #include "daemon/terms/device.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/device/peer.h"
@@ -19,30 +20,52 @@ namespace hoistd::testing {
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kSlabBytes = 4 * kMiB;
 
-// Runs for each backing; skips those that this host has no device for. One
-// device a kind serves the whole program, since a CUDA context takes 0.2 s.
-class DeviceConformance : public ::testing::TestWithParam<Backing> {
+// What a device is, and where its slabs lie.
+struct DeviceCase {
+  Backing backing;
+  bool in_place = false;  // Host memory, which devices of that kind read.
+};
+inline constexpr DeviceCase kDeviceCases[] = {{Backing::kMemfd},
+                                              {Backing::kVmm},
+                                              {Backing::kIpc},
+                                              {Backing::kMemfd, true},
+                                              {Backing::kVmm, true}};
+
+// Runs for each case; skips those that this host has no device for. One
+// device a case serves the whole program, since a CUDA context takes 0.2 s.
+class DeviceConformance : public ::testing::TestWithParam<DeviceCase> {
  protected:
   void SetUp() override;
   void TearDown() override;
 
   Device& device() { return *device_; }
+  Backing backing() const { return GetParam().backing; }
+  // Where the devices that are tested read in place. nullptr: nowhere, and why
+  // was said.
+  InPlaceDevice* InPlaceBeside();
   // A slab of the backing under test at `offset`; gone after the test.
-  SlabSpec Spec(uint64_t offset, uint64_t bytes = kSlabBytes);
+  SlabSpec Spec(uint64_t offset, uint64_t bytes = kSlabBytes) const;
   absl::StatusOr<SlabSpec> MakeSlab(uint64_t offset,
                                     uint64_t bytes = kSlabBytes);
 
   // A worker process with the device's map.
   absl::StatusOr<std::unique_ptr<Peer>> SpawnWorker();
   absl::Status Import(Peer& worker, const SlabSpec& spec);
+  // One that lies on `device`.
+  static absl::Status Import(Peer& worker, const SlabSpec& spec,
+                             const Device& device);
 
   // Copies and waits.
   absl::Status CopyIn(uint64_t to, std::span<const std::byte> from);
+  static absl::Status CopyIn(Device& device, uint64_t to,
+                             std::span<const std::byte> from);
   absl::StatusOr<std::vector<std::byte>> CopyOut(uint64_t from, uint64_t bytes);
 
   // Until all that is queued is done.
   static absl::Status WaitFor(CopyStream& stream);
   std::string kind() const;
+  // For a peer that is the device's daemon.
+  std::string DeviceCommand() const;
   std::string MapCommand() const;
   // The GPU's free memory; 0 if emulated.
   uint64_t FreeDeviceBytes() const;
@@ -52,7 +75,7 @@ class DeviceConformance : public ::testing::TestWithParam<Backing> {
   std::vector<SlabId> made_;
 };
 
-std::string BackingName(const ::testing::TestParamInfo<Backing>& info);
+std::string CaseName(const ::testing::TestParamInfo<DeviceCase>& info);
 
 }  // namespace hoistd::testing
 

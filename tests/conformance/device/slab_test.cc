@@ -37,7 +37,7 @@ TEST_P(DeviceConformance, SlabErrorsAreTyped) {
 
   SlabSpec foreign = Spec(0);
   foreign.backing =
-      GetParam() == Backing::kMemfd ? Backing::kVmm : Backing::kMemfd;
+      backing() == Backing::kMemfd ? Backing::kVmm : Backing::kMemfd;
   EXPECT_THAT(device().CreateSlab(foreign),
               StatusIs(absl::StatusCode::kUnimplemented));
   // None of all that left anything behind.
@@ -70,7 +70,7 @@ TEST_P(DeviceConformance, ASlabsPlaceCanBeUsedAgain) {
 }
 
 TEST_P(DeviceConformance, AWorkerCannotWrite) {
-  if (GetParam() == Backing::kIpc) {
+  if (backing() == Backing::kIpc) {
     GTEST_SKIP() << "legacy IPC memory is writable: CUDA has no other kind";
   }
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
@@ -81,7 +81,7 @@ TEST_P(DeviceConformance, AWorkerCannotWrite) {
   ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
   ASSERT_OK(Import(*worker, slab));
 
-  if (GetParam() == Backing::kMemfd) {
+  if (backing() == Backing::kMemfd) {
     EXPECT_THAT(worker->Call("writable 0 4096"),
                 StatusIs(absl::StatusCode::kPermissionDenied));
     EXPECT_THAT(worker->Call("write 0 4096"),
@@ -96,7 +96,7 @@ TEST_P(DeviceConformance, AWorkerCannotWrite) {
 }
 
 TEST_P(DeviceConformance, AnotherUidCannotOpenTheSlabForWriting) {
-  if (GetParam() != Backing::kMemfd) {
+  if (backing() != Backing::kMemfd) {
     GTEST_SKIP() << "CUDA's descriptors are no files to be opened anew";
   }
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
@@ -155,7 +155,7 @@ TEST_P(DeviceConformance, BadImportsAreRefusedAndTheMapGoesOn) {
               StatusIs(kInvalid, HasSubstr("outside the device's span")));
   SlabSpec foreign = Spec(kSlabBytes);
   foreign.backing =
-      GetParam() == Backing::kMemfd ? Backing::kVmm : Backing::kMemfd;
+      backing() == Backing::kMemfd ? Backing::kVmm : Backing::kMemfd;
   EXPECT_THAT(import(foreign, fds), StatusIs(kInvalid));
   if (!fds.empty()) {
     // No descriptor, one of something else, and more than there is.

@@ -81,7 +81,7 @@ TEST_P(WordsConformance, WhoPollsAWordReadsTheBytesBeforeIt) {
 }
 
 TEST_P(WordsConformance, WhoSleepsOnAWordIsWokenAndReadsTheBytesBeforeIt) {
-  if (GetParam() != Backing::kMemfd) {
+  if (backing() != Backing::kMemfd) {
     GTEST_SKIP() << "a GPU wakes no CPU that sleeps on a word";
   }
   BytesAreThereBehindTheWord("futex");
@@ -142,10 +142,8 @@ TEST_P(WordsConformance, AStreamThatWorksIsHealthy) {
   EXPECT_OK(stream->Health());
 }
 
-INSTANTIATE_TEST_SUITE_P(, WordsConformance,
-                         ::testing::Values(Backing::kMemfd, Backing::kVmm,
-                                           Backing::kIpc),
-                         BackingName);
+INSTANTIATE_TEST_SUITE_P(, WordsConformance, ::testing::ValuesIn(kDeviceCases),
+                         CaseName);
 
 }  // namespace
 }  // namespace hoistd::testing

@@ -460,7 +460,7 @@ TEST_F(DeviceSpaceTest, ZonesNeverMeetAndImagesNeverOverlap) {
 }
 
 TEST_F(DeviceSpaceTest, SpanIsAFewTimesThePool) {
-  EXPECT_EQ(DeviceSpace::SpanFor(100, 16), 8u * 112);
+  EXPECT_EQ(DeviceSpace::SpanFor(100, 16), 10u * 112);
   EXPECT_EQ(DeviceSpace::SpanFor(0, 16), 0u);
 }
 

@@ -17,6 +17,7 @@ static_assert(kNoDevice == CUDA_ERROR_NO_DEVICE);
 static_assert(kHandlePosixFd == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 static_assert(kAllocationPinned == CU_MEM_ALLOCATION_TYPE_PINNED);
 static_assert(kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
+static_assert(kLocationHostNuma == CU_MEM_LOCATION_TYPE_HOST_NUMA);
 static_assert(kAccessRead == CU_MEM_ACCESS_FLAGS_PROT_READ);
 static_assert(kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 static_assert(kGranularityMinimum == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -26,6 +27,7 @@ static_assert(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
 static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE);
 static_assert(kNotReady == CUDA_ERROR_NOT_READY);
 static_assert(kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+static_assert(kHostNumaId == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
 static_assert(kHostPointerIsDevicePointer ==
               CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 static_assert(kCanUseStreamMemOps ==

@@ -15,8 +15,11 @@ std::optional<FakeCuda> FindFakeCuda() {
       reinterpret_cast<const char* (*)()>(dlsym(library, "fake_cuda_held"));
   fake.set_stream_mem_ops = reinterpret_cast<void (*)(bool)>(
       dlsym(library, "fake_cuda_set_stream_mem_ops"));
+  fake.set_host_memory = reinterpret_cast<void (*)(bool)>(
+      dlsym(library, "fake_cuda_set_host_memory"));
   if (fake.fail_at == nullptr || fake.calls == nullptr ||
-      fake.held == nullptr || fake.set_stream_mem_ops == nullptr) {
+      fake.held == nullptr || fake.set_stream_mem_ops == nullptr ||
+      fake.set_host_memory == nullptr) {
     return std::nullopt;
   }
   return fake;

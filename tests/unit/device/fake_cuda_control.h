@@ -11,6 +11,7 @@ struct FakeCuda {
   int (*calls)();          // Since then.
   const char* (*held)();   // Empty if the fake holds nothing.
   void (*set_stream_mem_ops)(bool can);  // Whether streams write words.
+  void (*set_host_memory)(bool can);     // Whether it can be shared.
 };
 
 // nullopt: the libcuda.so.1 that is found is a real one.

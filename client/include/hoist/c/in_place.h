@@ -32,13 +32,14 @@ extern "C" {
  *           back, between passes. Workers of one user share them.
  * Passes:   with `gated`, what reads the tensors does so between enter and
  *           leave, on one stream at a time; passes of one object do not
- * overlap. Both calls may be captured into a CUDA graph, whose launches then
- *           must not overlap either. Neither waits for the GPU. Without it
- *           pieces change places in hoist_in_place_advance alone.
+ *           overlap. Both calls may be captured into a CUDA graph, whose
+ *           launches then must not overlap either. Neither waits for the GPU.
+ *           Without it pieces change places in hoist_in_place_advance alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
- * on. Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
+ *           on.
+ * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
 
 typedef struct hoist_in_place hoist_in_place;
 
@@ -62,8 +63,8 @@ typedef struct hoist_in_place_options {
                               * where there is no room. */
   int gated;
   /* On a GPU in its memory, else in this process's: uint32_t, added to by
-   * whoever touches units, and by nobody else. They may wrap. NULL:
-   * hoist_in_place_touch tells. They outlive the object. */
+   * whoever touches units, and by nobody else. They may begin with any number,
+   * and wrap. They outlive the object. NULL: hoist_in_place_touch tells. */
   const void* counts;
   uint64_t count_length;
 } hoist_in_place_options;

@@ -15,7 +15,8 @@ typedef struct hoist_connect_options {
   const char* socket_path;
   /* Shown by `hoistctl sessions`. NULL: the program's name. */
   const char* client_name;
-  /* Bytes this session may have leased at once on a device; 0: no limit. */
+  /* Bytes this session may have leased at once on a device; 0: no limit. Host
+   * memory that is read in place is none. */
   uint64_t device_budget_bytes;
   /* How long to try again while no daemon listens; 0: one try. */
   uint64_t connect_deadline_ms;

@@ -1,0 +1,116 @@
+// A FakeDaemon with host memory that is read in place, whose script says what
+// becomes of stages apart.
+#ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_IN_PLACE_H_
+#define HOIST_TESTS_UNIT_CLIENT_FAKE_IN_PLACE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/client/fake_daemon.h"
+
+namespace hoist_test {
+
+// Its model "moe" has the pieces 0 to 99 of 2 MiB, each of one tensor whose
+// bytes are PieceByte, then "tail", of 4 KiB more, and "crumb", of 4 KiB.
+//
+// Threads: thread-safe.
+class FakeInPlace {
+ public:
+  static constexpr uint64_t kPiece = uint64_t{2} << 20;
+  static constexpr uint32_t kPieces = 100;
+  static constexpr uint32_t kTail = 100, kCrumb = 101;
+  static constexpr uint32_t kInPlace = 1;  // The device that is read in place.
+
+  FakeInPlace() : daemon_([this](auto&... args) { return Do(args...); }) {}
+  FakeInPlace(const FakeInPlace&) = delete;
+  FakeInPlace& operator=(const FakeInPlace&) = delete;
+  ~FakeInPlace();
+
+  const std::string& path() const { return daemon_.path(); }
+  static uint8_t PieceByte(uint32_t group) {
+    return static_cast<uint8_t>(3 * group + 1);
+  }
+
+  // From now on. `why`: nothing is read in place, for sessions to come.
+  void SetNoInPlace(std::string why);
+  // Stages of one device beyond so many copies are refused.
+  void SetRoom(uint32_t device, size_t copies);
+  // Stages of that device are answered when LetCome says so, while it holds.
+  void Hold(uint32_t device, bool holds);
+  // The oldest that is held, once there is one.
+  void LetOneCome();
+  void LetAllCome();
+  // Waits until so many stages of the device have come, held ones too.
+  void AwaitStages(uint32_t device, size_t count);
+  // A hoistd dies, and this one goes on: what is held it does not know of.
+  void Resume();
+  // Once a slab of an odd size is sent instead of the right one.
+  void SendAnOddSlab();
+  void HangUp();
+
+  size_t stages(uint32_t device);
+  // What the oldest stage of the device asked for.
+  pb::StageRequest stage(uint32_t device, size_t n);
+  // Groups that are leased now, of one device, as often as they are.
+  std::multiset<uint32_t> leased(uint32_t device);
+  // The most that was leased at a time.
+  size_t most_leased(uint32_t device);
+  // Waits until these are leased, and no other.
+  void AwaitLeased(uint32_t device, const std::multiset<uint32_t>& groups);
+  size_t resumed() { return Locked(resumed_); }
+
+ private:
+  struct Slab {
+    uint64_t id = 0;
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    int fd = -1;
+    std::set<Peer*> sent;
+  };
+  struct Held {
+    Peer* peer = nullptr;
+    pb::ClientMessage message;
+  };
+
+  template <typename T>
+  T Locked(const T& value) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return value;
+  }
+  bool Do(Peer& peer, const pb::ClientMessage& message,
+          const std::vector<int>& fds);
+  void Stage(Peer& peer, const pb::ClientMessage& message);
+  std::multiset<uint32_t> LeasedNow(uint32_t device) const;
+  Slab& SlabOf(uint32_t device, uint32_t group, uint64_t bytes);
+  void Open(Peer& peer, const pb::ClientMessage& message);
+
+  std::mutex mu_;
+  std::condition_variable changed_;
+  std::string no_in_place_;
+  bool has_in_place_ = true;
+  std::map<uint32_t, size_t> room_;
+  std::map<uint32_t, size_t> most_;
+  std::set<uint32_t> holding_;
+  std::deque<Held> held_;
+  bool odd_slab_ = false;
+  std::map<uint32_t, std::vector<pb::StageRequest>> stages_;
+  std::map<std::pair<uint32_t, uint32_t>, Slab> slabs_;
+  std::map<uint64_t, std::pair<uint32_t, uint32_t>> leases_;
+  uint64_t last_lease_ = 0;
+  uint64_t last_slab_ = 0;
+  size_t resumed_ = 0;
+  Peer* last_peer_ = nullptr;
+  FakeDaemon daemon_;
+};
+
+}  // namespace hoist_test
+
+#endif  // HOIST_TESTS_UNIT_CLIENT_FAKE_IN_PLACE_H_

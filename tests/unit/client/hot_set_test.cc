@@ -1,0 +1,159 @@
+#include "client/src/hot_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hoist {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+uint64_t HotBytes(const std::vector<HotPiece>& pieces,
+                  const std::vector<bool>& hot) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (hot[i]) bytes += pieces[i].bytes;
+  }
+  return bytes;
+}
+
+TEST(ChooseHot, TakesTheMostHeatAByte) {
+  const std::vector<HotPiece> pieces = {{.bytes = 10, .heat = 10},
+                                        {.bytes = 10, .heat = 30},
+                                        {.bytes = 20, .heat = 40},
+                                        {.bytes = 10, .heat = 5}};
+  EXPECT_THAT(ChooseHot(pieces, 30), ElementsAre(false, true, true, false));
+  EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true, false, false));
+  EXPECT_THAT(ChooseHot(pieces, 50), Each(true));
+}
+
+TEST(ChooseHot, WithoutABudgetNothingIsHot) {
+  const std::vector<HotPiece> pieces = {{.bytes = 10, .heat = 10, .hot = true}};
+  EXPECT_THAT(ChooseHot(pieces, 0), ElementsAre(false));
+  EXPECT_TRUE(ChooseHot({}, 100).empty());
+}
+
+TEST(ChooseHot, OneThatIsTooLargeLeavesItsRoomToOthers) {
+  const std::vector<HotPiece> pieces = {{.bytes = 100, .heat = 1e9},
+                                        {.bytes = 10, .heat = 1},
+                                        {.bytes = 10, .heat = 2}};
+  EXPECT_THAT(ChooseHot(pieces, 25), ElementsAre(false, true, true));
+}
+
+TEST(ChooseHot, PiecesOfNoBytesCostNothing) {
+  const std::vector<HotPiece> pieces = {{.bytes = 0, .heat = 5},
+                                        {.bytes = 10, .heat = 1},
+                                        {.bytes = 0, .heat = 0}};
+  EXPECT_TRUE(ChooseHot(pieces, 10)[1]);
+}
+
+TEST(ChooseHot, WhatIsHotStaysUnlessAnotherIsWorthMuchMore) {
+  std::vector<HotPiece> pieces = {{.bytes = 10, .heat = 100, .hot = true},
+                                  {.bytes = 10, .heat = 100 * kStays * 0.99}};
+  EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(true, false));
+  pieces[1].heat = 100 * kStays * 1.01;
+  EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true));
+  // Then it is the other's turn to stay.
+  pieces[0].hot = false;
+  pieces[1].hot = true;
+  pieces[0].heat = pieces[1].heat * kStays * 0.99;
+  EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true));
+}
+
+TEST(ChooseHot, EqualOnesDoNotTakeTurns) {
+  std::vector<HotPiece> pieces(100, {.bytes = 10, .heat = 7});
+  const std::vector<bool> first = ChooseHot(pieces, 300);
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i].hot = first[i];
+  EXPECT_EQ(ChooseHot(pieces, 300), first);
+}
+
+TEST(ChooseHot, EqualHeatSpreadsOverAllTensors) {
+  // 48 tensors of 128 pieces each.
+  constexpr size_t kTensors = 48, kEach = 128;
+  const std::vector<HotPiece> pieces(kTensors * kEach, {.bytes = 1, .heat = 0});
+  for (const size_t budget : {kTensors * 4, kTensors * kEach / 2}) {
+    const std::vector<bool> hot = ChooseHot(pieces, budget);
+    EXPECT_EQ(HotBytes(pieces, hot), budget);
+    for (size_t t = 0; t < kTensors; ++t) {
+      const auto from = hot.begin() + static_cast<ptrdiff_t>(t * kEach);
+      const auto of_it =
+          std::count(from, from + static_cast<ptrdiff_t>(kEach), true);
+      const auto share = static_cast<double>(budget) / kTensors;
+      EXPECT_NEAR(static_cast<double>(of_it), share, 2) << "tensor " << t;
+    }
+  }
+}
+
+TEST(ChooseHot, NoBudgetIsEverExceeded) {
+  std::mt19937 random(15);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<HotPiece> pieces(random() % 40);
+    uint64_t all = 0;
+    for (HotPiece& piece : pieces) {
+      piece.bytes = random() % 5 == 0 ? 0 : random() % 1000;
+      piece.heat = random() % 3 == 0 ? 0 : random() % 100;
+      piece.hot = random() % 2 == 0;
+      all += piece.bytes;
+    }
+    const uint64_t budget =
+        random() % 10 == 0 ? UINT64_MAX : random() % (all + 2);
+    const std::vector<bool> hot = ChooseHot(pieces, budget);
+    ASSERT_EQ(hot.size(), pieces.size());
+    ASSERT_LE(HotBytes(pieces, hot), budget);
+    if (budget >= all) {
+      ASSERT_EQ(HotBytes(pieces, hot), all);
+    }
+    // Pure, and at rest where nothing changed: no second choice moves anything.
+    ASSERT_EQ(ChooseHot(pieces, budget), hot);
+    for (size_t i = 0; i < pieces.size(); ++i) pieces[i].hot = hot[i];
+    std::vector<bool> last = hot;
+    for (int again = 0; again < 3; ++again) {
+      last = ChooseHot(pieces, budget);
+      for (size_t i = 0; i < pieces.size(); ++i) pieces[i].hot = last[i];
+    }
+    ASSERT_EQ(ChooseHot(pieces, budget), last);
+  }
+}
+
+TEST(Heat, OlderTouchesHalveOverTheHalfLife) {
+  Heat heat(2);
+  const std::vector<double> one = {64, 0}, other = {0, 1};
+  heat.Add(one, 1);
+  EXPECT_THAT(heat.all(), ElementsAre(64, 0));
+  heat.Add(other, Heat::kHalfLife);
+  EXPECT_DOUBLE_EQ(heat.all()[0], 32);
+  EXPECT_DOUBLE_EQ(heat.all()[1], 1);
+  // In parts it is the same.
+  for (int i = 0; i < 64; ++i) heat.Add({{0, 0}}, Heat::kHalfLife / 64);
+  EXPECT_NEAR(heat.all()[0], 16, 1e-9);
+}
+
+TEST(Heat, StaysFiniteAndFollowsAChange) {
+  Heat heat(2);
+  for (int i = 0; i < 100'000; ++i) heat.Add({{1000, 0}}, 1);
+  EXPECT_TRUE(std::isfinite(heat.all()[0]));
+  int passes = 0;
+  while (heat.all()[1] <= heat.all()[0]) {
+    heat.Add({{0, 1000}}, 1);
+    ++passes;
+  }
+  EXPECT_LE(passes, Heat::kHalfLife + 1);
+}
+
+TEST(Heat, ASeedIsWhatWasBefore) {
+  Heat heat(3);
+  heat.Seed(std::vector<float>{4, 2});
+  EXPECT_THAT(heat.all(), ElementsAre(4, 2, 0));
+  heat.Seed(std::vector<float>{1, 1, 1, 1});
+  EXPECT_THAT(heat.all(), ElementsAre(1, 1, 1));
+}
+
+}  // namespace
+}  // namespace hoist
