@@ -279,6 +279,8 @@ absl::StatusOr<Content> FindContentFromProto(
 }
 
 absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
+  HOIST_RETURN_IF_ERROR(
+      CheckCount("groups", request.heat().groups_size(), kMaxGroupsPerModel));
   HeatArgs args;
   args.model = ModelId(request.model_id());
   args.touched_hot_bytes = request.touched_hot_bytes();

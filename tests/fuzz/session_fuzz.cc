@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 
 #include "client/src/messages.h"
 #include "daemon/convert/types_convert.h"
@@ -131,6 +132,14 @@ class Engine final : public fuzz::PromptEngine {
                DoneStatus done) override {
     FUZZ_REQUIRE(leases.size() <= size_t{kMaxLeasesPerRelease});
     done(absl::OkStatus());
+  }
+  void ReportHeat(SessionId, HeatArgs args,
+                  Done<std::vector<GroupHeat>> done) override {
+    FUZZ_REQUIRE(args.heat.size() <= size_t{kMaxGroupsPerModel});
+    for (const GroupHeat& one : args.heat) {
+      FUZZ_REQUIRE(std::isfinite(one.heat) && one.heat >= 0);
+    }
+    done(std::move(args.heat));
   }
   void SetPlan(SessionId, SetPlanArgs args, Done<OpenedPlan> done) override {
     FUZZ_REQUIRE(args.order.size() <= size_t{kMaxPlanOrder});

@@ -122,37 +122,46 @@ TEST(ChooseHot, NoBudgetIsEverExceeded) {
   }
 }
 
-TEST(Heat, OlderTouchesHalveOverTheHalfLife) {
+TEST(Heat, IsTheMeanOfAPass) {
   Heat heat(2);
-  const std::vector<double> one = {64, 0}, other = {0, 1};
-  heat.Add(one, 1);
-  EXPECT_THAT(heat.all(), ElementsAre(64, 0));
-  heat.Add(other, Heat::kHalfLife);
-  EXPECT_DOUBLE_EQ(heat.all()[0], 32);
-  EXPECT_DOUBLE_EQ(heat.all()[1], 1);
-  // In parts it is the same.
-  for (int i = 0; i < 64; ++i) heat.Add({{0, 0}}, Heat::kHalfLife / 64);
-  EXPECT_NEAR(heat.all()[0], 16, 1e-9);
+  EXPECT_EQ(heat.Of(0), 0);
+  heat.Add(std::vector<double>{64, 0}, 1);
+  EXPECT_DOUBLE_EQ(heat.Of(0), 64);
+  // Many passes at once count as many.
+  heat.Add(std::vector<double>{0, 8}, 0);
+  EXPECT_DOUBLE_EQ(heat.Of(1), 8);
+}
+
+TEST(Heat, OlderPassesHalveOverTheHalfLife) {
+  Heat heat(2);
+  heat.Add(std::vector<double>{64 * Heat::kHalfLife, 0}, Heat::kHalfLife);
+  EXPECT_DOUBLE_EQ(heat.Of(0), 64);
+  heat.Add(std::vector<double>{0, 96 * Heat::kHalfLife}, Heat::kHalfLife);
+  EXPECT_DOUBLE_EQ(heat.Of(0), 64 * 0.5 / 1.5);
+  EXPECT_DOUBLE_EQ(heat.Of(1), 96 / 1.5);
 }
 
 TEST(Heat, StaysFiniteAndFollowsAChange) {
   Heat heat(2);
-  for (int i = 0; i < 100'000; ++i) heat.Add({{1000, 0}}, 1);
-  EXPECT_TRUE(std::isfinite(heat.all()[0]));
+  for (int i = 0; i < 100'000; ++i) heat.Add(std::vector<double>{1000, 0}, 1);
+  EXPECT_NEAR(heat.Of(0), 1000, 1e-6);
   int passes = 0;
-  while (heat.all()[1] <= heat.all()[0]) {
-    heat.Add({{0, 1000}}, 1);
+  while (heat.Of(1) <= heat.Of(0)) {
+    heat.Add(std::vector<double>{0, 1000}, 1);
     ++passes;
   }
   EXPECT_LE(passes, Heat::kHalfLife + 1);
 }
 
-TEST(Heat, ASeedIsWhatWasBefore) {
-  Heat heat(3);
-  heat.Seed(std::vector<float>{4, 2});
-  EXPECT_THAT(heat.all(), ElementsAre(4, 2, 0));
-  heat.Seed(std::vector<float>{1, 1, 1, 1});
-  EXPECT_THAT(heat.all(), ElementsAre(1, 1, 1));
+TEST(Heat, ASeedStandsForAFewPasses) {
+  Heat heat(2);
+  heat.Seed(std::vector<double>{4, 2});
+  EXPECT_DOUBLE_EQ(heat.Of(0), 4);
+  EXPECT_DOUBLE_EQ(heat.Of(1), 2);
+  // Its own passes soon count more.
+  heat.Add(std::vector<double>{0, 12 * Heat::kSeed}, Heat::kSeed);
+  EXPECT_LT(heat.Of(0), 2);
+  EXPECT_GT(heat.Of(1), 6);
 }
 
 }  // namespace
