@@ -84,11 +84,9 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
       return false;
     }
     const auto may_open = [&](const Waiter& waiter) {
-      absl::Status may = MayOpen(waiter, need.copy, copy, now, effects);
-      if (may.ok()) return true;
-      // Where all may, the reason stays why there was no space.
-      need.blocked.why = std::move(may);
-      return false;
+      const absl::Status may = MayOpen(waiter, need.copy, copy, now, effects);
+      if (!may.ok()) need.blocked.why = may;  // Else it stays what it was.
+      return may.ok();
     };
     if (need.gated &&
         std::none_of(need.waiters.begin(), need.waiters.end(), may_open)) {
@@ -114,9 +112,8 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     Hurry(need, copy, effects);
     return false;
   }
-  const bool keeps =
-      std::any_of(need.waiters.begin(), need.waiters.end(),
-                  [](const Waiter& w) { return w.lease || w.pin; });
+  const bool keeps = std::ranges::any_of(
+      need.waiters, [](const Waiter& w) { return w.lease || w.pin; });
   if (keeps) {
     need.blocked = {CheckBesidePlans(need.copy), need.copy.place.at,
                     SpaceOf(*copies_.FindGroup(need.copy.key)->group)};

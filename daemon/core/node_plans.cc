@@ -18,6 +18,18 @@ absl::Status NoSuchPlan(PlanId plan) {
                    "; it may have been cleared or replaced before"));
 }
 
+absl::Status CheckPlanned(DeviceIndex device, size_t devices,
+                          const DeviceNames& names) {
+  if (device.number() >= devices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no device ", device.number(), "; this node has ", names.count()));
+  }
+  if (!names.IsInPlace(OnDevice(device))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "what is read in place is leased group by group and not planned: name "
+      "the device that the groups are to be streamed to");
+}
+
 // Who is resident, who has which slot, and the order of those that stream.
 void PlaceGroups(const Plan& plan, const std::vector<uint32_t>& order,
                  PlanGrant& grant) {
@@ -98,16 +110,7 @@ absl::StatusOr<PlanGrant> Node::MakeGrant(SessionId session,
   }
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
   HOIST_RETURN_IF_ERROR(models_.CheckShares(owner->args.peer, *model));
-  if (args.device.number() >= devices_.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no device ", args.device.number(), "; this node has ",
-                     names_.count()));
-  }
-  if (names_.IsInPlace(OnDevice(args.device))) {
-    return absl::InvalidArgumentError(
-        "what is read in place is leased group by group and not planned: name "
-        "the device that the groups are to be streamed to");
-  }
+  HOIST_RETURN_IF_ERROR(CheckPlanned(args.device, devices_.size(), names_));
   if (args.replaces.has_value()) {
     const StandingPlan* old = plans_.FindLive(*args.replaces);
     if (old == nullptr || old->session != session) {
