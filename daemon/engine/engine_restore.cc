@@ -117,8 +117,10 @@ void Engine::RestorePublished(const std::vector<RestoredGroup>& published) {
 
 void Engine::Restore() {
   instance_.id = parts_.new_instance;
-  // All are told the same.
-  for (const Link* link : parts_.mover.links) load_rate_ = link->load_rate();
+  // All are told the same, but the last, if that is read in place.
+  if (!parts_.mover.links.empty()) {
+    load_rate_ = parts_.mover.links.front()->load_rate();
+  }
   std::vector<RestoredGroup> published = Published();
   std::map<ModelId, OpenedModel> opened;
   const bool may_adopt = parts_.keep != nullptr && parts_.found.status.ok();

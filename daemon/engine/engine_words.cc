@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/device_names.h"
 #include "daemon/core/node_restore.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_node.h"
@@ -98,7 +99,8 @@ void Engine::PinCame(const CopyRef& copy, const absl::Status& status) {
   // This hoistd ends, or drains: the next one brings it.
   if (!wanted || absl::IsUnavailable(status)) return;
   KeepPin({copy, false});
-  AddNote(absl::StrCat("what was pinned on ", ToString(copy.place.at),
+  AddNote(absl::StrCat("what was pinned ",
+                       DeviceNames(DevicesOf(parts_)).On(copy.place.at),
                        " is so no more: ", std::string(status.message())));
 }
 
