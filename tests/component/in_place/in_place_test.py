@@ -259,6 +259,31 @@ class InPlace(unittest.TestCase):
         self.end(other)
         worker.check()
 
+    def test_a_successor_may_have_memory_in_place_that_was_not_there(self):
+        self.start(keeper=KEEPER, in_place=0)
+        session = hoist.connect(self.daemon.socket, connect_deadline=60)
+        self.addCleanup(session.close)
+        model = session.register(self.path, "files")
+        lease = session.stage(model["experts.3"])
+        config = self.daemon.path / "hoistd.toml"
+        config.write_text(config.read_text().replace(
+            "in_place = 0", f"in_place = {PIECES * PIECE}"))
+        revived = self.kill_hoistd()
+        revived()
+        # All goes on, and who comes has the new memory.
+        with session.stage(model["experts.4"]) as other:
+            self.assertTrue(np.array_equal(other["experts.4.w"].numpy(),
+                                           bytes_of(4)))
+        lease.check()
+        self.assertTrue(np.array_equal(lease["experts.3.w"].numpy(),
+                                       bytes_of(3)))
+        self.assertEqual(self.daemon.status()["notes"], [])
+        self.worker().check()
+        # What the session was told when it began holds for it.
+        with self.assertRaises(hoist.Unimplemented):
+            session.in_place(model, {"one": hoist.InPlaceTensor(
+                "U8", (PIECE,), [model["experts.0"]])})
+
     def test_without_memory_in_place_the_key_is_named(self):
         self.start(in_place=0)
         with self.assertRaisesRegex(hoist.Unimplemented, r"host\.in_place"):

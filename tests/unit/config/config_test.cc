@@ -72,6 +72,7 @@ emulated.link = "55GB/s"
 emulated.latency = "10us"
 [host]
 pool = 4096
+in_place = 0
 touch_threads = 3
 [disk]
 io = "threads"
@@ -111,6 +112,7 @@ sink = "stderr"
   EXPECT_EQ(config.device.emulated.link_bytes_per_s, 55'000'000'000u);
   EXPECT_EQ(config.device.emulated.latency, absl::Microseconds(10));
   EXPECT_EQ(config.host.pool_bytes, 4096u);
+  EXPECT_EQ(config.host.in_place_bytes, 0u);
   EXPECT_EQ(config.host.touch_threads, 3u);
   EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
   EXPECT_EQ(config.disk.direct, DiskConfig::Direct::kNever);
@@ -178,6 +180,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: device.emulated.link: ", "\"55GB/s\""},
         Refusal{"[device.emulated]\nlatency = \"-1s\"\n",
                 "x.toml:2: device.emulated.latency: ", "\"10us\""},
+        Refusal{"[host]\nin_place = \"some\"\n",
+                "x.toml:2: host.in_place: ", "or \"auto\""},
         Refusal{"[host]\ntouch_threads = 1.5\n",
                 "x.toml:2: host.touch_threads: ", "whole number"},
         Refusal{"[disk]\nio = true\n", "x.toml:2: disk.io: ", "\"io_uring\""},

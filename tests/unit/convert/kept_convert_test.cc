@@ -108,6 +108,10 @@ TEST(KeptConvert, SlabsCopiesAndLeases) {
   slab.reader = std::nullopt;
   ASSERT_OK_AND_ASSIGN(slab_back, SlabFromRecord(ToRecord(slab)));
   EXPECT_EQ(slab_back.reader, std::nullopt);
+  EXPECT_FALSE(slab_back.slab.apart);
+  slab.slab.apart = true;
+  ASSERT_OK_AND_ASSIGN(slab_back, SlabFromRecord(ToRecord(slab)));
+  EXPECT_TRUE(slab_back.slab.apart);
 
   KeptCopy copy;
   copy.key = GroupKey{ModelId(4), GroupIndex(2)};
@@ -122,11 +126,14 @@ TEST(KeptConvert, SlabsCopiesAndLeases) {
   KeptLease lease;
   lease.session = SessionId(8);
   lease.copy = CopyRef{*copy.key, {OnDevice(DeviceIndex(1)), false}};
-  ASSERT_OK_AND_ASSIGN(const KeptLease lease_back,
-                       LeaseFromRecord(LeaseId(9), ToRecord(lease)));
-  EXPECT_EQ(lease_back.id, LeaseId(9));
-  EXPECT_EQ(lease_back.session, lease.session);
-  EXPECT_EQ(lease_back.copy, lease.copy);
+  for (const bool apart : {false, true}) {
+    lease.copy->place.apart = apart;
+    ASSERT_OK_AND_ASSIGN(const KeptLease lease_back,
+                         LeaseFromRecord(LeaseId(9), ToRecord(lease)));
+    EXPECT_EQ(lease_back.id, LeaseId(9));
+    EXPECT_EQ(lease_back.session, lease.session);
+    EXPECT_EQ(lease_back.copy, lease.copy);
+  }
 }
 
 TEST(KeptConvert, SessionsAndPlans) {

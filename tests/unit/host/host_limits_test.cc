@@ -117,6 +117,29 @@ TEST(HostPoolSize, WithoutAnyLimitItIsFourGiBAndTheNoteSaysWhatToDo) {
   EXPECT_THAT(size.note, HasSubstr("set host.pool"));
 }
 
+TEST(InPlaceSize, UnconfiguredItIsAsThePoolWithinThreeQuartersOfTheLimit) {
+  const auto chosen = [](uint64_t pool, std::optional<uint64_t> limit) {
+    return ChooseInPlaceSize(std::nullopt, pool, limit).value();
+  };
+  EXPECT_EQ(chosen(100 * kMiB, std::nullopt), 100 * kMiB);
+  EXPECT_EQ(chosen(500 * kMiB, 1000 * kMiB), 250 * kMiB);
+  EXPECT_EQ(chosen(100 * kMiB, 1000 * kMiB), 100 * kMiB);
+  EXPECT_EQ(chosen(800 * kMiB, 1000 * kMiB), 0u);
+  EXPECT_EQ(chosen(101 * kMiB, std::nullopt), 100 * kMiB);  // Whole slabs.
+}
+
+TEST(InPlaceSize, AsItIsConfiguredBesideThePool) {
+  EXPECT_EQ(ChooseInPlaceSize(0, 100 * kMiB, std::nullopt).value(), 0u);
+  EXPECT_EQ(ChooseInPlaceSize(900 * kMiB, 100 * kMiB, 1000 * kMiB).value(),
+            900 * kMiB);
+  EXPECT_THAT(ChooseInPlaceSize(902 * kMiB, 100 * kMiB, 1000 * kMiB),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("host.in_place"),
+                             HasSubstr("raise the cgroup's memory limit"))));
+  EXPECT_THAT(ChooseInPlaceSize(2 * kMiB, 2000 * kMiB, 1000 * kMiB),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(HostPoolSize, NothingIsRefused) {
   for (const auto& [configured, limit] :
        {std::pair<std::optional<uint64_t>, std::optional<uint64_t>>(0, {}),
