@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -263,6 +264,27 @@ Code CodeOf(int32_t number) {
              : static_cast<Code>(number);
 }
 
+ResumeReply DecodeResume(const Hoist__V1__ResumeReply& in) {
+  ResumeReply lost;
+  lost.lost_leases.assign(in.lost_lease_ids,
+                          in.lost_lease_ids + in.n_lost_lease_ids);
+  lost.lost_plans.assign(in.lost_plan_ids,
+                         in.lost_plan_ids + in.n_lost_plan_ids);
+  return lost;
+}
+
+Result<KnownHeat> DecodeHeat(const Hoist__V1__Heat& in) {
+  if (in.n_groups != in.n_heat) return Malformed("heat of no group");
+  KnownHeat known;
+  known.groups.assign(in.groups, in.groups + in.n_groups);
+  known.heat.assign(in.heat, in.heat + in.n_heat);
+  for (const float heat : known.heat) {
+    // What is sorted by it must have an order.
+    if (!std::isfinite(heat) || heat < 0) return Malformed("no heat");
+  }
+  return known;
+}
+
 }  // namespace
 
 Result<Reply> DecodeReply(Packet packet) {
@@ -314,23 +336,13 @@ Result<Reply> DecodeReply(Packet packet) {
       if (in->request_id != 0) return Malformed("a notice that is a reply");
       reply.body = Resumed{in->resumed->number};
       break;
-    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUME: {
-      const Hoist__V1__ResumeReply& from = *in->resume;
-      ResumeReply lost;
-      lost.lost_leases.assign(from.lost_lease_ids,
-                              from.lost_lease_ids + from.n_lost_lease_ids);
-      lost.lost_plans.assign(from.lost_plan_ids,
-                             from.lost_plan_ids + from.n_lost_plan_ids);
-      reply.body = std::move(lost);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUME:
+      reply.body = DecodeResume(*in->resume);
       break;
-    }
     case HOIST__V1__DAEMON_MESSAGE__BODY_HEAT: {
-      const Hoist__V1__Heat& from = *in->heat;
-      if (from.n_groups != from.n_heat) return Malformed("heat of no group");
-      KnownHeat known;
-      known.groups.assign(from.groups, from.groups + from.n_groups);
-      known.heat.assign(from.heat, from.heat + from.n_heat);
-      reply.body = std::move(known);
+      Result<KnownHeat> heat = DecodeHeat(*in->heat);
+      if (!heat.ok()) return heat.status();
+      reply.body = std::move(heat).value();
       break;
     }
     default:

@@ -76,8 +76,9 @@ InPlace::~InPlace() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  if (ToTell()) TellHeat();  // So that the next worker begins hot.
-  ranges_.clear();           // Nothing is mapped any more when its lease goes.
+  // So that the next worker begins hot. hoistd may be stopped: not waited for.
+  if (ToTell()) session_->PostHeat(MakeReport());
+  ranges_.clear();  // Nothing is mapped any more when its lease goes.
   const MutexLock lock(mu_);
   for (const Piece& piece : pieces_) {
     if (piece.cold_lease != 0) left_.push_back(piece.cold_lease);
@@ -286,25 +287,27 @@ void InPlace::TakeCounts() {
 }
 
 // Also what was touched since the last time.
-void InPlace::TellHeat() {
+HeatReport InPlace::MakeReport() {
   HeatReport report;
   report.model_id = model_->facts().id;
-  {
-    const MutexLock lock(mu_);
-    const Stats now = stats_;
-    report.touched_hot_bytes =
-        static_cast<uint64_t>(now.touched_hot_bytes - told_.touched_hot_bytes);
-    report.touched_cold_bytes = static_cast<uint64_t>(now.touched_cold_bytes -
-                                                      told_.touched_cold_bytes);
-    told_ = now;
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      if (!any_touch_) break;
-      report.groups.push_back(pieces_[i].group);
-      report.heat.push_back(static_cast<float>(heat_.Of(i)));
-    }
+  const MutexLock lock(mu_);
+  const Stats now = stats_;
+  report.touched_hot_bytes =
+      static_cast<uint64_t>(now.touched_hot_bytes - told_.touched_hot_bytes);
+  report.touched_cold_bytes =
+      static_cast<uint64_t>(now.touched_cold_bytes - told_.touched_cold_bytes);
+  told_ = now;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!any_touch_) break;
+    report.groups.push_back(pieces_[i].group);
+    report.heat.push_back(static_cast<float>(heat_.Of(i)));
   }
+  return report;
+}
+
+void InPlace::TellHeat() {
   // A hoistd that does not know it costs nothing but the memory.
-  Result<KnownHeat> known = session_->ReportHeat(report);
+  Result<KnownHeat> known = session_->ReportHeat(MakeReport(), &stopping_);
   const MutexLock lock(mu_);
   if (!known.ok() || any_touch_) return;
   std::unordered_map<uint32_t, float> by_group;

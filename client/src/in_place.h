@@ -126,6 +126,7 @@ class InPlace {
   };
   void AddTouches(const std::vector<TensorTouches>& all) HOIST_REQUIRES(mu_);
   void TakeCounts() HOIST_EXCLUDES(mu_);
+  HeatReport MakeReport() HOIST_EXCLUDES(mu_);
   void TellHeat() HOIST_EXCLUDES(mu_);
   bool ToTell() const HOIST_EXCLUDES(mu_);
   void Choose() HOIST_REQUIRES(mu_);

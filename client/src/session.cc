@@ -348,15 +348,21 @@ void Session::StageApart(const ModelTable& model,
       });
 }
 
-Result<KnownHeat> Session::ReportHeat(const HeatReport& report) {
+Result<KnownHeat> Session::ReportHeat(const HeatReport& report,
+                                      const std::atomic<bool>* cancelled) {
   if (forked()) return ForkedStatus();
   Result<Reply> reply = connection_->Call(
       [&report](uint64_t id) { return EncodeHeat(id, report); }, {},
-      call_deadline_);
+      call_deadline_, cancelled);
   if (!reply.ok()) return reply.status();
   auto* known = std::get_if<KnownHeat>(&reply->body);
   if (known == nullptr) return WrongAnswer();
   return std::move(*known);
+}
+
+void Session::PostHeat(const HeatReport& report) {
+  if (forked()) return;
+  connection_->Post([&report](uint64_t id) { return EncodeHeat(id, report); });
 }
 
 Result<DeviceFacts> Session::InPlace() const {

@@ -89,7 +89,10 @@ class Session final : private Connection::Handler {
   void StageApart(const ModelTable& model, std::span<const uint32_t> groups,
                   const ApartOptions& options, const EachLease& each);
   // Unimplemented: this hoistd is too old to remember it.
-  Result<KnownHeat> ReportHeat(const HeatReport& report);
+  Result<KnownHeat> ReportHeat(const HeatReport& report,
+                               const std::atomic<bool>* cancelled = nullptr);
+  // Waits for nothing.
+  void PostHeat(const HeatReport& report);
   // Unimplemented: this hoistd has none, and why.
   Result<DeviceFacts> InPlace() const;
   // See Connection.

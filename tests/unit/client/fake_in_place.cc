@@ -93,6 +93,21 @@ void FakeInPlace::Resume() {
   last_peer_->Send(resumed);
 }
 
+void FakeInPlace::SetHeat(pb::Heat heat) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  heat_ = std::move(heat);
+}
+
+void FakeInPlace::SetHeatSilent() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  heat_silent_ = true;
+}
+
+void FakeInPlace::AwaitHeats(size_t count) {
+  std::unique_lock<std::mutex> lock(mu_);
+  changed_.wait(lock, [&] { return heats_ >= count; });
+}
+
 void FakeInPlace::SendAnOddSlab() {
   const std::lock_guard<std::mutex> lock(mu_);
   odd_slab_ = true;
@@ -156,6 +171,13 @@ bool FakeInPlace::Do(Peer& peer, const pb::ClientMessage& message,
       message.describe_model().name() == "moe") {
     *reply.mutable_model() = MoeMessage();
     peer.Send(reply);
+    return true;
+  }
+  if (message.has_heat()) {
+    *reply.mutable_heat() = heat_;
+    if (!heat_silent_) peer.Send(reply);
+    ++heats_;
+    changed_.notify_all();
     return true;
   }
   if (message.has_release()) {

@@ -52,6 +52,12 @@ class FakeInPlace {
   void AwaitStages(uint32_t device, size_t count);
   // A hoistd dies, and this one goes on: what is held it does not know of.
   void Resume();
+  // What others told of the model's groups, from now on.
+  void SetHeat(pb::Heat heat);
+  // From now on, none that tells of heat is answered.
+  void SetHeatSilent();
+  // Waits until so many have.
+  void AwaitHeats(size_t count);
   // Once a slab of an odd size is sent instead of the right one.
   void SendAnOddSlab();
   void HangUp();
@@ -101,6 +107,9 @@ class FakeInPlace {
   std::set<uint32_t> holding_;
   std::deque<Held> held_;
   bool odd_slab_ = false;
+  pb::Heat heat_;
+  bool heat_silent_ = false;
+  size_t heats_ = 0;
   std::map<uint32_t, std::vector<pb::StageRequest>> stages_;
   std::map<std::pair<uint32_t, uint32_t>, Slab> slabs_;
   std::map<uint64_t, std::pair<uint32_t, uint32_t>> leases_;

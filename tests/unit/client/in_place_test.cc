@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -319,6 +320,32 @@ TEST_F(InPlace, AHotSlabOfAnotherSizeIsGivenBack) {
   ExpectBytes(Upto(2));
 }
 
+TEST_F(InPlace, WhatOthersToldIsHotFromTheStart) {
+  pb::Heat heat;
+  for (const uint32_t group : {6u, 2u}) {
+    heat.add_groups(group);
+    heat.add_heat(1000);
+  }
+  daemon_.SetHeat(heat);
+  Made(Upto(8), {.units = 8, .budget = 2 * kPiece});
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  daemon_.AwaitLeased(kDevice, {2, 6});
+}
+
+TEST_F(InPlace, HeatThatIsNoNumberIsNoReply) {
+  for (const float bad : {NAN, INFINITY, -1.0f}) {
+    pb::Heat heat;
+    heat.add_groups(1);
+    heat.add_heat(bad);
+    daemon_.SetHeat(heat);
+    hoist_session_free(std::exchange(session_, nullptr));
+    hoist_model_free(std::exchange(model_, nullptr));
+    Create(Upto(8), {.units = 8, .budget = 2 * kPiece});
+    EXPECT_EQ(hoist_session_check(session_, nullptr), HOIST_INTERNAL) << bad;
+    Free();
+  }
+}
+
 TEST_F(InPlace, NothingChangesPlacesBeforeAdvance) {
   Made(Upto(4), {.units = 4, .budget = 2 * kPiece});
   EXPECT_EQ(Touch({1, 2}, 10), HOIST_OK);
@@ -405,6 +432,17 @@ TEST_F(InPlace, WhatIsOnItsWayAtTheEndGoesBack) {
   Free();
   daemon_.LetAllCome();
   daemon_.AwaitLeased(kDevice, {});
+  daemon_.AwaitLeased(kPlace, {});
+}
+
+// It may be stopped: the next worker begins as hot as it knows then.
+TEST_F(InPlace, TheEndTellsWhatIsHotAndWaitsForNoAnswer) {
+  Made(Upto(4), {.units = 4});
+  daemon_.AwaitHeats(1);
+  daemon_.SetHeatSilent();
+  EXPECT_EQ(Touch({3}, 9), HOIST_OK);
+  Free();
+  daemon_.AwaitHeats(2);
   daemon_.AwaitLeased(kPlace, {});
 }
 
