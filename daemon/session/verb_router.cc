@@ -198,6 +198,36 @@ absl::Status VerbRouter::RouteWithoutFds(
                           StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     }
+    case Body::kSetOrder: {
+      HOIST_ASSIGN_OR_RETURN(OrderArgs args,
+                             SetOrderFromProto(message.set_order()));
+      engine_.SetOrder(session, args.model, std::move(args.groups),
+                       StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kSetPlan: {
+      HOIST_ASSIGN_OR_RETURN(SetPlanArgs args,
+                             SetPlanFromProto(message.set_plan()));
+      engine_.SetPlan(session, std::move(args), PlanTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kClearPlan:
+      engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
+                        StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    case Body::kResume:
+    case Body::kOpenSession:
+      return absl::FailedPreconditionError(
+          "this session is open; close the connection to open another");
+    default:
+      return RouteOfModel(ticket, session, message);
+  }
+}
+
+absl::Status VerbRouter::RouteOfModel(const Ticket& ticket, SessionId session,
+                                      const hoist::v1::ClientMessage& message) {
+  using Body = hoist::v1::ClientMessage;
+  switch (message.body_case()) {
     case Body::kDescribeModel: {
       HOIST_ASSIGN_OR_RETURN(std::string name,
                              DescribeModelFromProto(message.describe_model()));
@@ -220,27 +250,6 @@ absl::Status VerbRouter::RouteWithoutFds(
       engine_.ReportHeat(session, std::move(args), HeatTo(mailbox_, ticket));
       return absl::OkStatus();
     }
-    case Body::kSetOrder: {
-      HOIST_ASSIGN_OR_RETURN(OrderArgs args,
-                             SetOrderFromProto(message.set_order()));
-      engine_.SetOrder(session, args.model, std::move(args.groups),
-                       StatusTo(mailbox_, ticket));
-      return absl::OkStatus();
-    }
-    case Body::kSetPlan: {
-      HOIST_ASSIGN_OR_RETURN(SetPlanArgs args,
-                             SetPlanFromProto(message.set_plan()));
-      engine_.SetPlan(session, std::move(args), PlanTo(mailbox_, ticket));
-      return absl::OkStatus();
-    }
-    case Body::kClearPlan:
-      engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
-                        StatusTo(mailbox_, ticket));
-      return absl::OkStatus();
-    case Body::kResume:
-    case Body::kOpenSession:
-      return absl::FailedPreconditionError(
-          "this session is open; close the connection to open another");
     default:
       return absl::InvalidArgumentError(
           "the message carries no verb that this hoistd knows");
