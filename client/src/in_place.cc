@@ -367,11 +367,12 @@ std::vector<size_t> InPlace::NextToBring() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (wanted_[i] && pieces_[i].state == State::kCold) cold.push_back(i);
   }
-  const auto worth = [&](size_t i) {
+  const auto worth = [&](size_t i) HOIST_REQUIRES(mu_) {
     return heat_.Of(i) / static_cast<double>(pieces_[i].bytes);
   };
   std::stable_sort(cold.begin(), cold.end(),
-                   [&](size_t a, size_t b) { return worth(a) > worth(b); });
+                   [&](size_t a, size_t b)
+                       HOIST_REQUIRES(mu_) { return worth(a) > worth(b); });
   uint64_t room = std::min(budget_, usable_);
   room -= std::min(room, DeviceBytes());
   std::vector<size_t> next;

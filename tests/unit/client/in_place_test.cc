@@ -385,6 +385,7 @@ TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
   EXPECT_EQ(Stats().touched_hot_bytes + Stats().touched_cold_bytes,
             50 * kPiece);
   ExpectBytes(Upto(4));
+  Free();  // Before what it counts with.
 }
 
 // --- Passes ------------------------------------------------------------------
