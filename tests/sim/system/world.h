@@ -130,7 +130,8 @@ class World {
   void Given(uint64_t number);
   // What the next hoistd must know of models and of devices.
   std::set<std::string> KeptOf(const Node& node) const;
-  void LookAtKept(const std::set<std::string>& left);
+  void DropRenumbered(std::set<std::string>& kept) const;
+  void LookAtKept(std::set<std::string> left);
 
   // world_worker.cc
   void Work(Op op, const Numbers& n);

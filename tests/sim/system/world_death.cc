@@ -1,6 +1,10 @@
 // How hoistd ends, and how the next one goes on.
 #include <algorithm>
 #include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -118,12 +122,36 @@ void World::Begun() {
                            absl::StrJoin(engine_->notes().notes, "; ")));
   }
   for (const auto& device : devices_) device->DropOthers();
-  if (left_.has_value() && !gives_up) LookAtKept(*left_);
+  if (left_.has_value() && !gives_up) LookAtKept(*std::move(left_));
   left_.reset();
 }
 
-void World::LookAtKept(const std::set<std::string>& left) {
+// A model that lost a group before its last has another number in each life:
+// its groups' numbers are not what its users know.
+void World::DropRenumbered(std::set<std::string>& kept) const {
+  const std::vector<std::string> notes = engine_->notes().notes;
+  for (const ModelSnapshot& model :
+       engine_->node().Snapshot(clock_.Now()).models) {
+    const std::string note =
+        absl::StrCat("model ", model.name, " of ", ToString(model.owner),
+                     " is back without ");
+    if (!std::ranges::any_of(notes, [&](const std::string& said) {
+          return absl::StrContains(said, note);
+        })) {
+      continue;
+    }
+    const std::string name =
+        absl::StrCat(" ", ToString(model.owner), " ", model.name, " of ");
+    std::erase_if(kept, [&](const std::string& what) {
+      return absl::StrContains(what, name);
+    });
+  }
+}
+
+void World::LookAtKept(std::set<std::string> left) {
   std::set<std::string> there = KeptOf(engine_->node());
+  DropRenumbered(there);
+  DropRenumbered(left);
   // The last one may have had no room yet for what the one before had pinned.
   std::erase_if(there, [&](const std::string& what) {
     return lives_ > 2 && absl::StartsWith(what, kPinOf) && !left.contains(what);
