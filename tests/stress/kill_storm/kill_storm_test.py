@@ -62,6 +62,15 @@ def processes(*words):
     return found
 
 
+def life_of(pid):
+    """The pid with its start, since a pid comes again; None: it has ended."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return pid, int(stat.rpartition(")")[2].split()[19])
+
+
 @unittest.skipIf(np is None, "needs NumPy")
 class KillStorm(unittest.TestCase):
     def setUp(self):
@@ -78,7 +87,7 @@ class KillStorm(unittest.TestCase):
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
         self.taken_over = 0  # By how many new keepers.
-        self.dead = set()  # Pids of hoistd that were killed.
+        self.dead = set()  # Lives of hoistd that were ended.
         self.pipes = {}
         self.right = [0] * WORKERS  # Groups that each has found right.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
@@ -128,7 +137,9 @@ class KillStorm(unittest.TestCase):
         except FileNotFoundError:
             return []
         kind, _, _, _, pid = struct.unpack("hhqqixxxx", lock)
-        return [] if kind == fcntl.F_UNLCK or pid in self.dead else [pid]
+        if kind == fcntl.F_UNLCK or life_of(pid) in self.dead | {None}:
+            return []
+        return [pid]
 
     def check_workers(self):
         for at, worker in enumerate(self.workers):
@@ -164,7 +175,7 @@ class KillStorm(unittest.TestCase):
 
     def kill(self, pids):
         for pid in pids:
-            self.dead.add(pid)
+            self.dead.add(life_of(pid))
             os.kill(pid, signal.SIGKILL)
 
     def kill_hoistd(self, again):
