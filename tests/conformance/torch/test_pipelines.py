@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pathlib
+import subprocess
+import sys
 import weakref
 from typing import Any, Iterator
 
@@ -340,6 +343,41 @@ def test_two_pipelines_share_what_is_pinned(hoistd, device):
     hoist.attach_pipeline(other, 4 * MIB)
     assert hoistd.tier("HOST")["used_bytes"] <= 1.01 * pinned
     assert_same_image(FLUX.run(one), FLUX.run(other))
+
+
+OTHER = """
+import sys
+import hoist
+from pipelines import KINDS
+pipe = KINDS["flux"].make()
+hoist.attach_pipeline(pipe, int(sys.argv[1]))
+print("attached", flush=True)
+for _ in sys.stdin:
+    print(KINDS["flux"].run(pipe).tobytes().hex(), flush=True)
+"""
+
+
+@pytest.mark.hoistd(host=64 * MIB)
+def test_another_process_shares_what_is_pinned(hoistd, device):
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, 4 * MIB)
+    pinned = hoistd.tier("HOST")["used_bytes"]
+    paths = [str(pathlib.Path(hoist.__file__).parents[1]),
+             str(pathlib.Path(__file__).parent)]
+    with subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(4 * MIB)], text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == "attached\n"
+        assert hoistd.tier("HOST")["used_bytes"] <= 1.01 * pinned
+        for _ in range(2):  # Both at once.
+            other.stdin.write("run\n")
+            other.stdin.flush()
+            image = FLUX.run(pipe)
+            assert other.stdout.readline().strip() == image.tobytes().hex()
+        assert hoistd.tier("HOST")["used_bytes"] <= 1.01 * pinned
+        other.stdin.close()
+        assert other.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("how", ["module", "wrapper", "blocks"])
