@@ -355,6 +355,8 @@ class NodeRig {
   Book book_;
   std::map<CopyRef, RequestId> coming_pins_;  // Of the last one, not there yet.
   uint32_t generation_ = 0;
+  int slab_depth_ = 0;  // Of DoSlabWork, within itself.
+  bool endless_ = false;
   bool resuming_ = false;
   std::vector<std::unique_ptr<int>> graves_;  // Labels of who is gone.
   std::vector<std::unique_ptr<FakeDevice>> devices_;

@@ -316,9 +316,15 @@ void NodeRig::DoNextSlab(uint32_t d, absl::Status status) {
 }
 
 void NodeRig::DoSlabWork() {
-  for (uint32_t d = 0; d < devices_.size(); ++d) {
-    while (!slab_work(d).empty()) DoNextSlab(d);
+  constexpr int kMostAtOnce = 500;  // Each that is made may ask for one more.
+  if (++slab_depth_ == kMostAtOnce) {
+    ADD_FAILURE() << "slabs are made and given back for ever";
+    endless_ = true;
   }
+  for (uint32_t d = 0; d < devices_.size(); ++d) {
+    while (!endless_ && !slab_work(d).empty()) DoNextSlab(d);
+  }
+  --slab_depth_;
 }
 
 void NodeRig::CheckSlabWork(const TierSnapshot& tier) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -215,20 +216,31 @@ TEST_P(CudaGate, WhatIsPutWhileItIsClosedRunsWhenItOpens) {
 
 // Passes that were all put before: none waits for the host between them.
 TEST_P(CudaGate, TheCloserGetsItsTurnBetweenQueuedPasses) {
-  constexpr uint32_t kPasses = 20;
+  constexpr uint32_t kPasses = 100, kTurns = 20;
   for (uint32_t i = 0; i < kPasses; ++i) {
     ASSERT_TRUE(gate_->Enter(stream_).ok());
     PutKernel();
     ASSERT_TRUE(gate_->Leave(stream_).ok());
   }
-  for (uint32_t pass = 1; pass < kPasses; ++pass) {
-    ASSERT_TRUE(Began(pass));
-    std::thread ends([&] { End(pass); });
-    ASSERT_TRUE(gate_->Close(kAtLast));
-    // No pass is in the middle.
-    EXPECT_EQ(word(0).load(), word(2).load());
-    ends.join();
+  uint32_t last = 0;  // Which was told to end.
+  for (uint32_t turn = 0; turn < kTurns; ++turn) {
+    ASSERT_TRUE(Began(last + 1));
+    std::promise<void> closed;
+    {
+      // The one that follows too, if it began before the closer did.
+      std::jthread ends([&, done = closed.get_future()] {
+        do {
+          End(++last);
+        } while (done.wait_for(milliseconds(100)) != std::future_status::ready);
+      });
+      EXPECT_TRUE(gate_->Close(kAtLast));
+      // No pass is in the middle.
+      EXPECT_EQ(word(0).load(), word(2).load());
+      EXPECT_LT(word(2).load(), kPasses);
+      closed.set_value();
+    }
     gate_->Open();
+    ASSERT_FALSE(HasFailure());
   }
   End(kPasses);
   ASSERT_TRUE(order_->Synchronize(stream_).ok());
