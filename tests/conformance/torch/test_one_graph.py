@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import hoist  # noqa: E402
 from compiling import CountingBackend, fresh_compiler  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from families import FAMILIES  # noqa: E402
+from hoist.nn import _passes, _turns  # noqa: E402
 from models import (WIDTH, Block, Sometimes, Stack, Transformer,  # noqa: E402
                     TwiceInAPass, numbers)
 from test_families import smallest  # noqa: E402
@@ -554,6 +556,50 @@ def test_threads_take_turns(hoistd, device, way):
     for thread in threads:
         thread.join()
     assert not wrong
+    hoist.check(module)
+
+
+@pytest.mark.parametrize("way", ["whole", "in place", "function"])
+def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
+                                                      monkeypatch):
+    """Who waits looks whether the other still runs; it has not called any code
+    of the module yet."""
+    with torch.no_grad(), fresh_compiler():
+        module = a_model(device)
+        x = tokens(device)
+        expected = module(x)
+        hoist.attach(module, 0.7)
+        if way == "function":
+            code = torch.compile(lambda x: module(x), backend="eager")
+        else:
+            code = compiled(module, way)
+        for _ in range(WARM):
+            code(x)
+    own = _passes._refuse_training
+    began: list[int] = []
+
+    def slow(*args: Any) -> None:
+        began.append(len(began))
+        time.sleep(3 * _turns._LOOK)
+        own(*args)
+
+    monkeypatch.setattr(_passes, "_refuse_training", slow)
+    wrong: list[Any] = []
+
+    def work() -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(2):
+                    assert_equal_outputs(code(x), expected)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(began) == 6
     hoist.check(module)
 
 

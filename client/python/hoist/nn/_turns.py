@@ -137,14 +137,19 @@ def calls_on_stack(*modules: nn.Module) -> int:
 
 def _calls_above(frame: types.FrameType | None,
                  modules: Sequence[nn.Module]) -> int:
-    found = 0
+    found = outer = 0
     while frame is not None:
         code = frame.f_code
-        # Of torch, or what torch.compile has made of that.
-        if code.co_name == "_call_impl":
+        # Of torch, or what torch.compile has made of that. Of a call that is
+        # compiled the first is there alone until the code runs.
+        if code.co_name in ("_wrapped_call_impl", "_call_impl"):
             called = frame.f_locals.get("self")
-            found += any(called is one for one in modules)
+            times = sum(called is one for one in modules)
+            if code.co_name == "_call_impl":
+                found += times
+            else:
+                outer += times
         elif code.co_name.startswith("torch_dynamo_resume"):
             found = max(found, 1)
         frame = frame.f_back
-    return found
+    return max(found, outer)
