@@ -425,6 +425,32 @@ def test_a_trace_is_right_or_refused(device, trace):
 
 
 @torch.no_grad()
+def test_another_thread_may_compile_meanwhile(device):
+    """torch.compiler.is_compiling() is true of this one too, then."""
+    model = Stack(4).eval()
+    x = numbers(2, WIDTH).to(device)
+    expected = copy.deepcopy(model).to(device)(x)
+    compiles, over = threading.Event(), threading.Event()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiles.set()
+        assert over.wait(60)
+        return graph.forward
+
+    other = threading.Thread(
+        target=torch.compile(lambda x: x + 1, backend=backend), args=(x,))
+    with attached(model, least_budget(model)):
+        other.start()
+        assert compiles.wait(60) and torch.compiler.is_compiling()
+        try:
+            for _ in range(3):
+                assert_equal_outputs(model(x), expected)
+        finally:
+            over.set()
+            other.join()
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("part", ["model", "block"])
 def test_fake_tensors_are_refused_and_leave_nothing_behind(device, part):
     model = Stack(4).eval()

@@ -537,9 +537,9 @@ def _refuse_tracing() -> None:
             "it once, or hoist.detach(module) first")
     modes = (_get_current_dispatch_mode_stack()
              if torch._C._len_torch_dispatch_stack() else ())
-    if torch._C._get_tracing_state() is not None or (
-            torch.compiler.is_compiling()) or any(isinstance(
-            mode, (FakeTensorMode, ProxyTorchDispatchMode))
+    # Not torch.compiler.is_compiling(), which is true of all threads at once.
+    if torch._C._get_tracing_state() is not None or any(
+            isinstance(mode, (FakeTensorMode, ProxyTorchDispatchMode))
             for mode in modes):
         raise FailedPrecondition(
             "the module cannot be traced (torch.jit.trace, make_fx, "
