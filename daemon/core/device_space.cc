@@ -41,14 +41,37 @@ DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
       usable_(capacity_),
       apart_(SegmentsEnd(), kApartStretches * capacity_) {}
 
-uint64_t DeviceSpace::Budget(uint64_t reserved_bytes) const {
-  const uint64_t taken = allocated_ + RoundUp(reserved_bytes, granularity_);
-  return taken > usable_ ? 0 : usable_ - taken;
+uint64_t DeviceSpace::Budget() const {
+  return allocated_ > usable_ ? 0 : usable_ - allocated_;
 }
 
-uint64_t DeviceSpace::SlabsFor(const Want& want) const {
-  return RoundUp(want.bytes, granularity_) +
-         RoundUp(want.reserved_bytes, granularity_);
+uint64_t DeviceSpace::BudgetFor(const Want& want) const {
+  const uint64_t budget = Budget();
+  return budget - std::min(budget, Reserved(want, {}));
+}
+
+// Of what no slab has, once the room's slabs have been given back.
+uint64_t DeviceSpace::Reserved(const Want& want, const Room& room) const {
+  uint64_t bytes = 0;
+  for (const auto& [zone, promised] : want.promised) {
+    if (zone == want.zone) continue;
+    const auto given = room.by_zone.find(zone);
+    const uint64_t has =
+        allocated(zone) - (given == room.by_zone.end() ? 0 : given->second);
+    bytes += promised - std::min(promised, has);
+  }
+  return RoundUp(bytes, granularity_);
+}
+
+bool DeviceSpace::IsEnough(const Want& want, const Room& room) const {
+  return room.bytes >= InGranules(want.bytes) + Reserved(want, room);
+}
+
+bool DeviceSpace::Gains(const Want& want, Zone zone, uint64_t bytes,
+                        const Room& room) const {
+  Room with = {.by_zone = room.by_zone};
+  with.by_zone[zone] += bytes;
+  return Reserved(want, with) - Reserved(want, room) < bytes;
 }
 
 uint64_t DeviceSpace::RoomBehind(Segments::const_iterator segment) const {
@@ -275,7 +298,7 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
   const absl::Status coming =
       absl::UnavailableError("device memory for it is being made");
   if (IsComing(want)) return coming;
-  const auto budget = [&] { return Budget(want.reserved_bytes); };
+  const auto budget = [&] { return BudgetFor(want); };
   std::optional<Place> place = PlaceFor(want);
   if (place.has_value() ? place->missing > budget() : want.bytes > budget()) {
     return NoSpace(want.bytes);
@@ -311,8 +334,7 @@ std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
     if (segment.zone != want.zone) continue;
     const uint64_t tail =
         Contiguous(want.zone.backing)
-            ? segment.coming_bytes +
-                  std::min(Budget(want.reserved_bytes), RoomBehind(it))
+            ? segment.coming_bytes + std::min(BudgetFor(want), RoomBehind(it))
             : 0;
     auto hole = segment.map.CheapestHole(want.bytes, tail, value);
     if (!hole.has_value()) continue;
@@ -324,7 +346,6 @@ std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
 
 Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
                                 KeepValueFn value, OpenedFn opened) const {
-  const uint64_t need = SlabsFor(want);
   Room room;
   room.bytes = Budget();
   for (const bool mine : {false, true}) {
@@ -332,11 +353,11 @@ Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
     for (const auto& [base, segment] : segments_) {
       if ((segment.zone == want.zone) != mine) continue;
       if (!segment.coming.empty()) continue;  // At its end.
-      AddRoom(segment, need, idle, value, opened, room);
+      AddRoom(segment, &want, idle, value, opened, room);
     }
     AddRoomApart(want, mine, idle, value, opened, room);
   }
-  room.enough = room.bytes >= need;
+  room.enough = IsEnough(want, room);
   return room;
 }
 
@@ -346,7 +367,7 @@ std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
   // What is coming has nobody's image in it, and can go when it is there.
   for (const auto& [base, segment] : segments_) {
     Room room;
-    AddRoom(segment, segment.map.bytes(), idle, value, opened, room);
+    AddRoom(segment, nullptr, idle, value, opened, room);
     stuck[segment.zone] += segment.map.bytes() - room.bytes;
   }
   for (const auto& [offset, slab] : apart_.all()) {
@@ -358,14 +379,17 @@ std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
 }
 
 // Slab by slab from the segment's end, as far as they can be given back.
-void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
+void DeviceSpace::AddRoom(const Segment& segment, const Want* want, bool idle,
                           KeepValueFn value, OpenedFn opened,
                           Room& room) const {
   std::vector<OwnerId> victims;
   uint64_t at = segment.map.bytes();
   for (auto slab = segment.slabs.rbegin(); slab != segment.slabs.rend();
        ++slab) {
-    if (room.bytes >= need) break;
+    if (want != nullptr && (IsEnough(*want, room) ||
+                            !Gains(*want, segment.zone, slab->bytes, room))) {
+      break;
+    }
     const Opened who = opened(slab->id);
     if (who == Opened::kKept || (who == Opened::kIdle && !idle)) break;
     at -= slab->bytes;
@@ -377,17 +401,17 @@ void DeviceSpace::AddRoom(const Segment& segment, uint64_t need, bool idle,
     victims = owners;
     if (who == Opened::kIdle) room.idle.push_back(slab->id);
     room.bytes += slab->bytes;
+    room.by_zone[segment.zone] += slab->bytes;
   }
   room.victims.insert(room.victims.end(), victims.begin(), victims.end());
 }
 
 void DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
-  const uint64_t need = SlabsFor(want);
   for (const bool own : {false, true}) {
     for (auto it = segments_.begin(); it != segments_.end();) {
       Segment& segment = it->second;
       if ((segment.zone == want.zone) == own) {
-        GiveBack(segment, need, opened);
+        GiveBack(want, segment, opened);
       }
       it = segment.bytes() == 0 ? segments_.erase(it) : std::next(it);
     }
@@ -395,11 +419,16 @@ void DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
   }
 }
 
-void DeviceSpace::GiveBack(Segment& segment, uint64_t until, OpenedFn opened) {
-  while (Budget() < until && segment.coming.empty() && !segment.slabs.empty() &&
-         segment.map.trailing_free() >= segment.slabs.back().bytes &&
-         opened(segment.slabs.back().id) == Opened::kNobody) {
+void DeviceSpace::GiveBack(const Want& want, Segment& segment,
+                           OpenedFn opened) {
+  while (!IsEnough(want, {.bytes = Budget()}) && segment.coming.empty() &&
+         !segment.slabs.empty()) {
     const SlabSpec slab = segment.slabs.back();
+    if (segment.map.trailing_free() < slab.bytes ||
+        opened(slab.id) != Opened::kNobody ||
+        !Gains(want, segment.zone, slab.bytes, {})) {
+      return;
+    }
     work_.push_back({SlabWork::Kind::kDestroy, device_, slab});
     segment.slabs.pop_back();
     segment.map.Shrink(slab.bytes);

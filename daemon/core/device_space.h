@@ -58,8 +58,8 @@ using OpenedFn = absl::FunctionRef<Opened(SlabId)>;
 struct Want {
   Zone zone;
   uint64_t bytes = 0;
-  // Of what no slab has yet, so much is not for this.
-  uint64_t reserved_bytes = 0;
+  // So much of other zones', in slabs or not, is not for this.
+  std::map<Zone, uint64_t> promised = {};
 };
 
 struct ZonedSlab {
@@ -72,8 +72,9 @@ struct ZonedSlab {
 struct Room {
   std::vector<OwnerId> victims;
   std::vector<SlabId> idle;
-  uint64_t bytes = 0;   // Of theirs, and of what no slab has.
-  bool enough = false;  // For what was wanted.
+  uint64_t bytes = 0;                     // Of theirs, and of what no slab has.
+  std::map<Zone, uint64_t> by_zone = {};  // Of theirs.
+  bool enough = false;                    // For what was wanted.
 };
 
 // What is to be done to a device. Pieces of work of one device are done one
@@ -206,12 +207,19 @@ class DeviceSpace {
   // Whether a slab apart could be given back, but for its image.
   static bool CanClose(const ApartSlabs::Slab& slab, bool idle,
                        OpenedFn opened);
+  // With what the room gives, or without.
+  bool IsEnough(const Want& want, const Room& room) const;
+  // Whether any of a slab is for `want`, or all of it is promised to its zone.
+  bool Gains(const Want& want, Zone zone, uint64_t bytes,
+             const Room& room) const;
+  uint64_t Reserved(const Want& want, const Room& room) const;
   void AddRoomApart(const Want& want, bool mine, bool idle, KeepValueFn value,
                     OpenedFn opened, Room& room) const;
   void GiveBackApart(const Want& want, bool mine, OpenedFn opened);
   // Of what no slab has yet.
-  uint64_t Budget(uint64_t reserved_bytes = 0) const;
-  uint64_t SlabsFor(const Want& want) const;
+  uint64_t Budget() const;
+  // Of that, what is for `want`.
+  uint64_t BudgetFor(const Want& want) const;
   // Free addresses behind the segment.
   uint64_t RoomBehind(Segments::const_iterator segment) const;
   std::optional<uint64_t> InSlabs(const Want& want, OwnerId owner);
@@ -221,8 +229,9 @@ class DeviceSpace {
   void AddSlab(Place& place, Zone zone, uint64_t bytes);
   void Count(Zone zone, uint64_t bytes);
   void Uncount(Zone zone, uint64_t bytes);
-  void GiveBack(Segment& segment, uint64_t until, OpenedFn opened);
-  void AddRoom(const Segment& segment, uint64_t need, bool idle,
+  void GiveBack(const Want& want, Segment& segment, OpenedFn opened);
+  // For all that can be had where nothing is wanted.
+  void AddRoom(const Segment& segment, const Want* want, bool idle,
                KeepValueFn value, OpenedFn opened, Room& room) const;
   const Segment* SegmentAt(uint64_t offset, uint64_t* base) const;
 

@@ -16,7 +16,7 @@ absl::StatusOr<uint64_t> DeviceSpace::AllocateApart(const Want& want,
   if (const auto* slab = apart_.Take(want.zone, bytes, owner)) {
     return slab->spec.offset;
   }
-  if (bytes > Budget(want.reserved_bytes)) return NoSpace(want.bytes);
+  if (bytes > BudgetFor(want)) return NoSpace(want.bytes);
   const auto* slab = apart_.Add(want.zone, SlabId(++last_slab_), bytes, owner);
   if (slab == nullptr) {
     return absl::ResourceExhaustedError("the device's slabs are too scattered");
@@ -73,15 +73,18 @@ bool DeviceSpace::CanClose(const ApartSlabs::Slab& slab, bool idle,
 void DeviceSpace::AddRoomApart(const Want& want, bool mine, bool idle,
                                KeepValueFn value, OpenedFn opened,
                                Room& room) const {
-  const uint64_t need = SlabsFor(want);
   std::vector<std::pair<double, const ApartSlabs::Slab*>> movable;
   const auto add = [&](const ApartSlabs::Slab& slab) {
     if (opened(slab.spec.id) == Opened::kIdle)
       room.idle.push_back(slab.spec.id);
     if (slab.owner.has_value()) room.victims.push_back(*slab.owner);
     room.bytes += slab.spec.bytes;
+    room.by_zone[slab.zone] += slab.spec.bytes;
   };
-  if (room.bytes >= need) return;
+  const auto gains = [&](const ApartSlabs::Slab& slab) {
+    return Gains(want, slab.zone, slab.spec.bytes, room);
+  };
+  if (IsEnough(want, room)) return;
   for (const auto& [offset, slab] : apart_.all()) {
     if ((slab.zone == want.zone) != mine || slab.coming ||
         !CanClose(slab, idle, opened)) {
@@ -90,25 +93,25 @@ void DeviceSpace::AddRoomApart(const Want& want, bool mine, bool idle,
     if (slab.owner.has_value()) {
       const std::optional<double> worth = value(*slab.owner);
       if (worth.has_value()) movable.emplace_back(*worth, &slab);
-    } else if (room.bytes < need) {
+    } else if (!IsEnough(want, room) && gains(slab)) {
       add(slab);
     }
   }
   std::sort(movable.begin(), movable.end());
   for (const auto& [worth, slab] : movable) {
-    if (room.bytes >= need) return;
-    add(*slab);
+    if (IsEnough(want, room)) return;
+    if (gains(*slab)) add(*slab);
   }
 }
 
 void DeviceSpace::GiveBackApart(const Want& want, bool mine, OpenedFn opened) {
-  const uint64_t need = SlabsFor(want);
   const std::set<uint64_t> free = apart_.free();
   for (const uint64_t offset : free) {
-    if (Budget() >= need) return;
+    if (IsEnough(want, {.bytes = Budget()})) return;
     const ApartSlabs::Slab slab = *apart_.At(offset);
     if ((slab.zone == want.zone) != mine ||
-        opened(slab.spec.id) != Opened::kNobody) {
+        opened(slab.spec.id) != Opened::kNobody ||
+        !Gains(want, slab.zone, slab.spec.bytes, {})) {
       continue;
     }
     work_.push_back({SlabWork::Kind::kDestroy, device_, slab.spec});

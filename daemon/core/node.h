@@ -294,7 +294,7 @@ class Node {
                                      absl::Time now, Effects& effects);
 
   // node_slabs.cc
-  void ApartMade(const CopyRef& ref, const absl::Status& made);
+  void ApartMade(CopyRef ref, const absl::Status& made);
   std::vector<SlabUse> NewSlabs(SessionId session, DeviceIndex device,
                                 uint64_t offset, uint64_t bytes);
   void LeaveSlabs(SessionId session, DeviceIndex device, uint64_t offset,
@@ -312,7 +312,6 @@ class Node {
   std::map<Zone, uint64_t> HeldByZone(DeviceIndex device,
                                       const std::set<CopyRef>& firm,
                                       bool idle_is_held) const;
-  uint64_t PromisedBeside(DeviceIndex device, Zone zone) const;
   uint64_t LostTo(const SetPlanArgs& args, SessionId session) const;
   absl::Status MakeRoom(const PendingPlan& pending, absl::Time now,
                         Effects& effects);

@@ -46,7 +46,7 @@ void Node::SlabMade(DeviceIndex device, SlabId slab,
 }
 
 // The slab of a copy apart is there; or the copy has no space any more.
-void Node::ApartMade(const CopyRef& ref, const absl::Status& made) {
+void Node::ApartMade(CopyRef ref, const absl::Status& made) {
   Copy& copy = copies_.At(ref);
   HOIST_CHECK(copy.awaiting_slab);
   copy.awaiting_slab = false;
@@ -183,18 +183,6 @@ std::map<Zone, uint64_t> Node::HeldByZone(DeviceIndex device,
     held[zone] = std::max(held[zone], bytes);
   }
   return held;
-}
-
-// Of the memory that no slab has, what other zones' plans were promised.
-uint64_t Node::PromisedBeside(DeviceIndex device, Zone zone) const {
-  const PromiseBook& book = plans_.promises(device);
-  if (!book.any()) return 0;
-  std::map<Zone, uint64_t> has = spaces_[device.number()]->allocated_by_zone();
-  uint64_t bytes = 0;
-  for (const auto& [other, firm] : book.ByZone()) {
-    if (other != zone) bytes += firm - std::min(firm, has[other]);
-  }
-  return bytes;
 }
 
 // What a plan cannot have beside all that was promised: the rest of others'

@@ -199,7 +199,9 @@ absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
   const DeviceIndex device = ref.place.at.device;
   DeviceSpace& space = *spaces_[device.number()];
   Want want = {ZoneOf(ref), bytes};
-  want.reserved_bytes = PromisedBeside(device, want.zone);
+  if (const PromiseBook& book = plans_.promises(device); book.any()) {
+    want.promised = book.ByZone();
+  }
   const auto opened = [&](SlabId slab) {
     return slabs_.OpenedBy(device, slab);
   };
@@ -215,7 +217,6 @@ absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
   if (room.enough) {
     EvictAll(room.victims, now, effects);
     space.ReleaseSlabs(want, opened);
-    want.reserved_bytes = PromisedBeside(device, want.zone);
     return space.Allocate(want, owner);
   }
   // For whomever it was made, it may go to who asks now, or be given back.

@@ -156,10 +156,26 @@ TEST_F(DeviceSpaceApart, ItsMemoryIsTheSegmentsToo) {
   EXPECT_EQ(space_->largest_free(), 0u);
 }
 
-TEST_F(DeviceSpaceApart, WhatIsReservedIsNotTaken) {
+TEST_F(DeviceSpaceApart, WhatIsPromisedIsNotTaken) {
   Make(64);
-  EXPECT_THAT(Refused({apart_, 32, 40}), StatusIs(kExhausted));
-  ASSERT_OK(space_->Allocate({apart_, 16, 40}, OwnerId(1)));
+  EXPECT_THAT(Refused({apart_, 32, {{other_, 40}}}), StatusIs(kExhausted));
+  ASSERT_OK(space_->Allocate({apart_, 16, {{other_, 40}}}, OwnerId(1)));
+}
+
+TEST_F(DeviceSpaceApart, WhatIsPromisedIsNotGivenBackForAnother) {
+  Make(64);
+  space_->Free(Put(other_, 32));
+  space_->Free(Put(other_, 32));
+  const Want want = {apart_, 32, {{other_, 48}}};
+  const auto room = [&](const Want& one) {
+    return space_->RoomElsewhere(one, false, false, Wall, Nobody);
+  };
+  EXPECT_FALSE(room(want).enough);
+  EXPECT_FALSE(room({segment_, 32, want.promised}).enough);
+  space_->ReleaseSlabs({apart_, 16, {{other_, 64}}}, Nobody);
+  DoWork();
+  EXPECT_EQ(device_->bytes(), 64u);
+  EXPECT_TRUE(room({apart_, 16, {{other_, 48}}}).enough);
 }
 
 TEST_F(DeviceSpaceApart, OneThatCannotBeMadeIsGoneAndNotAskedForAgain) {
@@ -317,7 +333,7 @@ TEST_F(DeviceSpaceApart, RandomLivesAddUpBesideSegments) {
     for (int step = 0; step < 200 && !HasFailure(); ++step) {
       const Want want = {{random() % 3, Backing::kVmm, random() % 2 == 0},
                          1 + random() % 60,
-                         random() % 3 * 16};
+                         {{Zone{3, Backing::kVmm}, random() % 3 * 16}}};
       switch (random() % 6) {
         case 0:
         case 1: {

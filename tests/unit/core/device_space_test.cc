@@ -265,21 +265,41 @@ TEST_F(DeviceSpaceTest, AnIdleSlabMustBeClosedBeforeItIsGivenBack) {
   EXPECT_EQ(device_->bytes(), 128u);
 }
 
-TEST_F(DeviceSpaceTest, WhatIsReservedIsNotTaken) {
+TEST_F(DeviceSpaceTest, WhatIsPromisedIsNotTaken) {
   Make(128);
-  EXPECT_THAT(Allocate({vmm_, 64, 80}, OwnerId(9)),
+  EXPECT_THAT(Allocate({vmm_, 64, {{ipc_, 80}}}, OwnerId(9)),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  ASSERT_OK(Allocate({vmm_, 48, 80}, OwnerId(9)));
+  ASSERT_OK(Allocate({vmm_, 48, {{ipc_, 80}, {vmm_, 128}}}, OwnerId(9)));
   EXPECT_LE(device_->bytes(), 48u);
-  // What another zone gives back for it does not count twice.
   Put(vmm_other_, 80);
-  EXPECT_FALSE(
-      space_->RoomElsewhere({vmm_, 81, 0}, false, false, Worth, Nobody).enough);
-  EXPECT_TRUE(
-      space_->RoomElsewhere({vmm_, 80, 0}, false, false, Worth, Nobody).enough);
-  EXPECT_FALSE(
-      space_->RoomElsewhere({vmm_, 80, 16}, false, false, Worth, Nobody)
-          .enough);
+  const auto enough = [&](const Want& want) {
+    return space_->RoomElsewhere(want, false, false, Worth, Nobody).enough;
+  };
+  EXPECT_FALSE(enough({vmm_, 81}));
+  EXPECT_TRUE(enough({vmm_, 80}));
+  EXPECT_FALSE(enough({vmm_, 80, {{ipc_, 16}}}));
+  // What has been made of it is no more of it to come.
+  EXPECT_TRUE(enough({vmm_, 80, {{vmm_, 128}}}));
+}
+
+// Given back, it would be made for its zone again: for ever, where each takes
+// it from the other.
+TEST_F(DeviceSpaceTest, WhatIsPromisedIsNotGivenBackForAnother) {
+  Make(64);
+  space_->Free(Put(vmm_other_, 64));
+  const auto room = [&](const Want& want) {
+    return space_->RoomElsewhere(want, false, false, Worth, Nobody);
+  };
+  const Want all_is_promised = {vmm_, 16, {{vmm_other_, 64}}};
+  EXPECT_FALSE(room(all_is_promised).enough);
+  Release(all_is_promised, Nobody);
+  EXPECT_EQ(device_->bytes(), 64u);
+  // A part of a slab may be for another.
+  EXPECT_FALSE(room({vmm_, 32, {{vmm_other_, 48}}}).enough);
+  const Want the_rest = {vmm_, 16, {{vmm_other_, 48}}};
+  EXPECT_TRUE(room(the_rest).enough);
+  Release(the_rest, Nobody);
+  ASSERT_OK(Allocate(the_rest, OwnerId(9)));
 }
 
 TEST_F(DeviceSpaceTest, GivesBackNoMoreThanIsNeeded) {
@@ -436,7 +456,7 @@ TEST_F(DeviceSpaceTest, ZonesNeverMeetAndImagesNeverOverlap) {
       const Want want = {
           {random() % 12, random() % 4 == 0 ? Backing::kIpc : Backing::kVmm},
           1 + random() % 200,
-          random() % 3 * 16};
+          {{Zone{12, Backing::kVmm}, random() % 3 * 16}}};
       const auto opened = [&](SlabId id) {
         return static_cast<Opened>(id.number() * seed % 3);
       };
