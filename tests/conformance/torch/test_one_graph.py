@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -575,15 +574,23 @@ def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
             code = compiled(module, way)
         for _ in range(WARM):
             code(x)
-    own = _passes._refuse_training
+    refuse, take_over = _passes._refuse_training, _turns.Turns._take_over
     began: list[int] = []
+    looked = threading.Event()
+
+    def look(self: _turns.Turns) -> None:
+        take_over(self)
+        looked.set()
 
     def slow(*args: Any) -> None:
         began.append(len(began))
-        time.sleep(3 * _turns._LOOK)
-        own(*args)
+        if len(began) <= 2:  # Two wait, for certain.
+            looked.clear()
+            assert looked.wait(60)
+        refuse(*args)
 
     monkeypatch.setattr(_passes, "_refuse_training", slow)
+    monkeypatch.setattr(_turns.Turns, "_take_over", look)
     wrong: list[Any] = []
 
     def work() -> None:

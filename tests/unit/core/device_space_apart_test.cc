@@ -164,8 +164,9 @@ TEST_F(DeviceSpaceApart, WhatIsPromisedIsNotTaken) {
 
 TEST_F(DeviceSpaceApart, WhatIsPromisedIsNotGivenBackForAnother) {
   Make(64);
-  space_->Free(Put(other_, 32));
-  space_->Free(Put(other_, 32));
+  const uint64_t first = Put(other_, 32), second = Put(other_, 32);
+  space_->Free(first);
+  space_->Free(second);
   const Want want = {apart_, 32, {{other_, 48}}};
   const auto room = [&](const Want& one) {
     return space_->RoomElsewhere(one, false, false, Wall, Nobody);
