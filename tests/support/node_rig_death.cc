@@ -286,6 +286,7 @@ void NodeRig::DropAll() {
   rings_.clear();
   plans_.clear();
   open_slabs_.clear();
+  uses_.clear();
   for (auto& device : devices_) {
     const std::map<SlabId, SlabSpec> slabs = device->slabs();
     for (const auto& [id, slab] : slabs) EXPECT_OK(device->DestroySlab(id));
@@ -308,7 +309,10 @@ std::set<SessionId> NodeRig::EndedByDeath() {
   std::erase_if(plans_, [&](const auto& plan) {
     return !book_.plans.contains(plan.first);
   });
-  for (const SessionId session : ended) open_slabs_.erase(session);
+  for (const SessionId session : ended) {
+    open_slabs_.erase(session);
+    uses_.erase(session);
+  }
   for (auto& [session, slabs] : open_slabs_) {
     std::erase_if(slabs, [&](const auto& slab) {
       return !book_.slabs.contains(slab.first);
