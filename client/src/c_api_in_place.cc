@@ -89,7 +89,6 @@ int hoist_in_place_create(hoist_session* session, const hoist_model* model,
     with.device = given.device;
     with.hot_budget_bytes = given.hot_budget_bytes;
     with.deadline = hoist::Milliseconds(given.deadline_ms);
-    with.gated = given.gated != 0;
     with.counts = given.counts;
     with.count_length = given.count_length;
     auto handle = std::make_unique<hoist_in_place>();
@@ -121,17 +120,10 @@ int hoist_in_place_address(const hoist_in_place* in_place, size_t tensor,
   });
 }
 
-int hoist_in_place_enter(hoist_in_place* in_place, hoist_stream stream,
-                         hoist_error** error) {
+int hoist_in_place_boundary(hoist_in_place* in_place, hoist_stream stream,
+                            hoist_error** error) {
   return With(in_place, error, [&](InPlace& tensors) {
-    return tensors.Enter(hoist::StreamOf(stream));
-  });
-}
-
-int hoist_in_place_leave(hoist_in_place* in_place, hoist_stream stream,
-                         hoist_error** error) {
-  return With(in_place, error, [&](InPlace& tensors) {
-    return tensors.Leave(hoist::StreamOf(stream));
+    return tensors.Boundary(hoist::StreamOf(stream));
   });
 }
 

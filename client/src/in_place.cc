@@ -19,7 +19,7 @@ using std::chrono::steady_clock;
 
 // What a device maps by itself.
 constexpr uint64_t kPage = uint64_t{2} << 20;
-constexpr milliseconds kWaitLimit{60'000};  // Of a pass, for the gate.
+constexpr milliseconds kWaitLimit{60'000};  // Of a pass, at a boundary.
 
 Status Invalid(const std::string& what) {
   return Status(Code::kInvalidArgument, what);
@@ -159,7 +159,6 @@ Status InPlace::Open(const DeviceFacts& device) {
     // What was counted before is nothing that these tensors were touched.
     if (Status s = counts_->Take().status(); !s.ok()) return s;
   }
-  if (!options_.gated) return Status();
   Result<std::unique_ptr<StreamOrder>> order = Status();
   if (emulated) {
     order = CreateEmulatedOrder(kWaitLimit);
@@ -168,9 +167,10 @@ Status InPlace::Open(const DeviceFacts& device) {
   }
   if (!order.ok()) return order.status();
   order_ = std::move(order).value();
-  Result<std::unique_ptr<InPlaceGate>> gate = InPlaceGate::Create(order_.get());
-  if (!gate.ok()) return gate.status();
-  gate_ = std::move(gate).value();
+  Result<std::unique_ptr<PassBoundary>> boundary =
+      PassBoundary::Create(order_.get());
+  if (!boundary.ok()) return boundary.status();
+  boundary_ = std::move(boundary).value();
   return Status();
 }
 
@@ -207,12 +207,9 @@ const void* InPlace::AddressOf(size_t tensor) const {
   return tensor < ranges_.size() ? ranges_[tensor]->address() : nullptr;
 }
 
-Status InPlace::Enter(cuda::Stream stream) {
-  return gate_ == nullptr ? Status() : gate_->Enter(stream);
-}
-
-Status InPlace::Leave(cuda::Stream stream) {
-  return gate_ == nullptr ? Status() : gate_->Leave(stream);
+Status InPlace::Boundary(cuda::Stream stream) {
+  has_boundaries_ = true;
+  return boundary_->Put(stream);
 }
 
 Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
@@ -467,21 +464,26 @@ void InPlace::PlaceSome(microseconds limit) {
   }
 }
 
-void InPlace::PlaceBehindGate() {
-  // A pass is not held up for longer than a few of them take.
-  constexpr microseconds kHeldUp{1'000};
-  constexpr milliseconds kPatience{20};
+bool InPlace::PlaceAtBoundary() {
+  // A pass is not held up for longer than a few pieces take, or than a fifth of
+  // the time goes to.
+  constexpr microseconds kLeast{1'000}, kMost{20'000};
+  constexpr milliseconds kPatience{100};
   {
     const MutexLock lock(mu_);
-    if (!AnyToPlace() || !broken_.ok()) return;
+    if (!AnyToPlace() || !broken_.ok()) return false;
   }
-  if (!gate_->Close(kPatience)) return;
+  if (!boundary_->Hold(kPatience, stopping_)) return false;
+  const auto since = std::chrono::duration_cast<microseconds>(
+      steady_clock::now() - held_);
   {
     const MutexLock lock(mu_);
-    PlaceSome(kHeldUp);
+    PlaceSome(std::clamp(since / 4, kLeast, kMost));
     changed_.NotifyAll();
   }
-  gate_->Open();
+  boundary_->LetGo();
+  held_ = steady_clock::now();
+  return true;
 }
 
 bool InPlace::ToTell() const {
@@ -513,7 +515,7 @@ void InPlace::Run() {
       Choose();
     }
     const bool brought = Bring();
-    if (gate_ != nullptr) PlaceBehindGate();
+    const bool placed = has_boundaries_ && PlaceAtBoundary();
     ReleaseLeft();
     if (ToTell() && steady_clock::now() - told >= kTell) {
       told = steady_clock::now();
@@ -523,7 +525,7 @@ void InPlace::Run() {
     const MutexLock lock(mu_);
     ++rounds_;
     CountPending();
-    if (gate_ != nullptr && AnyToPlace()) nap = std::min(nap, kFirst);
+    if (placed) nap = kBusy;
     if (stopping_ || touched_) continue;
     changed_.WaitUntil(mu_, steady_clock::now() + nap);
   }

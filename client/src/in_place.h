@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/src/hot_set.h"
-#include "client/src/in_place_gate.h"
+#include "client/src/pass_boundary.h"
 #include "client/src/piece_range.h"
 #include "client/src/session.h"
 #include "client/src/stream_order.h"
@@ -35,9 +35,6 @@ struct InPlaceOptions {
   uint32_t device = 0;
   uint64_t hot_budget_bytes = 0;
   std::chrono::milliseconds deadline{0};  // For the cold pieces to come.
-  // Pieces change places by themselves, between Enter and Leave; else in
-  // Advance alone.
-  bool gated = false;
   // Where the units' touches are counted: 32 bits each, on the device. Only
   // ever added to. nullptr: Touch tells.
   const void* counts = nullptr;
@@ -47,7 +44,8 @@ struct InPlaceOptions {
 // What hoist_in_place_* promise is in hoist/c/in_place.h.
 //
 // Threads:  thread-safe. One of its own reads the counts, has pieces copied to
-//           the device and, if it is gated, changes their places.
+//           the device, and changes their places where a stream stands at a
+//           boundary.
 // Owns:     a lease for each piece on the host, and for each that is hot; the
 //           ranges of addresses.
 // Bounds:   of the device hot_budget_bytes, and what others may have.
@@ -75,8 +73,8 @@ class InPlace {
 
   // Fixed for the object's life. nullptr: there is no such tensor.
   const void* AddressOf(size_t tensor) const;
-  Status Enter(cuda::Stream stream);
-  Status Leave(cuda::Stream stream);
+  // Between passes: what comes on the stream waits while pieces change places.
+  Status Boundary(cuda::Stream stream);
   // Units of a tensor were touched so often.
   Status Touch(size_t tensor, std::span<const uint32_t> units,
                std::span<const uint32_t> counts);
@@ -138,7 +136,8 @@ class InPlace {
   void CountPending() HOIST_REQUIRES(mu_);
   // Nothing reads the tensors. As many as there is time for.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
-  void PlaceBehindGate() HOIST_EXCLUDES(mu_);
+  // True: a stream stood at one.
+  bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
   void ReleaseLeft() HOIST_EXCLUDES(mu_);
 
   const std::shared_ptr<Session> session_;
@@ -147,7 +146,9 @@ class InPlace {
   const InPlaceOptions options_;
   const DeviceFacts in_place_;
   std::unique_ptr<StreamOrder> order_;
-  std::unique_ptr<InPlaceGate> gate_;
+  std::unique_ptr<PassBoundary> boundary_;
+  std::atomic<bool> has_boundaries_{false};  // One was put on a stream.
+  std::chrono::steady_clock::time_point held_;  // Until when, last; thread_'s.
   std::unique_ptr<TouchCounts> counts_;              // nullptr: Touch tells.
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
   std::vector<uint64_t> tensor_bytes_;

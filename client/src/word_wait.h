@@ -13,7 +13,7 @@ namespace hoist {
 // `deadline`. A CPU that writes the word wakes its waiters (WakeWord); a GPU
 // cannot, so the word is looked at again in slices of at most a millisecond.
 // What the caller stored before is seen by whoever writes the word and then
-// looks (InPlaceGate).
+// looks (PassBoundary).
 bool WaitWord(lane::Word& word, uint32_t target,
               std::chrono::steady_clock::time_point deadline);
 

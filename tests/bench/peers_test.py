@@ -114,6 +114,55 @@ class Peers(unittest.TestCase):
         self.assertGreater(rows["hoist-static@0.5"]["streamed_bytes"], 0)
         self.assertIn("needs an accelerator", rows["accelerate@0.5"]["left_out"])
 
+    def test_a_mixture_gives_the_same_logits_wherever_experts_lie(self) -> None:
+        done = run("--model", "tinymoe", "--seconds", "1", "--rows",
+                   "resident,hoist-in-place@0,hoist-in-place@0.4,"
+                   "hoist.load@0.4,hoist@0.4,lru@0.5,uva,accelerate@0.4")
+        rows = json.loads(done.stdout)["rows"]
+        for name in ("resident", "hoist-in-place@0", "hoist-in-place@0.4",
+                     "hoist.load@0.4", "hoist@0.4", "uva"):
+            self.assertIs(rows[name].get("equal"), True, rows[name])
+        self.assertLess(rows["lru@0.5"]["difference"], 0.1, rows["lru@0.5"])
+        # Two experts of 3 MiB in each of three layers.
+        touched = {name: (row["touched_hot_bytes"], row["touched_cold_bytes"])
+                   for name, row in rows.items() if "cold_seconds" in row}
+        for name, found in touched.items():
+            self.assertAlmostEqual(sum(found), 2 * 3 * 3 << 20, delta=1,
+                                   msg=name)
+        self.assertEqual(touched["hoist-in-place@0"][0], 0)
+        self.assertEqual(touched["uva"][0], 0)
+        self.assertGreater(touched["hoist-in-place@0.4"][0],
+                           touched["hoist-in-place@0.4"][1])
+        self.assertGreater(rows["lru@0.5"]["hits"], rows["lru@0.5"]["misses"])
+        self.assertGreater(rows["hoist.load@0.4"]["streamed_bytes"], 0)
+        for name in ("hoist-in-place@0", "hoist-in-place@0.4"):
+            says = rows[name]["says"]
+            self.assertEqual(says["streamed_bytes"], 0)
+            self.assertLessEqual(says["hot_bytes"],
+                                 rows[name]["budget_bytes"])
+        self.assertIn("needs an accelerator", rows["accelerate@0.4"]["left_out"])
+
+    def test_a_mixture_has_static_caches_and_long_prompts(self) -> None:
+        # More layers than have weights of their own in the file.
+        done = run("--model", "tinymoe", "--blocks", "9", "--seconds", "1",
+                   "--routing", "uniform", "--rows",
+                   "resident-static,hoist-in-place-static@0.4,"
+                   "hoist.load-static@0.4,uva-static,resident-prefill,"
+                   "hoist-in-place-prefill@0.4,hoist.load-prefill@0.4,"
+                   "uva-prefill")
+        rows = json.loads(done.stdout)["rows"]
+        for name, row in rows.items():
+            self.assertIs(row.get("equal"), True, f"{name}: {row}")
+        experts = 9 * 8 * 3 << 20
+        for name in ("hoist-in-place-prefill@0.4", "uva-prefill"):
+            self.assertEqual(rows[name]["touched_hot_bytes"]
+                             + rows[name]["touched_cold_bytes"], experts, name)
+
+    def test_only_a_mixture_has_experts(self) -> None:
+        done = run("--model", "tiny", "--rows", "lru@0.5,hoist-in-place@0.5")
+        for row in json.loads(done.stdout)["rows"].values():
+            self.assertIn("moe8", row["left_out"])
+
     def test_only_a_decoder_has_a_static_cache(self) -> None:
         self.assertIn("llama32", self.rows["resident-static"]["left_out"])
 

@@ -538,7 +538,6 @@ class Session {
     given.device = options.device;
     given.hot_budget_bytes = options.hot_budget_bytes;
     given.deadline_ms = Count(options.deadline);
-    given.gated = options.gated ? 1 : 0;
     given.counts = options.counts;
     given.count_length = options.count_length;
     hoist_in_place* in_place = nullptr;

@@ -26,7 +26,6 @@ struct InPlaceOptions {
   uint32_t device = 0;
   uint64_t hot_budget_bytes = 0;
   std::chrono::milliseconds deadline{60'000};
-  bool gated = false;
   // On the device, for as long as the tensors are there. nullptr: Touch tells.
   const uint32_t* counts = nullptr;
   uint64_t count_length = 0;
@@ -48,15 +47,10 @@ class InPlace {
     if (!found.ok()) return found;
     return data;
   }
-  // What is put on the stream between the two reads the tensors.
-  Status Enter(hoist_stream stream = nullptr) {
+  // Between two passes; see hoist_in_place_boundary.
+  Status Boundary(hoist_stream stream = nullptr) {
     return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_enter(handle_.get(), stream, error);
-    });
-  }
-  Status Leave(hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_leave(handle_.get(), stream, error);
+      return hoist_in_place_boundary(handle_.get(), stream, error);
     });
   }
   // These units were touched, each so often. InvalidArgument: not as many of

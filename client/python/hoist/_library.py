@@ -118,8 +118,7 @@ class InPlaceTensorRecord(c.Structure):
 class InPlaceOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
                 ("hot_budget_bytes", c.c_uint64), ("deadline_ms", c.c_uint64),
-                ("gated", c.c_int), ("counts", c.c_void_p),
-                ("count_length", c.c_uint64)]
+                ("counts", c.c_void_p), ("count_length", c.c_uint64)]
 
 
 class InPlaceStatsRecord(c.Structure):
@@ -176,8 +175,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
                                c.c_size_t, c.POINTER(InPlaceOptions),
                                c.POINTER(_P)]),
     "in_place_address": (None, [_P, c.c_size_t, c.POINTER(_P)]),
-    "in_place_enter": (None, [_P, _P]),
-    "in_place_leave": (None, [_P, _P]),
+    "in_place_boundary": (None, [_P, _P]),
     "in_place_touch": (None, [_P, c.c_size_t, _U32P, _U32P, c.c_size_t]),
     "in_place_advance": (None, [_P, c.c_int]),
     "in_place_set_budget": (None, [_P, c.c_uint64]),

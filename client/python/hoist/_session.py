@@ -289,7 +289,6 @@ class Session:
 
     def in_place(self, model: Model, tensors: Mapping[str, InPlaceTensor], *,
                  hot_bytes: int = 0, device: int = 0, deadline: float = 60.0,
-                 gated: bool = False,
                  counts: tuple[int, int] | None = None,
                  keep: object = None) -> InPlace:
         """Tensors that the device reads where they lie, in pieces of which the
@@ -298,8 +297,7 @@ class Session:
         tensors: by name, what each is made of.
         hot_bytes: of device memory, for hot pieces.
         deadline: seconds for all pieces to come to the host.
-        gated: pieces become hot and cold by themselves between passes, which
-            are between InPlace.enter and leave; else in InPlace.advance alone.
+            They become hot and cold at InPlace.boundary, and in advance.
         counts: address and length of uint32 on the device, to which whoever
             touches a unit adds; None: InPlace.touch tells. `keep` is kept for
             as long as they are read.
@@ -308,7 +306,7 @@ class Session:
         ResourceExhausted: it has not enough (host.in_place in hoistd.toml).
         """
         return create_in_place(self, model, tensors, hot_bytes=hot_bytes,
-                               device=device, deadline=deadline, gated=gated,
+                               device=device, deadline=deadline,
                                counts=counts, keep=keep)
 
     def done_with(self, model: Model) -> None:

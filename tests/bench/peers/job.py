@@ -56,12 +56,23 @@ class Ready:
     # What the library says of itself after the passes.
     facts: Callable[[], dict[str, Any]] = dict
     units: int = 1  # Of a pass, whose figures are those of one: tokens.
+    # Where passes differ: what is compared, which is the same each time.
+    check: Callable[..., torch.Tensor] | None = None
+    # Passes until it is as it will be; after the first ones.
+    settle: Callable[..., None] | None = None
+    # So far; what passes add to them is the row's, for one unit.
+    counts: Callable[[], dict[str, int]] = dict
 
 
 def ready(job: Job, module: torch.nn.Module, load_seconds: float,
           streamed_bytes: int,
           facts: Callable[[], dict[str, Any]] = dict) -> Ready:
     """A module whose pass is a call of it, or, of a decoder, some tokens."""
+    if job.spec.kind == "moe":
+        from .moe import Passes
+        passes = Passes(module, job.spec, torch.device(job.device), job.options)
+        return Ready(passes, load_seconds, streamed_bytes, module, facts,
+                     passes.units, passes.check)
     static = bool(job.options.get("static"))
     if job.spec.kind == "llama":
         from .llama import NEW_TOKENS, generating

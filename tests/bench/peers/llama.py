@@ -30,16 +30,20 @@ def build(hidden: int, heads: int, layers: int) -> nn.Module:
     return made
 
 
-def generating(module: nn.Module, static: bool
+def generating(module: nn.Module, static: bool, new_tokens: int = NEW_TOKENS,
+               chooses: transformers.LogitsProcessor | None = None
                ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Of a prompt, the logits of NEW_TOKENS tokens that follow. With a static
-    cache transformers compiles the module, on a GPU."""
+    """Of a prompt, the logits of the tokens that follow; which ones, `chooses`
+    may say. With a static cache transformers compiles the module, on a GPU."""
+    more = {} if chooses is None else {
+        "logits_processor": transformers.LogitsProcessorList([chooses])}
+
     def generate(prompt: torch.Tensor) -> torch.Tensor:
         found = module.generate(
-            prompt, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS,
+            prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens,
             do_sample=False, pad_token_id=0, output_logits=True,
             return_dict_in_generate=True,
-            cache_implementation="static" if static else None)
+            cache_implementation="static" if static else None, **more)
         return torch.stack(found.logits)
 
     return generate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import tempfile
 import time
 from typing import Any
 
-from .models import SPECS, Spec, bytes_of, sized
+from .models import SPECS, Spec, bytes_of, in_file, sized
 from .parent import Failed, Parent
 from .rows import SETS, options_of
 
@@ -42,6 +43,12 @@ columns:
            one's) and streamed / link
   disk     of rows with cold files: what was read from disks in a pass, before
            which no file is in the page cache
+  touched  of a mixture's rows: bytes of experts that a token (a long prompt)
+           touched, in device memory (hot) and over the link (cold), the latter
+           by the link's rate; and pass by the resident model's and the cold
+           bytes at 0.9 of that rate. Each pass has other tokens; rows whose hot
+           experts follow them say after how many these were found, from none,
+           and are measured once they are
   equal    output = the resident model's, bit for bit, first pass and last
 """
 
@@ -86,18 +93,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="blocks24: 24 transformer blocks of 629 MB, 16 "
                         "tokens; dit48: 48 DiT blocks, 15 GB, 4096 tokens; "
                         "llama32: a decoder of 32 layers, 3.1 GB, for the sets "
-                        "decode and static; tiny, tinydit, tinyllama: to try this program (default: "
-                        "blocks24)")
+                        "decode and static; moe8, moe48: a mixture of 128 experts "
+                        "in 8 or 48 layers, for the sets moe, moe-static, "
+                        "moe-prefill and moe-full; tiny, tinydit, tinyllama, "
+                        "tinymoe: to try this program (default: blocks24)")
     parser.add_argument("--scale", type=float, default=1.0,
                         help="times the model's bytes (default: 1)")
     parser.add_argument("--blocks", type=int, help="instead of the model's")
     parser.add_argument("--tokens", type=int, help="instead of the model's")
+    parser.add_argument("--routing", choices=("zipf", "uniform"),
+                        default="zipf", help="which experts of a mixture tokens "
+                        "have (default: zipf, with exponent 1)")
+    parser.add_argument("--experts", default="auto", help="how transformers "
+                        "computes experts: grouped_mm, batched_mm, eager "
+                        "(default: auto, which is grouped_mm for prompts and, "
+                        "on a GPU, batched_mm for single tokens)")
     parser.add_argument("--sets", default="main",
                         help=f"of {', '.join(SETS)}; or all (default: main)")
     parser.add_argument("--rows", help="these rows instead, comma-separated; "
-                        "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET, "
+                        "hoist[.load|-in-place][-leaf][-fp8][-static|-prefill]"
+                        "[-stagings]@BUDGET, "
                         "hoist-pipeline[-cold]@BUDGET, "
                         "N-workers@BUDGET, resident, two-slot, accelerate, "
+                        "lru@0.4, uva, "
                         "diffusers-..., ... BUDGET: min, 0.5, 4GiB")
     parser.add_argument("--bin", default=default_bin(),
                         help="folder of hoistd and hoistctl, or of a build")
@@ -157,6 +175,41 @@ def derive(row: dict[str, Any], facts: dict[str, Any],
     row["of_link"] = at_link / row["pass_seconds"]
     if resident is not None:
         row["of_floor"] = row["pass_seconds"] / max(resident, at_link)
+    derive_touched(row, facts, resident)
+
+
+def derive_touched(row: dict[str, Any], facts: dict[str, Any],
+                   resident: float | None) -> None:
+    """What follows from what a unit has touched."""
+    if "touched_cold_bytes" not in row:
+        return
+    placed, hot = (row["says"].get(name, 0)
+                   for name in ("in_place_bytes", "hot_bytes"))
+    if row["prefill"] and placed:  # Of each expert once, for all tokens.
+        row["touched_hot_bytes"] = min(hot, placed)
+        row["touched_cold_bytes"] = placed - row["touched_hot_bytes"]
+    row["cold_seconds"] = row["touched_cold_bytes"] / facts["link"]
+    if resident is not None:
+        row["of_touched_floor"] = row["pass_seconds"] / (
+            resident + row["cold_seconds"] / 0.9)
+
+
+def touched(row: dict[str, Any]) -> str:
+    """As words of the last column."""
+    said = (f"touched {row['touched_hot_bytes'] / 1e6:.1f} MB hot, "
+            f"{row['touched_cold_bytes'] / 1e6:.1f} cold: "
+            f"{row['cold_seconds'] * 1e3:.2f} ms of link")
+    if "of_touched_floor" in row:
+        said += f", {row['of_touched_floor']:.3f} x with resident"
+    if "hits" in row:
+        of = row["hits"] + row["misses"]
+        said += f"; {row['hits'] / max(of, 1e-9):.1%} hits"
+    if "settle_tokens" in row["says"]:
+        after = row["says"]["settle_tokens"]
+        said += f"; settled after {'?' if after is None else after} tokens"
+    if row["equal"] is None and row["difference"]:
+        said += f"; logits differ by {row['difference']:.4g}"
+    return said
 
 
 def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
@@ -177,6 +230,8 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
     if "image_seconds" in row["says"]:
         extra = (f"an image, {row['says']['image_steps']} steps and two "
                  f"encodings: {row['says']['image_seconds'] * 1e3:.0f} ms")
+    if "touched_cold_bytes" in row:
+        extra = touched(row)
     if "disk_read_bytes" in row:
         extra += (f"; {row['disk_read_bytes'] / 1e6:.0f} MB of disk a pass, "
                   f"{row['disk_read_bytes'] / row['pass_seconds'] / 1e9:.2f} "
@@ -212,12 +267,12 @@ def show(report: dict[str, Any]) -> None:
 
 def measure(options: argparse.Namespace, spec: Spec,
             rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    size = bytes_of(spec.build())
+    size, written = (bytes_of(one.build()) for one in (spec, in_file(spec)))
     # The weights, an encoder's, and once more what a row offloads to disk.
     offloads, encodes = (any(how.get(what) or how.get("how") == what
                              for how in rows.values())
                          for what in ("disk", "pipeline"))
-    needed = int(size * 1.05 * (1.45 if encodes else 1) * (1 + offloads))
+    needed = int(written * 1.05 * (1.45 if encodes else 1) * (1 + offloads))
     folder = (pathlib.Path(tempfile.mkdtemp(prefix="hoist-peers-",
                                             dir=options.folder))
               if options.folder else roomy_folder(needed))
@@ -244,11 +299,15 @@ def measure(options: argparse.Namespace, spec: Spec,
     finally:
         shutil.rmtree(folder)
     for name, row in found.items():
-        plain = "resident-static" if rows[name].get("static") else "resident"
+        plain = "resident" + "".join(f"-{what}" for what in
+                                     ("static", "prefill")
+                                     if rows[name].get(what))
+        row["prefill"] = bool(rows[name].get("prefill"))
         derive(row, facts, found.get(plain, {}).get("pass_seconds"))
     return {**facts, "model": options.model, "model_bytes": size,
             "blocks": spec.blocks, "tokens": spec.tokens,
-            "hidden": spec.hidden, "seconds": time.monotonic() - begin,
+            "hidden": spec.hidden, "routing": spec.routing,
+            "experts_computed": spec.computed, "seconds": time.monotonic() - begin,
             "rows": found}
 
 
@@ -260,8 +319,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         sys.exit(f"bench_peers.py: {error}")
     try:
-        report = measure(options, sized(options.model, options.scale,
-                                        options.blocks, options.tokens), rows)
+        spec = dataclasses.replace(
+            sized(options.model, options.scale, options.blocks, options.tokens),
+            routing=options.routing, computed=options.experts)
+        report = measure(options, spec, rows)
     except Failed as why:  # Before the first row; a row's failure is a row.
         sys.exit(f"bench_peers.py: {why}")
     if options.json == "-":

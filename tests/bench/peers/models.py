@@ -6,12 +6,19 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
+from typing import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 DTYPE = torch.bfloat16
+DECODERS = ("llama", "moe")
+# Layers of a mixture that have weights of their own in the file. Those behind
+# them have these again: it is written and kept in seconds, whatever the depth,
+# and every layer's copy in memory is its own all the same.
+UNLIKE_LAYERS = 8
 
 
 class Attention(nn.Module):
@@ -123,11 +130,20 @@ class Dit(nn.Module):
 class Spec:
     """A model's size, and that of its input."""
 
-    kind: str  # "stack", "dit" or "llama".
+    kind: str  # "stack", "dit", "llama" or "moe".
     hidden: int
     heads: int
     blocks: int
     tokens: int
+    # Of a mixture: an expert's width, how many there are in a layer, how many a
+    # token has, by which law ("zipf" or "uniform") and how they are computed;
+    # the tokens of a long prompt.
+    inner: int = 0
+    experts: int = 0
+    chosen: int = 0
+    routing: str = "zipf"
+    computed: str = "auto"
+    prefill: int = 4096
 
     def build(self) -> nn.Module:
         """The module, its parameters on meta."""
@@ -135,13 +151,16 @@ class Spec:
             from .llama import build  # Importing transformers takes seconds.
             return build(self.hidden, self.heads,
                          self.blocks).eval().requires_grad_(False)
+        if self.kind == "moe":
+            from .moe import build as build_mixture
+            return build_mixture(self).eval().requires_grad_(False)
         with torch.device("meta"):
             made = Stack(self) if self.kind == "stack" else Dit(self)
         return made.to(DTYPE).eval().requires_grad_(False)
 
     def inputs(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         made = torch.Generator().manual_seed(7)
-        if self.kind == "llama":
+        if self.kind in DECODERS:
             return (torch.randint(1, 1000, (1, self.tokens),
                                   generator=made).to(device),)
         if self.kind == "stack":
@@ -156,9 +175,15 @@ SPECS = {
     "blocks24": Spec("stack", 5120, 40, 24, 16),
     "dit48": Spec("dit", 2944, 23, 48, 4096),
     "llama32": Spec("llama", 2048, 32, 32, 16),
+    # Qwen3-30B-A3B's layers: 1.2 GB each, 1.2 GB of experts.
+    "moe8": Spec("moe", 2048, 32, 8, 16, inner=768, experts=128, chosen=8),
+    "moe48": Spec("moe", 2048, 32, 48, 16, inner=768, experts=128, chosen=8),
     "tiny": Spec("stack", 128, 4, 6, 16),
     "tinydit": Spec("dit", 128, 4, 6, 32),
     "tinyllama": Spec("llama", 128, 2, 6, 8),
+    # A page and half a page for an expert's matrices.
+    "tinymoe": Spec("moe", 256, 4, 3, 8, inner=2048, experts=8, chosen=2,
+                    prefill=64),
 }
 
 
@@ -188,11 +213,24 @@ def bytes_of(module: nn.Module) -> int:
     return sum(p.nbytes for p in module.parameters())
 
 
+def in_file(spec: Spec) -> Spec:
+    """The model whose weights the file has."""
+    if spec.kind != "moe":
+        return spec
+    return dataclasses.replace(spec, blocks=min(spec.blocks, UNLIKE_LAYERS))
+
+
+def name_in_file(name: str, layers: int) -> str:
+    """Of a mixture's weight, in a file of so many layers."""
+    return re.sub(r"(?<=layers\.)\d+",
+                  lambda found: str(int(found[0]) % layers), name)
+
+
 def write_weights(spec: Spec, path: pathlib.Path,
                   device: torch.device) -> None:
     """Random weights as safetensors, made on `device`, one after another."""
     header, end = {}, 0
-    named = list(spec.build().named_parameters())
+    named = list(in_file(spec).build().named_parameters())
     for name, weight in named:
         header[name] = {"dtype": "BF16", "shape": list(weight.shape),
                         "data_offsets": [end, end + weight.nbytes]}
@@ -204,21 +242,49 @@ def write_weights(spec: Spec, path: pathlib.Path,
         file.write(len(text).to_bytes(8, "little") + text)
         for name, weight in named:
             made = torch.randn(weight.shape, device=device, dtype=DTYPE)
-            if weight.dim() == 2:
-                made *= 0.5 * weight.shape[-1] ** -0.5
+            if weight.dim() >= 2:
+                made *= _scale(spec, name, weight)
             elif name.endswith("weight"):
                 made = 1 + 0.1 * made
             made.cpu().view(torch.uint8).numpy().tofile(file)
 
 
-def load_weights(module: nn.Module, path: pathlib.Path) -> None:
-    """Into memory of the module's own: its parameters were on meta, and are on
-    the CPU."""
+def _scale(spec: Spec, name: str, weight: torch.Tensor) -> float:
+    """A mixture's router wants tokens that differ: what embeds them is as large
+    as what layers add. Its own rows have length 1."""
+    fan_in = weight.shape[-1] ** -0.5
+    if spec.kind == "moe" and "embed_tokens" in name:
+        return 1.0
+    unit = weight.dim() == 3 or name.endswith("mlp.gate.weight")
+    return fan_in if unit else 0.5 * fan_in
+
+
+def stored_weights(path: pathlib.Path) -> Callable[[str], torch.Tensor]:
+    """Gives the weight of a name, as it lies in the file."""
     from safetensors import safe_open
-    with safe_open(path, "pt") as file:
-        for name, weight in list(module.named_parameters()):
-            own = torch.empty_like(weight, device="cpu")
-            own.copy_(file.get_tensor(name))
-            owner, _, key = name.rpartition(".")
-            setattr(module.get_submodule(owner), key,
-                    nn.Parameter(own, requires_grad=False))
+    file = safe_open(path, "pt")
+    known = set(file.keys())
+    layers = 1 + max((int(name.split(".")[2]) for name in known
+                      if name.startswith("model.layers.")), default=0)
+
+    def get(name: str) -> torch.Tensor:
+        return file.get_tensor(name if name in known
+                               else name_in_file(name, layers))
+    return get
+
+
+def put_weight(module: nn.Module, name: str, value: torch.Tensor) -> None:
+    owner, _, key = name.rpartition(".")
+    setattr(module.get_submodule(owner), key,
+            nn.Parameter(value, requires_grad=False))
+
+
+def load_weights(module: nn.Module, path: pathlib.Path,
+                 device: torch.device | str = "cpu") -> None:
+    """Into memory of the module's own on `device`: its parameters were on
+    meta."""
+    get = stored_weights(path)
+    for name, weight in list(module.named_parameters()):
+        own = torch.empty_like(weight, device=device)
+        own.copy_(get(name))
+        put_weight(module, name, own)

@@ -18,8 +18,9 @@ from typing import Any, Iterator
 from common import Daemon, hoistd  # tests/bench/common.py
 
 from .job import Job, LeftOut
-from .models import Spec, encoder_of
-from .sizes import MIB, budget_bytes, host_bytes, pool_bytes
+from .models import DECODERS, Spec, encoder_of
+from .sizes import (MIB, budget_bytes, host_bytes, in_place_bytes,
+                    pool_bytes)
 
 BENCH = pathlib.Path(__file__).resolve().parents[1]
 
@@ -109,7 +110,8 @@ class Parent:
                     "pid": daemon.pid}
         fp8 = options.get("storage") == "fp8"
         # Compiled code rounds as it likes.
-        flavour = "-fp8" * fp8 + "-static" * bool(options.get("static"))
+        flavour = "-fp8" * fp8 + "".join(
+            f"-{what}" for what in ("static", "prefill") if options.get(what))
         return Job(row=row, spec=self.spec, weights=str(self.weights),
                    scratch=str(scratch), device=self.device,
                    passes=self.passes, seconds=self.seconds, options=options,
@@ -132,9 +134,9 @@ class Parent:
 
     def run(self, row: str, options: dict[str, Any]) -> dict[str, Any]:
         """A row's figures, or {"failed": why} or {"left_out": why}."""
-        if options.get("static") and self.spec.kind != "llama":
-            return {"left_out": "only a decoder has a static cache: "
-                    "--model llama32"}
+        why = self._why_not(options)
+        if why:
+            return {"left_out": why}
         try:
             if options["kind"] != "hoist":
                 return self._alone(row, options, None)
@@ -148,6 +150,19 @@ class Parent:
             return {"failed": str(why)}
         except LeftOut as why:
             return {"left_out": str(why)}
+
+    def _why_not(self, options: dict[str, Any]) -> str | None:
+        mixture = self.spec.kind == "moe"
+        if options.get("static") and self.spec.kind not in DECODERS:
+            return ("only a decoder has a static cache: --model llama32, or "
+                    "moe8")
+        if not mixture and (options["kind"] in ("lru", "uva") or any(
+                options.get(what) for what in ("in_place", "prefill"))):
+            return "only a mixture has experts: --model moe8"
+        if mixture and (options["kind"] == "two-slot" or options.get(
+                "storage") or options.get("how") == "pipeline"):
+            return "not of a mixture"
+        return None
 
     def _alone(self, row: str, options: dict[str, Any],
                daemon: Daemon | None) -> dict[str, Any]:
@@ -168,7 +183,8 @@ class Parent:
         cuda, fp8 = self.device == "cuda", options.get("storage") == "fp8"
         options["budget"] = budget_bytes(self.spec, options["budget"],
                                          options.get("groups", "block"), fp8)
-        host = host_bytes(self.spec, fp8)
+        placed = bool(options.get("in_place"))
+        host = host_bytes(self.spec, fp8, placed)
         if options["how"] == "pipeline":
             host += host_bytes(encoder_of(self.spec), fp8)
         if options.get("cold"):
@@ -184,6 +200,7 @@ pool = {pool}
 slab = {slab}
 [host]
 pool = {host}
+in_place = {in_place_bytes(self.spec) if placed else 0}
 """) as daemon:
                 daemon.wait_whole()
                 yield daemon, {"budget_bytes": options["budget"],

@@ -18,17 +18,25 @@ ALIGNMENT = 256  # Of a tensor in a slot, in bytes.
 def resident(job: Job, device: torch.device) -> Ready:
     begin = time.perf_counter()
     module = job.spec.build()
-    load_weights(module, job.path)
+    # A mixture may be too large to be in memory twice.
+    first = device if job.spec.kind == "moe" else torch.device("cpu")
+    if first.type == "cuda":
+        _check_room(module, device)
+    load_weights(module, job.path, first)
     loaded = time.perf_counter() - begin
     if job.options.get("storage") == "fp8":
         cast_as_stored(module)
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        if bytes_of(module) > free:
-            raise LeftOut(f"{bytes_of(module)} bytes do not fit the device's "
-                          f"{free} free ones")
+    if device.type == "cuda" and first.type != "cuda":
+        _check_room(module, device)
     module.to(device)
     return ready(job, module, loaded, 0)
+
+
+def _check_room(module: nn.Module, device: torch.device) -> None:
+    free, _ = torch.cuda.mem_get_info(device)
+    if bytes_of(module) > free:
+        raise LeftOut(f"{bytes_of(module)} bytes do not fit the device's "
+                      f"{free} free ones")
 
 
 class TwoSlots:

@@ -24,6 +24,10 @@ _DIFFUSERS = {
 _OTHERS: dict[str, dict[str, Any]] = {
     "resident": {"kind": "resident"},
     "resident-static": {"kind": "resident", "static": True},
+    "resident-prefill": {"kind": "resident", "prefill": True},
+    "uva": {"kind": "uva"},
+    "uva-static": {"kind": "uva", "static": True},
+    "uva-prefill": {"kind": "uva", "prefill": True},
     "two-slot": {"kind": "two-slot"},
     "accelerate": {"kind": "accelerate"},
     "accelerate-disk": {"kind": "accelerate", "disk": True},
@@ -34,14 +38,15 @@ _OTHERS: dict[str, dict[str, Any]] = {
                              "stream": True, "record": True,
                              "storage": "fp8"},
 }
-# hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET,
+# hoist[.load|-in-place][-leaf][-fp8][-static|-prefill][-stagings]@BUDGET,
 # hoist-pipeline[-cold][-leaf]@BUDGET and N-workers@BUDGET.
 _HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline)"
-                    r"(?P<cold>-cold)?)?"
+                    r"(?P<cold>-cold)?|(?P<in_place>-in-place))?"
                     r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?(?P<static>-static)?"
-                    r"(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
+                    r"(?P<prefill>-prefill)?(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
                     r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
 _ACCELERATE = re.compile(r"accelerate(?P<static>-static)?@(?P<budget>[0-9.]+)")
+_LRU = re.compile(r"lru@(?P<budget>[0-9.]+)")
 
 SETS = {
     # What is slow comes last: it is what a short time leaves out.
@@ -61,6 +66,20 @@ SETS = {
     "static": ["resident-static", "hoist-static@1.1", "hoist-leaf-static@1.1",
                "hoist-static@0.5", "hoist-leaf-static@0.5",
                "accelerate-static@0.5"],
+    # Of a mixture of experts, --model moe8: the part of them in GPU memory. What
+    # is slow comes last.
+    "moe": ["resident", "hoist-in-place@0", "hoist-in-place@0.2",
+            "hoist-in-place@0.4", "hoist-in-place@0.6", "lru@0.2", "lru@0.4",
+            "lru@0.6", "uva", "hoist.load@0.4", "accelerate@0.4"],
+    "moe-static": ["resident-static", "hoist-in-place-static@0.4",
+                   "hoist-in-place-static@0.2", "hoist-in-place-static@0.6",
+                   "hoist-in-place-static@0", "uva-static",
+                   "hoist.load-static@0.4"],
+    "moe-prefill": ["resident-prefill", "hoist-in-place-prefill@0.4",
+                    "hoist.load-prefill@0.4", "uva-prefill"],
+    # Of all layers, --model moe48.
+    "moe-full": ["resident", "hoist-in-place@0.4", "lru@0.4", "uva",
+                 "hoist.load@0.4", "hoist-in-place@0.2"],
     # An encoder of 10 blocks for 24 before it, in one budget.
     "pipeline": ["resident", "hoist-pipeline@min", "hoist-pipeline@0.5",
                  "diffusers-pipeline-stream", "diffusers-pipeline-record",
@@ -82,17 +101,22 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
     if found:
         return {"kind": "accelerate", "budget": found["budget"],
                 "static": bool(found["static"])}
+    found = _LRU.fullmatch(row)
+    if found:
+        return {"kind": "lru", "budget": found["budget"]}
     found = _HOIST.fullmatch(row)
     if not found:
         known = [*_OTHERS, *(f"diffusers-{how}" for how in _DIFFUSERS),
-                 "hoist[.load][-leaf][-fp8][-static][-stagings]@BUDGET",
+                 "hoist[.load|-in-place][-leaf][-fp8][-static|-prefill]"
+                 "[-stagings]@BUDGET",
                  "hoist-pipeline[-cold][-leaf]@BUDGET",
-                 "N-workers@BUDGET", "accelerate[-static]@FRACTION"]
+                 "N-workers@BUDGET", "accelerate[-static]@FRACTION",
+                 "lru@FRACTION"]
         raise ValueError(f"no row {row!r}; there are: {', '.join(known)}; "
                          "a BUDGET is min, a fraction, or as 4GiB")
     options: dict[str, Any] = {"kind": "hoist", "budget": found["budget"],
                                "how": "attach"}
-    if found["load"] or found["workers"]:
+    if found["load"] or found["workers"] or found["in_place"]:
         options["how"] = "load"
     if found["pipeline"]:
         options["how"] = "pipeline"
@@ -102,8 +126,9 @@ def options_of(row: str, stagings: int) -> dict[str, Any]:
         options["groups"] = "leaf"
     if found["fp8"]:
         options["storage"] = "fp8"
-    if found["static"]:
-        options["static"] = True
+    for what in ("static", "prefill", "in_place"):
+        if found[what]:
+            options[what] = True
     if found["stagings"]:
         options["stagings"] = stagings
     if found["workers"]:

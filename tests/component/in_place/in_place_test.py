@@ -36,7 +36,7 @@ import sys, threading
 sys.path.insert(0, sys.argv[3])
 from in_place_test import Worker
 socket, path, what = sys.argv[2:]
-worker = Worker(socket, path, gated=what == "moves")
+worker = Worker(socket, path)
 over = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), over.set()),
                  daemon=True).start()
@@ -64,7 +64,7 @@ def bytes_of(piece):
 class Worker:
     """One tensor of all pieces, a unit each."""
 
-    def __init__(self, socket, path, gated=False, hot_bytes=HOT * PIECE,
+    def __init__(self, socket, path, hot_bytes=HOT * PIECE,
                  pieces=PIECES, deadline=60):
         self.session = hoist.connect(socket, connect_deadline=60)
         model = self.session.register(path, "files")
@@ -73,7 +73,7 @@ class Worker:
                 "U8", (pieces, PIECE),
                 [model[f"experts.{piece}"] for piece in range(pieces)],
                 units=pieces)},
-            hot_bytes=hot_bytes, deadline=deadline, gated=gated)
+            hot_bytes=hot_bytes, deadline=deadline)
         self.array = self.tensors["all"].numpy()
         self.address = self.array.ctypes.data
         self.expected = np.stack([bytes_of(piece) for piece in range(pieces)])
@@ -86,11 +86,10 @@ class Worker:
     def passes(self, count):
         """Each reads a part of every piece; others are touched by and by."""
         for _ in range(count):
-            self.tensors.enter()
+            self.tensors.boundary()
             at = self.done * 4096 % PIECE
             same = np.array_equal(self.array[:, at:at + 4096],
                                   self.expected[:, at:at + 4096])
-            self.tensors.leave()
             assert same, f"pass {self.done} read other bytes"
             first = self.done // 40 * HOT
             self.tensors.touch("all", {(first + unit) % PIECES: 1000
@@ -104,9 +103,7 @@ class Worker:
 
     def check(self):
         """Between passes."""
-        self.tensors.enter()
         same = np.array_equal(self.array, self.expected)
-        self.tensors.leave()
         assert same, "other bytes"
         assert self.tensors["all"].numpy().ctypes.data == self.address
         self.tensors.check()
@@ -171,7 +168,7 @@ class InPlace(unittest.TestCase):
 
     def test_bytes_are_equal_while_pieces_move(self):
         self.start()
-        worker = self.worker(gated=True)
+        worker = self.worker()
         worker.check()
         worker.move(60)
         worker.check()
@@ -213,7 +210,7 @@ class InPlace(unittest.TestCase):
 
     def test_one_that_is_killed_leaves_the_others_bytes(self):
         self.start()
-        worker = self.worker(gated=True)
+        worker = self.worker()
         worker.move(10)
         for _ in range(3):
             other = self.other("moves")
@@ -230,7 +227,7 @@ class InPlace(unittest.TestCase):
 
     def test_workers_go_on_when_hoistd_dies(self):
         self.start(keeper=KEEPER)
-        worker = self.worker(gated=True)
+        worker = self.worker()
         worker.move(5)
         other = self.other("moves")
         for _ in range(4):

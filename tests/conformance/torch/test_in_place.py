@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -131,6 +132,154 @@ def test_the_hot_pieces_follow_what_is_touched(device):
         cold.append(hoist.stats(model).touched_cold_bytes
                     - before.touched_cold_bytes)
     assert cold == [0, 0]
+    hoist.detach(model)
+
+
+def until_all_is_hot(model: nn.Module, make_pass: Any) -> None:
+    """That a pass touches; pieces move between passes, and nobody waits."""
+    give_up = time.monotonic() + 60
+    hot = cold = -1
+    while True:
+        assert time.monotonic() < give_up, "what is touched does not become hot"
+        make_pass()
+        stats = hoist.stats(model)
+        if (stats.touched_cold_bytes == cold
+                and stats.touched_hot_bytes > hot + 40 * 8 * MIB):
+            return
+        if stats.touched_cold_bytes != cold:
+            hot, cold = stats.touched_hot_bytes, stats.touched_cold_bytes
+
+
+def test_pieces_move_between_passes_by_themselves(device):
+    model = make(device)
+    expected = in_all_ways(model, device)
+    hoist.attach(model, budget="21MiB", in_place=AUTO)
+    for experts in (0, 1), (6, 7):
+        want = run(model, device, *experts).clone()
+
+        def make_pass(experts: Any = experts, want: Any = want) -> None:
+            assert same_bytes(run(model, device, *experts).cpu(), want.cpu())
+
+        until_all_is_hot(model, make_pass)
+    assert same(in_all_ways(model, device), expected)
+    hoist.detach(model)
+
+
+class Routed(nn.Module):
+    """What a compiler has in one graph: the experts that are chosen, looked up
+    by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Embedding(EXPERTS, INNER * WIDTH)
+                                     for _ in range(2))
+        self.linears = nn.ModuleList(nn.Linear(WIDTH, WIDTH)
+                                     for _ in range(2))
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        for experts, linear in zip(self.experts, self.linears):
+            up = experts(chosen).view(-1, INNER, WIDTH)
+            x = linear(x) + torch.einsum("eiw,bw->bi", up, x)[:, :WIDTH]
+        return x
+
+
+@pytest.mark.parametrize("budget", ["20MiB", "11MiB", "1100KiB"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["compile()", "torch"])
+def test_pieces_move_between_passes_of_one_graph(device, budget, mode,
+                                                 wrapped):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Routed().eval().to(device).requires_grad_(False)
+    x = torch.randn(4, WIDTH, device=device)
+
+    def chosen(*experts: int) -> torch.Tensor:
+        return torch.tensor(experts, device=device)
+
+    def whole(*experts: int) -> torch.Tensor:
+        with torch.no_grad():
+            out: torch.Tensor = called(x, chosen(*experts))
+        return out.clone()
+
+    called: Any = model
+    if wrapped:
+        called = torch.compile(model, fullgraph=True, mode=mode)
+    else:
+        model.compile(fullgraph=True, mode=mode)
+    expected = {experts: whole(*experts) for experts in [(0, 1), (6, 7)]}
+    # 1100 KiB: the linears are streamed, and half of them stays.
+    hoist.attach(model, budget=budget, in_place="experts", groups="leaf")
+    for _ in range(6):  # Until it is one graph.
+        assert torch.equal(whole(0, 1), expected[0, 1])
+    for experts, want in expected.items():
+        def make_pass(experts: Any = experts, want: Any = want) -> None:
+            assert torch.equal(whole(*experts), want)
+
+        if budget != "1100KiB":
+            until_all_is_hot(model, make_pass)
+    for experts, want in expected.items():
+        assert torch.equal(whole(*experts), want)
+    hoist.detach(model)
+
+
+def test_pieces_move_between_replays_of_a_captured_graph(device):
+    if device.type != "cuda":
+        pytest.skip("needs CUDA graphs")
+    torch.manual_seed(0)
+    model = Routed().eval().to(device).requires_grad_(False)
+    x = torch.randn(4, WIDTH, device=device)
+    chosen = torch.tensor([0, 1], device=device)
+    with torch.no_grad():
+        expected = {experts: model(x, torch.tensor(experts, device=device))
+                    for experts in [(0, 1), (6, 7)]}
+        hoist.attach(model, budget="20MiB", in_place="experts")
+        for _ in range(3):
+            model(x, chosen)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(x, chosen)
+    for experts, want in expected.items():
+        chosen.copy_(torch.tensor(experts))
+
+        def make_pass(want: Any = want) -> None:
+            graph.replay()
+            assert torch.equal(out, want)
+
+        until_all_is_hot(model, make_pass)
+    del graph
+    hoist.detach(model)
+
+
+def test_passes_on_other_streams_wait_for_each_other(device):
+    if device.type != "cuda":
+        pytest.skip("needs streams")
+    model = make(device)
+    expected = in_all_ways(model, device)
+    hoist.attach(model, budget="12MiB", in_place=AUTO)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for at in range(60):
+        stream = streams[at % 3]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            outs = in_all_ways(model, device)
+        torch.cuda.current_stream().wait_stream(stream)
+        if at % 10 == 9:
+            assert same(outs, expected)
+    hoist.detach(model)
+
+
+def test_with_gradients_compiled_code_is_right(device):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Routed().eval().to(device)
+    x = torch.randn(4, WIDTH, device=device)
+    chosen = torch.tensor([2, 5], device=device)
+    expected = model(x, chosen).detach()
+    hoist.attach(model, budget="20MiB", in_place="experts")
+    called = torch.compile(model)
+    for _ in range(3):
+        assert torch.allclose(called(x, chosen).detach(), expected)
+        hoist.advance(model, wait=True)
     hoist.detach(model)
 
 

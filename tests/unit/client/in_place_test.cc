@@ -52,7 +52,6 @@ std::vector<uint32_t> Upto(uint32_t count) {
 struct Options {
   uint32_t units = 0;
   uint64_t budget = 0;
-  bool gated = false;
   const std::vector<uint32_t>* counts = nullptr;
   uint64_t first_count = 0;
   uint32_t device = kDevice;
@@ -87,7 +86,6 @@ class InPlace : public ::testing::Test {
     options.device = with.device;
     options.hot_budget_bytes = with.budget;
     options.deadline_ms = 60'000;
-    options.gated = with.gated ? 1 : 0;
     if (with.counts != nullptr) {
       options.counts = with.counts->data();
       options.count_length = with.counts->size();
@@ -105,6 +103,9 @@ class InPlace : public ::testing::Test {
     const std::vector<uint32_t> counts(units.size(), times);
     return hoist_in_place_touch(in_place_, 0, units.data(), counts.data(),
                                 units.size(), nullptr);
+  }
+  int Boundary() {
+    return hoist_in_place_boundary(in_place_, nullptr, nullptr);
   }
   Told Advance(bool wait) {
     return Ask([&](hoist_error** error) {
@@ -375,13 +376,12 @@ TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
   std::vector<uint32_t> counts(8, UINT32_MAX);
   counts[5] = 7'000'000;  // Before.
   Made(Upto(4),
-       {.units = 4, .gated = true, .counts = &counts, .first_count = 4});
+       {.units = 4, .counts = &counts, .first_count = 4});
   std::atomic_ref<uint32_t>(counts[6]).fetch_add(50);
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   // The first may be another, of those that are all alike before it is read.
   daemon_.AwaitLeased(kDevice, {2});
-  while (Stats().hot_bytes == 0) {
-  }
+  while (Stats().hot_bytes == 0) ASSERT_EQ(Boundary(), HOIST_OK);
   EXPECT_EQ(Stats().touched_hot_bytes + Stats().touched_cold_bytes,
             50 * kPiece);
   ExpectBytes(Upto(4));
@@ -392,17 +392,16 @@ TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
 
 // Pieces move between passes that never pause, by themselves.
 TEST_F(InPlace, PassesReadTheRightBytesWhilePiecesMove) {
-  Made(Upto(16), {.units = 16, .budget = 4 * kPiece, .gated = true});
+  Made(Upto(16), {.units = 16, .budget = 4 * kPiece});
   const uint8_t* const data = Data();
   uint32_t pass = 0;
   while (Stats().moves < 60) {
-    ASSERT_EQ(hoist_in_place_enter(in_place_, nullptr, nullptr), HOIST_OK);
+    ASSERT_EQ(Boundary(), HOIST_OK);
     for (uint32_t piece = 0; piece < 16; ++piece) {
       for (uint64_t at = 0; at < kPiece; at += kPiece / 4) {
         ASSERT_EQ(data[piece * kPiece + at], FakeInPlace::PieceByte(piece));
       }
     }
-    ASSERT_EQ(hoist_in_place_leave(in_place_, nullptr, nullptr), HOIST_OK);
     // Others each time.
     const uint32_t first = ++pass / 50 * 4;
     ASSERT_EQ(Touch({first % 16, (first + 1) % 16, (first + 2) % 16}, 1000),
@@ -413,12 +412,11 @@ TEST_F(InPlace, PassesReadTheRightBytesWhilePiecesMove) {
 }
 
 TEST_F(InPlace, ABudgetThatShrinksBetweenPassesIsKept) {
-  Made(Upto(8), {.units = 8, .budget = 4 * kPiece, .gated = true});
+  Made(Upto(8), {.units = 8, .budget = 4 * kPiece});
   daemon_.AwaitStages(kDevice, 4);
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   while (Stats().hot_piece_count != 1) {
-    ASSERT_EQ(hoist_in_place_enter(in_place_, nullptr, nullptr), HOIST_OK);
-    ASSERT_EQ(hoist_in_place_leave(in_place_, nullptr, nullptr), HOIST_OK);
+    ASSERT_EQ(Boundary(), HOIST_OK);
   }
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   ExpectBytes(Upto(8));
@@ -481,8 +479,7 @@ TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {
     hoist_in_place_stats stats = {};
     stats.struct_size = sizeof(stats);
     const int answers[] = {
-        hoist_in_place_enter(in_place_, nullptr, nullptr),
-        hoist_in_place_leave(in_place_, nullptr, nullptr),
+        hoist_in_place_boundary(in_place_, nullptr, nullptr),
         hoist_in_place_touch(in_place_, 0, &unit, &unit, 1, nullptr),
         hoist_in_place_advance(in_place_, 1, nullptr),
         hoist_in_place_set_budget(in_place_, 0, nullptr),

@@ -18,9 +18,9 @@ extern "C" {
  *   hoist_in_place_create(session, model, tensors, count, &options, &in_place,
  *                         &error);
  *   hoist_in_place_address(in_place, 0, &data, &error);
- *   hoist_in_place_enter(in_place, stream, &error);
- *   ... kernels on `stream` that read `data` ...
- *   hoist_in_place_leave(in_place, stream, &error);
+ *   for each pass:
+ *     hoist_in_place_boundary(in_place, stream, &error);
+ *     ... kernels on `stream` that read `data` ...
  *
  * Pieces:   a piece's image is a multiple of 2 MiB, which a device maps by
  *           itself, but for a tensor's last; it begins with the tensor's bytes.
@@ -30,11 +30,14 @@ extern "C" {
  *           touched, has hoistd copy the hottest to the device in what others
  *           leave of the link, and maps them in the place of the cold ones, and
  *           back, between passes. Workers of one user share them.
- * Passes:   with `gated`, what reads the tensors does so between enter and
- *           leave, on one stream at a time; passes of one object do not
- *           overlap. Both calls may be captured into a CUDA graph, whose
- *           launches then must not overlap either. Neither waits for the GPU.
- *           Without it pieces change places in hoist_in_place_advance alone.
+ * Passes:   at a boundary between two of them a stream stands still while pieces
+ *           change places, if some are waiting to: for a millisecond, or a
+ *           fifth of the time at most. Whatever reads the tensors is on that
+ *           stream, or in order with it: passes of one object do not overlap,
+ *           on whichever streams they are. The call does not wait for the GPU,
+ *           and may be captured into a CUDA graph, whose launches are passes as
+ *           others are. Without boundaries pieces change places in
+ *           hoist_in_place_advance alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
@@ -61,7 +64,6 @@ typedef struct hoist_in_place_options {
   uint64_t hot_budget_bytes; /* Of device memory; 0: nothing is hot. */
   uint64_t deadline_ms;      /* For the cold pieces to come; 0: refuse at once
                               * where there is no room. */
-  int gated;
   /* On a GPU in its memory, else in this process's: uint32_t, added to by
    * whoever touches units, and by nobody else. They may begin with any number,
    * and wrap. They outlive the object. NULL: hoist_in_place_touch tells. */
@@ -94,11 +96,11 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
                                      size_t tensor, const void** data,
                                      hoist_error** error);
 
-/* What is put on `stream` between the two reads the tensors. */
-HOIST_API int hoist_in_place_enter(hoist_in_place* in_place,
-                                   hoist_stream stream, hoist_error** error);
-HOIST_API int hoist_in_place_leave(hoist_in_place* in_place,
-                                   hoist_stream stream, hoist_error** error);
+/* Between two passes: what is put on `stream` from now on waits while pieces
+ * change places. On an emulated device the caller does, and may get
+ * DEADLINE_EXCEEDED. */
+HOIST_API int hoist_in_place_boundary(hoist_in_place* in_place,
+                                      hoist_stream stream, hoist_error** error);
 
 /* These units of a tensor were touched, each so often since the last call.
  * OUT_OF_RANGE: there is no such tensor, or unit. */
@@ -112,7 +114,7 @@ HOIST_API int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
 HOIST_API int hoist_in_place_advance(hoist_in_place* in_place, int wait,
                                      hoist_error** error);
 /* How many pieces would change places in hoist_in_place_advance now. Cheap:
- * whoever has no gate asks before each pass. */
+ * whoever puts no boundaries asks before each pass. */
 HOIST_API uint32_t hoist_in_place_pending(const hoist_in_place* in_place);
 /* From now on; what is too much leaves the device between passes. */
 HOIST_API int hoist_in_place_set_budget(hoist_in_place* in_place,

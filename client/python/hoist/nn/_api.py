@@ -230,8 +230,8 @@ def set_budget(module: nn.Module | Pipeline, budget: Budget) -> None:
 
 def advance(module: nn.Module | Pipeline, *, wait: bool = False) -> None:
     """Of weights that are read in place, those pieces change places that are to
-    become hot, or cold. Passes do so by themselves; where CUDA graphs are
-    replayed instead, call this between replays: it waits for the GPU.
+    become hot, or cold. Passes, and replays of CUDA graphs, bring some each;
+    this brings all at once, between passes, and waits for the GPU.
 
     wait: also for pieces that are still being copied to the device.
     """

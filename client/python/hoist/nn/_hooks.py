@@ -211,10 +211,19 @@ class BeginPass(Hook):
         if self.around is not None and self.around.runs:
             return None
         if self.passes.stands and torch.compiler.is_compiling():
+            self._boundary()
             return None
         replaced = self._begin(args, kwargs, calls_from_here())
         self.passes.graph.pause.hold_back()
         return replaced
+
+    def _boundary(self) -> None:
+        """In code that is being compiled. Without it pieces stay where they
+        are, which is right for any code."""
+        in_place = self.passes.in_place
+        if (in_place is not None and in_place.operands is not None
+                and not torch.is_grad_enabled() and keeps_weights_in_place()):
+            stage(in_place.operands)
 
     @eager
     def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:

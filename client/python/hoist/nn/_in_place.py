@@ -28,6 +28,7 @@ from ._casting import Pattern, as_patterns, matches, modules_that_match
 from ._device_part import DevicePart
 from ._inventory import Stored, Weight, copy_of
 from ._layout import GroupSpec
+from ._operators import Operands, Tensors, new_token, operands_of
 from ._options import InPlaceOption
 from ._resident import KeptLease, guarded
 
@@ -280,6 +281,7 @@ class InPlaceWeights:
         self._part = part
         self._weights = weights
         self._device = part.torch_device
+        self.operands: Operands | None = None  # For compiled code, once bound.
         self._touches = Touches(weights, self._device)
         counts = self._touches.counts
         tensors = {}
@@ -296,6 +298,7 @@ class InPlaceWeights:
         except BaseException:
             self._touches.remove()
             raise
+        self._stream: int | None = None  # Of the last pass.
         self._before = [one.weight.value for one in weights]
         self._keeper: _Keeper | None = _Keeper(self._tensors, self._device)
 
@@ -314,14 +317,37 @@ class InPlaceWeights:
             for piece in one.pieces:
                 piece.stored[0].tensor = None
         self._before = []
+        self.operands = operands_of(
+            self, new_token(self._device),
+            [one.weight.value for one in self._weights], [])
+
+    def stage(self, weights: Tensors) -> None:
+        """In compiled code, where a pass begins; see Staged."""
+        self.before_pass()
+
+    def read(self, weights: Tensors, outputs: Tensors) -> None:
+        """Not asked: they may be read at any time."""
+
+    def done(self, weights: Tensors, last: bool) -> None:
+        """Likewise."""
+
+    def misplaced(self) -> None:
+        """Likewise."""
 
     def before_pass(self) -> None:
-        """What is to become hot or cold does, if nothing reads it: nobody else
-        of this process runs a pass, and the GPU has done what it was given."""
-        if not self._tensors.pending or self._part.is_capturing():
-            return
-        self._part.synchronize_all()
-        self.advance()
+        """What is to become hot or cold does, before this pass and once the GPU
+        has done what came before. Nobody else of this process begins one."""
+        stream = self._part.stream()
+        if not self._part.is_capturing():
+            last, self._stream = self._stream, stream
+            if last is not None and last != stream:
+                # Whose pass may not have ended: they are one after another.
+                torch.cuda.current_stream(self._device).wait_stream(
+                    torch.cuda.ExternalStream(last, device=self._device))
+        try:
+            self._tensors.boundary(stream)
+        except HoistError as error:
+            raise self._part.explained(error) from None
 
     def advance(self, wait: bool = False) -> None:
         try:
@@ -350,7 +376,7 @@ class InPlaceWeights:
     def let_go(self) -> None:
         """What somebody holds keeps its bytes."""
         self._touches.remove()
-        self._keeper = self._tensors = None
+        self._keeper = self._tensors = self.operands = None
 
     def counts(self) -> dict[str, int]:
         """For AttachStats."""

@@ -27,6 +27,7 @@ from ._idle import Shelf
 from ._live import LiveGroup
 from ._move import device_of, to_device
 from ._one_graph import OneGraph
+from ._operators import Operands
 from ._planning import Planning
 from ._turns import Turns, calls_on_stack
 
@@ -58,8 +59,13 @@ class Surroundings(Protocol):
 class InPlace(Protocol):
     """Weights that are no group's, and of which pieces change places."""
 
+    @property
+    def operands(self) -> Operands | None:
+        """Of the operator that compiled code has for `before_pass`."""
+
     def before_pass(self) -> None:
-        """Nobody else runs one."""
+        """Nobody else begins one. Pieces change places on the current stream,
+        behind what is on it."""
 
 
 @dataclasses.dataclass

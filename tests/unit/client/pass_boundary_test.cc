@@ -1,6 +1,5 @@
-// Who may be in a range whose pieces change places: on the CPU, and on streams
-// of a (fake) GPU.
-#include "client/src/in_place_gate.h"
+// Work that is held between passes: on the CPU, and on streams of a (fake) GPU.
+#include "client/src/pass_boundary.h"
 
 #include <array>
 #include <atomic>
@@ -25,61 +24,48 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSoon{1};
 constexpr milliseconds kAtLast{60'000};  // Whoever waits so long has lost.
 
+const std::atomic<bool> kNever{false};
+
 // The emulated device: a pass is whatever its thread does.
-class EmulatedGate : public ::testing::Test {
+class EmulatedBoundary : public ::testing::Test {
  protected:
   // A pass waits for so long at most.
   void Make(milliseconds limit) {
     order_ = CreateEmulatedOrder(limit);
-    auto gate = InPlaceGate::Create(order_.get());
-    ASSERT_TRUE(gate.ok()) << gate.status().ToString();
-    gate_ = std::move(gate).value();
+    auto boundary = PassBoundary::Create(order_.get());
+    ASSERT_TRUE(boundary.ok()) << boundary.status().ToString();
+    boundary_ = std::move(boundary).value();
   }
 
   std::unique_ptr<StreamOrder> order_;
-  std::unique_ptr<InPlaceGate> gate_;
+  std::unique_ptr<PassBoundary> boundary_;
 };
 
-TEST_F(EmulatedGate, WhoIsInsideKeepsItOpen) {
+TEST_F(EmulatedBoundary, NobodyIsHeldWhereNobodyStands) {
   Make(kSoon);
-  ASSERT_TRUE(gate_->Enter(nullptr).ok());
-  EXPECT_FALSE(gate_->Close(kSoon));
-  EXPECT_FALSE(gate_->Close(milliseconds(0)));
-  // In vain, it left nothing closed.
-  ASSERT_TRUE(gate_->Leave(nullptr).ok());
-  ASSERT_TRUE(gate_->Enter(nullptr).ok());
-  ASSERT_TRUE(gate_->Leave(nullptr).ok());
-  EXPECT_TRUE(gate_->Close(kSoon));
+  EXPECT_FALSE(boundary_->Hold(kSoon, kNever));
+  EXPECT_FALSE(boundary_->Hold(milliseconds(0), kNever));
+  const std::atomic<bool> cancelled{true};
+  EXPECT_FALSE(boundary_->Hold(kAtLast, cancelled));
+  // In vain, it left nothing forbidden.
+  EXPECT_TRUE(boundary_->Put(nullptr).ok());
 }
 
-TEST_F(EmulatedGate, WhoComesWaitsUntilItOpens) {
+TEST_F(EmulatedBoundary, AWaitHasItsLimit) {
   Make(kSoon);
-  ASSERT_TRUE(gate_->Close(kAtLast));
-  EXPECT_EQ(gate_->Enter(nullptr).code(), Code::kDeadlineExceeded);
-  gate_->Open();
-  EXPECT_TRUE(gate_->Enter(nullptr).ok());
-  EXPECT_TRUE(gate_->Leave(nullptr).ok());
-}
-
-TEST_F(EmulatedGate, WhoWaitsGoesOnWhenItOpens) {
-  Make(kAtLast);
-  ASSERT_TRUE(gate_->Close(kAtLast));
-  std::atomic<bool> inside{false};
   std::thread pass([&] {
-    EXPECT_TRUE(gate_->Enter(nullptr).ok());
-    inside = true;
-    EXPECT_TRUE(gate_->Leave(nullptr).ok());
+    while (boundary_->Put(nullptr).ok()) {
+    }
   });
-  EXPECT_FALSE(inside);
-  gate_->Open();
-  pass.join();
-  EXPECT_TRUE(inside);
+  EXPECT_TRUE(boundary_->Hold(kAtLast, kNever));
+  pass.join();  // DeadlineExceeded.
+  boundary_->LetGo();
 }
 
-// Passes follow each other without a gap, and yet the closer gets in, alone.
+// Passes follow each other without a gap, and yet it gets its turns, alone.
 // What both touch is not atomic: a race is what TSan would see, and a torn pass
 // what the numbers show.
-TEST_F(EmulatedGate, TheCloserGetsItsTurnsAndNobodyIsThereTogetherWithIt) {
+TEST_F(EmulatedBoundary, TurnsComeBetweenPassesAndNobodyIsInOneMeanwhile) {
   Make(kAtLast);
   constexpr int kTurns = 300;
   std::vector<int> range(64, 0);
@@ -87,44 +73,39 @@ TEST_F(EmulatedGate, TheCloserGetsItsTurnsAndNobodyIsThereTogetherWithIt) {
   std::atomic<int> passes{0};
   std::thread worker([&] {
     while (!over) {
-      ASSERT_TRUE(gate_->Enter(nullptr).ok());
+      ASSERT_TRUE(boundary_->Put(nullptr).ok());
       const int first = range.front();
       for (const int piece : range) ASSERT_EQ(piece, first) << "a torn pass";
-      ASSERT_TRUE(gate_->Leave(nullptr).ok());
       ++passes;
     }
   });
   for (int turn = 1; turn <= kTurns || passes < kTurns; ++turn) {
-    ASSERT_TRUE(gate_->Close(kAtLast)) << "turn " << turn;
+    ASSERT_TRUE(boundary_->Hold(kAtLast, kNever)) << "turn " << turn;
     for (int& piece : range) piece = turn;
-    gate_->Open();
+    boundary_->LetGo();
   }
   over = true;
   worker.join();
 }
 
-// Closers that give up are as if they had not been.
-TEST_F(EmulatedGate, PassesGoOnBesideACloserThatGivesUp) {
+// Who gives up is as if it had not been.
+TEST_F(EmulatedBoundary, PassesGoOnBesideOneThatGivesUp) {
   Make(kAtLast);
   std::atomic<bool> over{false};
   std::thread closer([&] {
     while (!over) {
-      if (gate_->Close(milliseconds(0))) gate_->Open();
+      if (boundary_->Hold(milliseconds(0), kNever)) boundary_->LetGo();
     }
   });
-  int inside = 0;
   for (int i = 0; i < 20'000; ++i) {
-    ASSERT_TRUE(gate_->Enter(nullptr).ok());
-    ++inside;
-    ASSERT_TRUE(gate_->Leave(nullptr).ok());
+    ASSERT_TRUE(boundary_->Put(nullptr).ok());
   }
   over = true;
   closer.join();
-  EXPECT_EQ(inside, 20'000);
 }
 
 // With stream memory operations, and with host functions.
-class CudaGate : public ::testing::TestWithParam<const char*> {
+class CudaBoundary : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     Result<cuda::Driver> driver = cuda::Driver::Load();
@@ -146,17 +127,17 @@ class CudaGate : public ::testing::TestWithParam<const char*> {
                             Mapping::Access::kReadWrite)
                   .value();
     ASSERT_TRUE(order_->Register(memory_.span()).ok());
-    auto gate = InPlaceGate::Create(order_.get());
-    ASSERT_TRUE(gate.ok()) << gate.status().ToString();
-    gate_ = std::move(gate).value();
+    auto boundary = PassBoundary::Create(order_.get());
+    ASSERT_TRUE(boundary.ok()) << boundary.status().ToString();
+    boundary_ = std::move(boundary).value();
     const cuda::ScopedContext current(driver_, context_->context());
     ASSERT_EQ(driver_.stream_create(&stream_, cuda::kStreamNonBlocking),
               cuda::kSuccess);
   }
   void TearDown() override {
-    if (gate_ == nullptr) return;
+    if (boundary_ == nullptr) return;
     EXPECT_TRUE(order_->SynchronizeAll().ok());
-    gate_.reset();
+    boundary_.reset();
     order_->Unregister(memory_.span());
     const cuda::ScopedContext current(driver_, context_->context());
     driver_.stream_destroy(stream_);
@@ -184,62 +165,64 @@ class CudaGate : public ::testing::TestWithParam<const char*> {
   cuda::Driver driver_ = {};
   std::unique_ptr<CudaContext> context_;
   std::unique_ptr<StreamOrder> order_;
-  std::unique_ptr<InPlaceGate> gate_;
+  std::unique_ptr<PassBoundary> boundary_;
   Mapping memory_;
   cuda::Stream stream_ = nullptr;
   uint32_t kernels_ = 0;
 };
 
-TEST_P(CudaGate, WhatIsOnTheStreamIsInsideUntilItHasRun) {
-  ASSERT_TRUE(gate_->Enter(stream_).ok());
+TEST_P(CudaBoundary, WhatWasPutBeforeHasRunAndWhatComesAfterHasNot) {
   PutKernel();
-  ASSERT_TRUE(gate_->Leave(stream_).ok());
+  ASSERT_TRUE(boundary_->Put(stream_).ok());
+  PutKernel();
   ASSERT_TRUE(Began(1));
-  EXPECT_FALSE(gate_->Close(kSoon));
-  End(1);
-  ASSERT_TRUE(gate_->Close(kAtLast));
+  EXPECT_FALSE(boundary_->Hold(kSoon, kNever));
+  std::thread ends([&] { End(1); });
+  ASSERT_TRUE(boundary_->Hold(kAtLast, kNever));
+  ends.join();
   EXPECT_EQ(word(2).load(), 1u);
-  gate_->Open();
+  EXPECT_EQ(word(0).load(), 1u);
+  boundary_->LetGo();
+  ASSERT_TRUE(Began(2));
+  End(2);
+  ASSERT_TRUE(order_->Synchronize(stream_).ok());
+  EXPECT_EQ(word(2).load(), 2u);
 }
 
-TEST_P(CudaGate, WhatIsPutWhileItIsClosedRunsWhenItOpens) {
-  ASSERT_TRUE(gate_->Close(kAtLast));
-  ASSERT_TRUE(gate_->Enter(stream_).ok());
+TEST_P(CudaBoundary, APassThatIsNeverMadeIsNotWaitedFor) {
+  EXPECT_FALSE(boundary_->Hold(kSoon, kNever));
+  ASSERT_TRUE(boundary_->Put(stream_).ok());
   PutKernel();
-  ASSERT_TRUE(gate_->Leave(stream_).ok());
   End(1);
-  EXPECT_EQ(word(0).load(), 0u);
-  gate_->Open();
   ASSERT_TRUE(order_->Synchronize(stream_).ok());
-  EXPECT_EQ(word(2).load(), 1u);
+  EXPECT_FALSE(boundary_->Hold(kSoon, kNever));
 }
 
 // Passes that were all put before: none waits for the host between them.
-TEST_P(CudaGate, TheCloserGetsItsTurnBetweenQueuedPasses) {
+TEST_P(CudaBoundary, TurnsComeBetweenQueuedPasses) {
   constexpr uint32_t kPasses = 100, kTurns = 20;
   for (uint32_t i = 0; i < kPasses; ++i) {
-    ASSERT_TRUE(gate_->Enter(stream_).ok());
+    ASSERT_TRUE(boundary_->Put(stream_).ok());
     PutKernel();
-    ASSERT_TRUE(gate_->Leave(stream_).ok());
   }
   uint32_t last = 0;  // Which was told to end.
   for (uint32_t turn = 0; turn < kTurns; ++turn) {
     ASSERT_TRUE(Began(last + 1));
-    std::promise<void> closed;
+    std::promise<void> held;
     {
-      // The one that follows too, if it began before the closer did.
-      std::jthread ends([&, done = closed.get_future()] {
+      // The one that follows too, if it began before it was forbidden.
+      std::jthread ends([&, done = held.get_future()] {
         do {
           End(++last);
         } while (done.wait_for(milliseconds(100)) != std::future_status::ready);
       });
-      EXPECT_TRUE(gate_->Close(kAtLast));
+      EXPECT_TRUE(boundary_->Hold(kAtLast, kNever));
       // No pass is in the middle.
       EXPECT_EQ(word(0).load(), word(2).load());
       EXPECT_LT(word(2).load(), kPasses);
-      closed.set_value();
+      held.set_value();
     }
-    gate_->Open();
+    boundary_->LetGo();
     ASSERT_FALSE(HasFailure());
   }
   End(kPasses);
@@ -248,7 +231,7 @@ TEST_P(CudaGate, TheCloserGetsItsTurnBetweenQueuedPasses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Both, CudaGate, ::testing::Values("1", "0"),
+    Both, CudaBoundary, ::testing::Values("1", "0"),
     [](const ::testing::TestParamInfo<const char*>& which) {
       return std::string(which.param[0] == '1' ? "MemOps" : "HostFunctions");
     });
