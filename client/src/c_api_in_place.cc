@@ -120,10 +120,17 @@ int hoist_in_place_address(const hoist_in_place* in_place, size_t tensor,
   });
 }
 
-int hoist_in_place_boundary(hoist_in_place* in_place, hoist_stream stream,
-                            hoist_error** error) {
+int hoist_in_place_begin(hoist_in_place* in_place, hoist_stream stream,
+                         hoist_error** error) {
   return With(in_place, error, [&](InPlace& tensors) {
-    return tensors.Boundary(hoist::StreamOf(stream));
+    return tensors.BeginPass(hoist::StreamOf(stream));
+  });
+}
+
+int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error) {
+  return With(in_place, error, [&](InPlace& tensors) {
+    tensors.EndPass();
+    return Status();
   });
 }
 

@@ -207,9 +207,29 @@ const void* InPlace::AddressOf(size_t tensor) const {
   return tensor < ranges_.size() ? ranges_[tensor]->address() : nullptr;
 }
 
-Status InPlace::Boundary(cuda::Stream stream) {
-  has_boundaries_ = true;
-  return boundary_->Put(stream);
+Status InPlace::BeginPass(cuda::Stream stream) {
+  Result<bool> capturing = order_->IsCapturing(stream);
+  if (!capturing.ok()) return capturing.status();
+  {
+    const MutexLock lock(mu_);
+    launching_ = true;
+    if (!*capturing && (!AnyToPlace() || !broken_.ok())) return Status();
+  }
+  if (*capturing) {
+    captured_ = true;
+    return boundary_->Put(stream);
+  }
+  if (Status s = order_->Synchronize(stream); !s.ok()) return s;
+  const MutexLock lock(mu_);
+  PlaceBeforePass();
+  CountPending();
+  changed_.NotifyAll();
+  return Status();
+}
+
+void InPlace::EndPass() {
+  const MutexLock lock(mu_);
+  launching_ = false;
 }
 
 Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
@@ -464,25 +484,30 @@ void InPlace::PlaceSome(microseconds limit) {
   }
 }
 
-bool InPlace::PlaceAtBoundary() {
+void InPlace::PlaceBeforePass() {
   // A pass is not held up for longer than a few pieces take, or than a fifth of
   // the time goes to.
   constexpr microseconds kLeast{1'000}, kMost{20'000};
+  const auto since = std::chrono::duration_cast<microseconds>(
+      steady_clock::now() - placed_);
+  PlaceSome(std::clamp(since / 4, kLeast, kMost));
+  placed_ = steady_clock::now();
+}
+
+bool InPlace::PlaceAtBoundary() {
   constexpr milliseconds kPatience{100};
   {
     const MutexLock lock(mu_);
-    if (!AnyToPlace() || !broken_.ok()) return false;
+    if (launching_ || !AnyToPlace() || !broken_.ok()) return false;
   }
   if (!boundary_->Hold(kPatience, stopping_)) return false;
-  const auto since = std::chrono::duration_cast<microseconds>(
-      steady_clock::now() - held_);
   {
     const MutexLock lock(mu_);
-    PlaceSome(std::clamp(since / 4, kLeast, kMost));
+    // The driver looks addresses up when kernels are launched.
+    if (!launching_) PlaceBeforePass();
     changed_.NotifyAll();
   }
   boundary_->LetGo();
-  held_ = steady_clock::now();
   return true;
 }
 
@@ -515,7 +540,7 @@ void InPlace::Run() {
       Choose();
     }
     const bool brought = Bring();
-    const bool placed = has_boundaries_ && PlaceAtBoundary();
+    const bool placed = captured_ && PlaceAtBoundary();
     ReleaseLeft();
     if (ToTell() && steady_clock::now() - told >= kTell) {
       told = steady_clock::now();

@@ -44,8 +44,8 @@ struct InPlaceOptions {
 // What hoist_in_place_* promise is in hoist/c/in_place.h.
 //
 // Threads:  thread-safe. One of its own reads the counts, has pieces copied to
-//           the device, and changes their places where a stream stands at a
-//           boundary.
+//           the device, and changes their places where a captured graph's
+//           stream stands at a boundary.
 // Owns:     a lease for each piece on the host, and for each that is hot; the
 //           ranges of addresses.
 // Bounds:   of the device hot_budget_bytes, and what others may have.
@@ -73,8 +73,11 @@ class InPlace {
 
   // Fixed for the object's life. nullptr: there is no such tensor.
   const void* AddressOf(size_t tensor) const;
-  // Between passes: what comes on the stream waits while pieces change places.
-  Status Boundary(cuda::Stream stream);
+  // A pass is being launched on the stream from here until EndPass: what waits
+  // to change places does, first; in a graph that is being captured, whenever it
+  // is launched.
+  Status BeginPass(cuda::Stream stream);
+  void EndPass();
   // Units of a tensor were touched so often.
   Status Touch(size_t tensor, std::span<const uint32_t> units,
                std::span<const uint32_t> counts);
@@ -136,6 +139,8 @@ class InPlace {
   void CountPending() HOIST_REQUIRES(mu_);
   // Nothing reads the tensors. As many as there is time for.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
+  // As many as a pass may be held up for.
+  void PlaceBeforePass() HOIST_REQUIRES(mu_);
   // True: a stream stood at one.
   bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
   void ReleaseLeft() HOIST_EXCLUDES(mu_);
@@ -147,8 +152,7 @@ class InPlace {
   const DeviceFacts in_place_;
   std::unique_ptr<StreamOrder> order_;
   std::unique_ptr<PassBoundary> boundary_;
-  std::atomic<bool> has_boundaries_{false};  // One was put on a stream.
-  std::chrono::steady_clock::time_point held_;  // Until when, last; thread_'s.
+  std::atomic<bool> captured_{false};  // A graph has it.
   std::unique_ptr<TouchCounts> counts_;              // nullptr: Touch tells.
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
   std::vector<uint64_t> tensor_bytes_;
@@ -157,6 +161,8 @@ class InPlace {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
+  bool launching_ HOIST_GUARDED_BY(mu_) = false;  // A pass.
+  std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
   Heat heat_ HOIST_GUARDED_BY(mu_);
   std::vector<bool> wanted_ HOIST_GUARDED_BY(mu_);
   std::vector<uint64_t> left_ HOIST_GUARDED_BY(mu_);  // Leases to be released.

@@ -3,13 +3,14 @@
 
 bench_going_on.py --bin DIR [--gib N] [--group-mib M] [--budget-gib B]
                   [--resident] [--folder DIR] [--device cuda|emulated]
-                  [--kills K] [--log LEVEL]
+                  [--kills K] [--upgrade-to HOISTD] [--log LEVEL]
 
 A worker passes over a model of N GiB again and again, in B GiB of the device,
 and sums up each group's bytes where they lie. With --resident each pass is also
 over a second model of the same bytes, which is all resident. hoistd, which runs
 under hoist-keeper, is killed with SIGKILL in the middle of K passes, and told to
-end in one more. Prints the usual pass, by how much the pass that was hit was longer,
+end in one more; with --upgrade-to it is another build that comes next, and after
+one more the first again. Prints the usual pass, by how much the pass that was hit was longer,
 when the dead process was gone and when the next one answered, the bytes that
 were read of files since, and how many sums were not those of the first pass.
 """
@@ -81,6 +82,26 @@ class Worker:
         return [int(value) for value in sums]
 
 
+class Programs:
+    """A folder with links to programs, of which hoistd's is one of two."""
+
+    def __init__(self, programs: str, folder: str) -> None:
+        self.folder = f"{folder}/bin"
+        os.mkdir(self.folder)
+        for name in ("hoistd", "hoistctl", "hoist-keeper"):
+            os.symlink(f"{os.path.abspath(programs)}/{name}",
+                       f"{self.folder}/{name}")
+        self._first = os.path.abspath(f"{programs}/hoistd")
+
+    def swap(self, other: str) -> str:
+        """Which build is there from now on."""
+        link = f"{self.folder}/hoistd"
+        next_one = self._first if os.readlink(link) != self._first else other
+        os.unlink(link)
+        os.symlink(os.path.abspath(next_one), link)
+        return "the first" if next_one == self._first else "the other build"
+
+
 def read_of_files(node: Daemon) -> int:
     """Bytes, since this hoistd began."""
     return int(node.status()["counters"]["file_read_bytes"])
@@ -127,6 +148,8 @@ def main() -> None:
                         help="hoistd's log level; debug: print its log")
     parser.add_argument("--device", default="emulated")
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--upgrade-to", metavar="HOISTD",
+                        help="another build, to which SIGTERM leads")
     arguments = parser.parse_args()
     group_bytes = arguments.group_mib * MIB
     groups = max(1, int(arguments.gib * GIB) // group_bytes)
@@ -145,7 +168,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path = pathlib.Path(folder, "model.safetensors")
         write_model(path, groups, group_bytes)
-        with hoistd(arguments.bin, toml, keeper=True) as node:
+        programs = Programs(arguments.bin, folder)
+        with hoistd(programs.folder, toml, keeper=True) as node:
             worker = Worker(node, path, budgets, arguments.device == "cuda")
             right = worker.run_pass()
             # Until the host pool has come up, and all lies in it.
@@ -163,8 +187,13 @@ def main() -> None:
             rows.append(("usual", f"{median:.3f}", "", "", "",
                          f"{read / len(usual) / GIB:.2f} GiB", "0"))
             signals = [signal.SIGKILL] * arguments.kills + [signal.SIGTERM]
+            if arguments.upgrade_to:
+                signals.append(signal.SIGTERM)
             for number in signals:
                 pid = int(node.status()["pid"])
+                what = signal.Signals(number).name
+                if arguments.upgrade_to and number == signal.SIGTERM:
+                    what += f", to {programs.swap(arguments.upgrade_to)}"
                 times: dict[str, float] = {}
                 thread = kill_later(node, pid, number, median / 2, times)
                 begin = time.perf_counter()
@@ -175,8 +204,8 @@ def main() -> None:
                 wrong = sum(a != b for got in (sums, after)
                             for a, b in zip(got, right, strict=True))
                 read = read_of_files(node)
-                rows.append((signal.Signals(number).name, f"{took:.3f}",
-                             f"{took - median:.3f}", f"{times['gone']:.3f}",
+                rows.append((what, f"{took:.3f}", f"{took - median:.3f}",
+                             f"{times['gone']:.3f}",
                              f"{times['answers']:.3f}",
                              f"{read / GIB:.2f} GiB", str(wrong)))
             for note in node.status()["notes"]:

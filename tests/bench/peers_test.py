@@ -112,7 +112,8 @@ class Peers(unittest.TestCase):
             self.assertEqual(rows[name]["units"], 16)
         self.assertEqual(rows["hoist@1.1"]["streamed_bytes"], 0)
         self.assertGreater(rows["hoist-static@0.5"]["streamed_bytes"], 0)
-        self.assertIn("needs an accelerator", rows["accelerate@0.5"]["left_out"])
+        self.assertIn("needs an accelerator",
+                      rows["accelerate@0.5"]["left_out"])
 
     def test_a_mixture_gives_the_same_logits_wherever_experts_lie(self) -> None:
         done = run("--model", "tinymoe", "--seconds", "1", "--rows",
@@ -140,7 +141,8 @@ class Peers(unittest.TestCase):
             self.assertEqual(says["streamed_bytes"], 0)
             self.assertLessEqual(says["hot_bytes"],
                                  rows[name]["budget_bytes"])
-        self.assertIn("needs an accelerator", rows["accelerate@0.4"]["left_out"])
+        self.assertIn("needs an accelerator",
+                      rows["accelerate@0.4"]["left_out"])
 
     def test_a_mixture_has_static_caches_and_long_prompts(self) -> None:
         # More layers than have weights of their own in the file.

@@ -47,10 +47,15 @@ class InPlace {
     if (!found.ok()) return found;
     return data;
   }
-  // Between two passes; see hoist_in_place_boundary.
-  Status Boundary(hoist_stream stream = nullptr) {
+  // A pass is being launched between the two; see hoist_in_place_begin.
+  Status Begin(hoist_stream stream = nullptr) {
     return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_boundary(handle_.get(), stream, error);
+      return hoist_in_place_begin(handle_.get(), stream, error);
+    });
+  }
+  Status End() {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_in_place_end(handle_.get(), error);
     });
   }
   // These units were touched, each so often. InvalidArgument: not as many of

@@ -59,7 +59,8 @@ class InPlace(Mapping[str, Tensor]):
         self._counts = counts
         self._handle = handle
         self._free: Any = lib.load().hoist_in_place_free
-        self._boundary: Any = lib.load().hoist_in_place_boundary
+        self._begin: Any = lib.load().hoist_in_place_begin
+        self._end: Any = lib.load().hoist_in_place_end
         self._pending: Any = lib.load().hoist_in_place_pending
         self._tensors = dict(tensors)
         self._numbers = {name: i for i, name in enumerate(self._tensors)}
@@ -93,15 +94,22 @@ class InPlace(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"<hoist.InPlace: {len(self)} tensors>"
 
-    def boundary(self, stream: Stream = None) -> None:
-        """Between two passes: what is put on the stream from now on waits while
-        pieces change places, for a fifth of the time at most.
+    def begin(self, stream: Stream = None) -> None:
+        """A pass is about to be launched on the stream: pieces that are waiting
+        to change places do first, for a fifth of the time at most.
 
-        Whatever reads the tensors is on that stream, or in order with it. May
-        be captured into a CUDA graph.
+        Whatever reads the tensors is on that stream, or in order with it. Where
+        it is being captured into a CUDA graph, each launch of that begins so.
         """
         error = c.c_void_p()
-        code = self._boundary(self._handle, _handle(stream), c.byref(error))
+        code = self._begin(self._handle, _handle(stream), c.byref(error))
+        if code:
+            lib.fail(code, error)
+
+    def end(self) -> None:
+        """The pass has been launched; it may run yet."""
+        error = c.c_void_p()
+        code = self._end(self._handle, c.byref(error))
         if code:
             lib.fail(code, error)
 

@@ -297,7 +297,7 @@ class Session:
         tensors: by name, what each is made of.
         hot_bytes: of device memory, for hot pieces.
         deadline: seconds for all pieces to come to the host.
-            They become hot and cold at InPlace.boundary, and in advance.
+            They become hot and cold in InPlace.begin, and in advance.
         counts: address and length of uint32 on the device, to which whoever
             touches a unit adds; None: InPlace.touch tells. `keep` is kept for
             as long as they are read.

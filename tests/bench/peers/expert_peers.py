@@ -16,7 +16,7 @@ from .models import put_weight, stored_weights
 
 
 class Pinned:
-    """Page-locked memory of exact sizes: torch's own rounds to powers of two."""
+    """Page-locked memory of exact sizes: torch's is of powers of two."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"

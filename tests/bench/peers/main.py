@@ -93,17 +93,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                         help="blocks24: 24 transformer blocks of 629 MB, 16 "
                         "tokens; dit48: 48 DiT blocks, 15 GB, 4096 tokens; "
                         "llama32: a decoder of 32 layers, 3.1 GB, for the sets "
-                        "decode and static; moe8, moe48: a mixture of 128 experts "
-                        "in 8 or 48 layers, for the sets moe, moe-static, "
-                        "moe-prefill and moe-full; tiny, tinydit, tinyllama, "
-                        "tinymoe: to try this program (default: blocks24)")
+                        "decode and static; moe8, moe48: a mixture of 128 "
+                        "experts in 8 or 48 layers, 10 or 60 GB, for the sets "
+                        "moe, moe-static, moe-prefill and moe-full; tiny, "
+                        "tinydit, tinyllama, tinymoe: to try this program "
+                        "(default: blocks24)")
     parser.add_argument("--scale", type=float, default=1.0,
                         help="times the model's bytes (default: 1)")
     parser.add_argument("--blocks", type=int, help="instead of the model's")
     parser.add_argument("--tokens", type=int, help="instead of the model's")
     parser.add_argument("--routing", choices=("zipf", "uniform"),
-                        default="zipf", help="which experts of a mixture tokens "
-                        "have (default: zipf, with exponent 1)")
+                        default="zipf", help="which of a mixture's experts "
+                        "tokens have (default: zipf, with exponent 1)")
     parser.add_argument("--experts", default="auto", help="how transformers "
                         "computes experts: grouped_mm, batched_mm, eager "
                         "(default: auto, which is grouped_mm for prompts and, "
@@ -143,7 +144,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def rows_of(options: argparse.Namespace) -> list[str]:
     if options.rows:
         return options.rows.split(",")
-    names = list(SETS) if options.sets == "all" else options.sets.split(",")
+    mixture = SPECS[options.model].kind == "moe"
+    names = ([name for name in SETS if name.startswith("moe") == mixture]
+             if options.sets == "all" else options.sets.split(","))
     unknown = set(names) - set(SETS)
     if unknown:
         raise ValueError(f"no set {', '.join(unknown)}; there are: "
@@ -169,7 +172,8 @@ def derive(row: dict[str, Any], facts: dict[str, Any],
     if "pass_seconds" not in row:
         return
     row["device_bytes"] = row["torch_peak_bytes"] + row["hoistd_device_bytes"]
-    row["all_pinned_bytes"] = row["pinned_bytes"] + row["hoistd_pinned_bytes"]
+    row["all_pinned_bytes"] = (row["pinned_bytes"] + row["hoistd_pinned_bytes"]
+                               + row["says"].get("in_place_bytes", 0))
     row["used_bytes"] = row["device_used_bytes"] - facts["idle_bytes"]
     at_link = row["streamed_bytes"] / facts["link"]
     row["of_link"] = at_link / row["pass_seconds"]
@@ -207,7 +211,7 @@ def touched(row: dict[str, Any]) -> str:
     if "settle_tokens" in row["says"]:
         after = row["says"]["settle_tokens"]
         said += f"; settled after {'?' if after is None else after} tokens"
-    if row["equal"] is None and row["difference"]:
+    if row["equal"] is None or "hits" in row:
         said += f"; logits differ by {row['difference']:.4g}"
     return said
 
@@ -307,7 +311,8 @@ def measure(options: argparse.Namespace, spec: Spec,
     return {**facts, "model": options.model, "model_bytes": size,
             "blocks": spec.blocks, "tokens": spec.tokens,
             "hidden": spec.hidden, "routing": spec.routing,
-            "experts_computed": spec.computed, "seconds": time.monotonic() - begin,
+            "experts_computed": spec.computed,
+            "seconds": time.monotonic() - begin,
             "rows": found}
 
 

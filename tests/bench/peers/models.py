@@ -200,7 +200,8 @@ def sized(name: str, scale: float = 1.0, blocks: int | None = None,
 
 def encoder_of(spec: Spec) -> Spec:
     """What stands before it in a pipeline: 10 blocks for 24."""
-    return dataclasses.replace(spec, blocks=max(1, round(spec.blocks * 10 / 24)))
+    return dataclasses.replace(spec,
+                               blocks=max(1, round(spec.blocks * 10 / 24)))
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:

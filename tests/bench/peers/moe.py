@@ -1,11 +1,11 @@
 """A mixture of experts of transformers (Qwen3's), whose routing is drawn from a
 law that is known, and is one trace for all rows.
 
-Random weights route as they like, and a greedy decode of them repeats itself. So
-here tokens are told, not chosen, others in each pass; and a router's logits are
-noise that the hidden state makes (the same bits in, the same noise out; nearly
-the same, nearly the same), plus the logarithm of a law over the experts. The
-largest of such sums are draws from that law.
+Random weights route as they like, and a greedy decode of them repeats itself.
+So here tokens are told, not chosen, others in each pass; and a router's logits
+are noise that the hidden state makes (the same bits in, the same noise out;
+nearly the same, nearly the same), plus the logarithm of a law over the experts.
+The largest of such sums are draws from that law.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .models import Spec
 
 # Below 32 MiB, from which on hoist reads embeddings in place, too.
 VOCABULARY = 8000
+_CHECKED = 1000  # More passes than there are before.
 
 
 class Router(qwen.Qwen3MoeTopKRouter):
@@ -121,7 +122,8 @@ def new_tokens(options: dict[str, Any]) -> int:
 class Passes:
     """Called, it makes the next pass: other tokens, decoded after one (or, with
     `prefill`, that many at once). `check` makes what is the same each time, and
-    begins with the same for all numbers of tokens."""
+    begins with the same for all numbers of tokens; the passes that follow it
+    are the same for all rows."""
 
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device,
                  options: dict[str, Any]) -> None:
@@ -136,6 +138,7 @@ class Passes:
         return self._pass(self.done)
 
     def check(self, *inputs: torch.Tensor) -> torch.Tensor:
+        self.done = _CHECKED
         whole = self._module(*inputs, use_cache=False).logits
         return torch.cat([whole.float().flatten(),
                           self._pass(0).float().flatten()])

@@ -43,7 +43,8 @@ _OTHERS: dict[str, dict[str, Any]] = {
 _HOIST = re.compile(r"(?:hoist(?:(?P<load>\.load)|(?P<pipeline>-pipeline)"
                     r"(?P<cold>-cold)?|(?P<in_place>-in-place))?"
                     r"(?P<leaf>-leaf)?(?P<fp8>-fp8)?(?P<static>-static)?"
-                    r"(?P<prefill>-prefill)?(?P<stagings>-stagings)?|(?P<workers>\d+)-workers)"
+                    r"(?P<prefill>-prefill)?(?P<stagings>-stagings)?"
+                    r"|(?P<workers>\d+)-workers)"
                     r"@(?P<budget>min|[0-9.]+|[0-9.]+[KMG]i?B)")
 _ACCELERATE = re.compile(r"accelerate(?P<static>-static)?@(?P<budget>[0-9.]+)")
 _LRU = re.compile(r"lru@(?P<budget>[0-9.]+)")
@@ -66,8 +67,7 @@ SETS = {
     "static": ["resident-static", "hoist-static@1.1", "hoist-leaf-static@1.1",
                "hoist-static@0.5", "hoist-leaf-static@0.5",
                "accelerate-static@0.5"],
-    # Of a mixture of experts, --model moe8: the part of them in GPU memory. What
-    # is slow comes last.
+    # Of a mixture, --model moe8; the part of its experts in GPU memory.
     "moe": ["resident", "hoist-in-place@0", "hoist-in-place@0.2",
             "hoist-in-place@0.4", "hoist-in-place@0.6", "lru@0.2", "lru@0.4",
             "lru@0.6", "uva", "hoist.load@0.4", "accelerate@0.4"],

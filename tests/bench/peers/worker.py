@@ -178,6 +178,18 @@ def prepare(job: Job) -> dict[str, Any]:
             "torch": torch.__version__}
 
 
+def warm_up(job: Job, ready: Ready, inputs: tuple[torch.Tensor, ...],
+            device: torch.device) -> list[float]:
+    """Passes, by their seconds, until it is as it will be. Those that learn an
+    order do so in the first pass, and may use it only from the second on."""
+    found = [measure.once(lambda: ready.run(*inputs), device)[1]]
+    if found[0] * 4 < job.seconds:
+        found.append(measure.once(lambda: ready.run(*inputs), device)[1])
+    if ready.settle is not None:
+        ready.settle(*inputs)
+    return found
+
+
 def run(job: Job) -> dict[str, Any]:
     device = torch.device(job.device)
     measure.warm_up(job.spec, device)
@@ -198,13 +210,7 @@ def run(job: Job) -> dict[str, Any]:
     compared = Compared(job, ready, inputs)
     if ready.check is None:
         compared.add(output)
-    # Those that learn an order do so in the first pass, and may use it only
-    # from the second on.
-    warm = [measure.once(lambda: ready.run(*inputs), device)[1]]
-    if warm[0] * 4 < job.seconds:
-        warm.append(measure.once(lambda: ready.run(*inputs), device)[1])
-    if ready.settle is not None:
-        ready.settle(*inputs)
+    warm = warm_up(job, ready, inputs, device)
     if ready.check is not None:
         compared.add(output)
     count = how_many(job, warm[-1])
@@ -231,10 +237,8 @@ def run(job: Job) -> dict[str, Any]:
     counted = {name: (value - counted[name]) / (count * ready.units)
                for name, value in ready.counts().items()}
     compared.add(output)
-    if device.type == "cuda":
-        result["torch_peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    else:
-        result["torch_peak_bytes"] = 0
+    result["torch_peak_bytes"] = (torch.cuda.max_memory_allocated(device)
+                                  if device.type == "cuda" else 0)
     streamed = ready.streamed_bytes
     if job.hoistd:  # Counted by hoistd, not by construction.
         streamed = (look["moved"] - before) // (count * ready.units)

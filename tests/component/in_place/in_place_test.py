@@ -86,10 +86,11 @@ class Worker:
     def passes(self, count):
         """Each reads a part of every piece; others are touched by and by."""
         for _ in range(count):
-            self.tensors.boundary()
+            self.tensors.begin()
             at = self.done * 4096 % PIECE
             same = np.array_equal(self.array[:, at:at + 4096],
                                   self.expected[:, at:at + 4096])
+            self.tensors.end()
             assert same, f"pass {self.done} read other bytes"
             first = self.done // 40 * HOT
             self.tensors.touch("all", {(first + unit) % PIECES: 1000

@@ -104,9 +104,8 @@ class InPlace : public ::testing::Test {
     return hoist_in_place_touch(in_place_, 0, units.data(), counts.data(),
                                 units.size(), nullptr);
   }
-  int Boundary() {
-    return hoist_in_place_boundary(in_place_, nullptr, nullptr);
-  }
+  int Begin() { return hoist_in_place_begin(in_place_, nullptr, nullptr); }
+  int End() { return hoist_in_place_end(in_place_, nullptr); }
   Told Advance(bool wait) {
     return Ask([&](hoist_error** error) {
       return hoist_in_place_advance(in_place_, wait ? 1 : 0, error);
@@ -381,7 +380,7 @@ TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   // The first may be another, of those that are all alike before it is read.
   daemon_.AwaitLeased(kDevice, {2});
-  while (Stats().hot_bytes == 0) ASSERT_EQ(Boundary(), HOIST_OK);
+  while (Stats().hot_bytes == 0) ASSERT_EQ(Begin(), HOIST_OK);
   EXPECT_EQ(Stats().touched_hot_bytes + Stats().touched_cold_bytes,
             50 * kPiece);
   ExpectBytes(Upto(4));
@@ -396,12 +395,13 @@ TEST_F(InPlace, PassesReadTheRightBytesWhilePiecesMove) {
   const uint8_t* const data = Data();
   uint32_t pass = 0;
   while (Stats().moves < 60) {
-    ASSERT_EQ(Boundary(), HOIST_OK);
+    ASSERT_EQ(Begin(), HOIST_OK);
     for (uint32_t piece = 0; piece < 16; ++piece) {
       for (uint64_t at = 0; at < kPiece; at += kPiece / 4) {
         ASSERT_EQ(data[piece * kPiece + at], FakeInPlace::PieceByte(piece));
       }
     }
+    ASSERT_EQ(End(), HOIST_OK);
     // Others each time.
     const uint32_t first = ++pass / 50 * 4;
     ASSERT_EQ(Touch({first % 16, (first + 1) % 16, (first + 2) % 16}, 1000),
@@ -416,7 +416,8 @@ TEST_F(InPlace, ABudgetThatShrinksBetweenPassesIsKept) {
   daemon_.AwaitStages(kDevice, 4);
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   while (Stats().hot_piece_count != 1) {
-    ASSERT_EQ(Boundary(), HOIST_OK);
+    ASSERT_EQ(Begin(), HOIST_OK);
+    ASSERT_EQ(End(), HOIST_OK);
   }
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   ExpectBytes(Upto(8));
@@ -479,7 +480,8 @@ TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {
     hoist_in_place_stats stats = {};
     stats.struct_size = sizeof(stats);
     const int answers[] = {
-        hoist_in_place_boundary(in_place_, nullptr, nullptr),
+        hoist_in_place_begin(in_place_, nullptr, nullptr),
+        hoist_in_place_end(in_place_, nullptr),
         hoist_in_place_touch(in_place_, 0, &unit, &unit, 1, nullptr),
         hoist_in_place_advance(in_place_, 1, nullptr),
         hoist_in_place_set_budget(in_place_, 0, nullptr),

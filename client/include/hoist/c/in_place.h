@@ -19,8 +19,9 @@ extern "C" {
  *                         &error);
  *   hoist_in_place_address(in_place, 0, &data, &error);
  *   for each pass:
- *     hoist_in_place_boundary(in_place, stream, &error);
+ *     hoist_in_place_begin(in_place, stream, &error);
  *     ... kernels on `stream` that read `data` ...
+ *     hoist_in_place_end(in_place, &error);
  *
  * Pieces:   a piece's image is a multiple of 2 MiB, which a device maps by
  *           itself, but for a tensor's last; it begins with the tensor's bytes.
@@ -30,14 +31,13 @@ extern "C" {
  *           touched, has hoistd copy the hottest to the device in what others
  *           leave of the link, and maps them in the place of the cold ones, and
  *           back, between passes. Workers of one user share them.
- * Passes:   at a boundary between two of them a stream stands still while pieces
- *           change places, if some are waiting to: for a millisecond, or a
- *           fifth of the time at most. Whatever reads the tensors is on that
- *           stream, or in order with it: passes of one object do not overlap,
- *           on whichever streams they are. The call does not wait for the GPU,
- *           and may be captured into a CUDA graph, whose launches are passes as
- *           others are. Without boundaries pieces change places in
- *           hoist_in_place_advance alone.
+ * Passes:   pieces change places where a pass begins, if some are waiting to:
+ *           for a millisecond, or a fifth of the time at most. Whatever reads the
+ *           tensors is on the pass's stream, or in order with it; passes of one
+ *           object do not overlap, on whichever streams they are. begin and end
+ *           may be captured into a CUDA graph, each launch of which is a pass
+ *           then, and needs no call; do not launch it between begin and end.
+ *           Without passes pieces change places in hoist_in_place_advance alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
@@ -96,11 +96,16 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
                                      size_t tensor, const void** data,
                                      hoist_error** error);
 
-/* Between two passes: what is put on `stream` from now on waits while pieces
- * change places. On an emulated device the caller does, and may get
- * DEADLINE_EXCEEDED. */
-HOIST_API int hoist_in_place_boundary(hoist_in_place* in_place,
-                                      hoist_stream stream, hoist_error** error);
+/* A pass is being launched on `stream` between the two. `begin` waits for what
+ * is on the stream only if pieces are to change places, and not at all while it
+ * is captured. Until `end` pieces stay where they are whatever a graph's launch
+ * would let them do: the driver looks addresses up when it is asked for copies
+ * and some kernels (Triton's). `end` needs no stream and waits for nothing; a
+ * pass that is cut short is ended by the next one's. */
+HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
+                                   hoist_stream stream, hoist_error** error);
+HOIST_API int hoist_in_place_end(hoist_in_place* in_place,
+                                 hoist_error** error);
 
 /* These units of a tensor were touched, each so often since the last call.
  * OUT_OF_RANGE: there is no such tensor, or unit. */
@@ -114,7 +119,7 @@ HOIST_API int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
 HOIST_API int hoist_in_place_advance(hoist_in_place* in_place, int wait,
                                      hoist_error** error);
 /* How many pieces would change places in hoist_in_place_advance now. Cheap:
- * whoever puts no boundaries asks before each pass. */
+ * whoever has no passes asks before it reads. */
 HOIST_API uint32_t hoist_in_place_pending(const hoist_in_place* in_place);
 /* From now on; what is too much leaves the device between passes. */
 HOIST_API int hoist_in_place_set_budget(hoist_in_place* in_place,

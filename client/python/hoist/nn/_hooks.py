@@ -211,19 +211,19 @@ class BeginPass(Hook):
         if self.around is not None and self.around.runs:
             return None
         if self.passes.stands and torch.compiler.is_compiling():
-            self._boundary()
+            if self.has_operators():
+                stage(self.passes.in_place.operands)  # type: ignore[union-attr]
             return None
         replaced = self._begin(args, kwargs, calls_from_here())
         self.passes.graph.pause.hold_back()
         return replaced
 
-    def _boundary(self) -> None:
-        """In code that is being compiled. Without it pieces stay where they
-        are, which is right for any code."""
+    def has_operators(self) -> bool:
+        """In code that is being compiled, pieces in place change places by one.
+        Without it they stay where they are, which is right for any code."""
         in_place = self.passes.in_place
-        if (in_place is not None and in_place.operands is not None
-                and not torch.is_grad_enabled() and keeps_weights_in_place()):
-            stage(in_place.operands)
+        return (in_place is not None and in_place.operands is not None
+                and not torch.is_grad_enabled() and keeps_weights_in_place())
 
     @eager
     def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:
@@ -242,6 +242,10 @@ class EndPass(Hook):
         if self.begin.around is not None and self.begin.around.runs:
             return None
         if self.passes.stands and torch.compiler.is_compiling():
+            if self.begin.has_operators():
+                done(self.passes.in_place.operands,  # type: ignore[union-attr]
+                     [one for one in tree_leaves(output)
+                      if isinstance(one, torch.Tensor)], last=True)
             return None
         replaced = self._end(output)
         self.passes.graph.pause.let_go()

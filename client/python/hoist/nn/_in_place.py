@@ -28,7 +28,8 @@ from ._casting import Pattern, as_patterns, matches, modules_that_match
 from ._device_part import DevicePart
 from ._inventory import Stored, Weight, copy_of
 from ._layout import GroupSpec
-from ._operators import Operands, Tensors, new_token, operands_of
+from ._operators import (Operands, Tensors, is_static, new_token,
+                         operands_of)
 from ._options import InPlaceOption
 from ._resident import KeptLease, guarded
 
@@ -251,7 +252,8 @@ class _Count:
     touched by each call."""
 
     def __init__(self, counts: torch.Tensor, one_more: torch.Tensor) -> None:
-        self._counts = counts
+        # Or compilers would not make CUDA graphs of what adds to it.
+        self._counts = is_static(counts)
         self._one_more = one_more
         self._last = counts.numel() - 1
 
@@ -326,13 +328,14 @@ class InPlaceWeights:
         self.before_pass()
 
     def read(self, weights: Tensors, outputs: Tensors) -> None:
-        """Not asked: they may be read at any time."""
+        """Nothing to see to: what comes after may read them."""
 
     def done(self, weights: Tensors, last: bool) -> None:
-        """Likewise."""
+        """Likewise, where it ends."""
+        self.after_pass()
 
     def misplaced(self) -> None:
-        """Likewise."""
+        """They may be read at any time."""
 
     def before_pass(self) -> None:
         """What is to become hot or cold does, before this pass and once the GPU
@@ -345,9 +348,14 @@ class InPlaceWeights:
                 torch.cuda.current_stream(self._device).wait_stream(
                     torch.cuda.ExternalStream(last, device=self._device))
         try:
-            self._tensors.boundary(stream)
+            self._tensors.begin(stream)
         except HoistError as error:
             raise self._part.explained(error) from None
+
+    def after_pass(self) -> None:
+        """All of it has been launched."""
+        if self._tensors is not None:  # None: detached meanwhile.
+            self._tensors.end()
 
     def advance(self, wait: bool = False) -> None:
         try:

@@ -67,6 +67,9 @@ class InPlace(Protocol):
         """Nobody else begins one. Pieces change places on the current stream,
         behind what is on it."""
 
+    def after_pass(self) -> None:
+        """It has been launched, or was cut short."""
+
 
 @dataclasses.dataclass
 class Call:
@@ -215,6 +218,8 @@ class Passes:
             return None
         finally:
             self._depth = 0
+            if self.in_place is not None:
+                self.in_place.after_pass()
             self._turns.give()
 
     # What stays on the device.
