@@ -196,40 +196,18 @@ Status InPlace::StageCold() {
         piece.cold = lease->slab;
         status =
             piece.cold.bytes == piece.bytes
-                ? ranges_[piece.tensor]->Place(piece.offset, piece.cold)
+                ? ranges_[piece.tensor]->Lay(piece.offset, piece.cold)
                 : Status(Code::kInternal, "hoistd sent a slab of another size");
         return status.ok();
       });
+  for (const auto& range : ranges_) {
+    if (status.ok()) status = range->Open();
+  }
   return status;
 }
 
 const void* InPlace::AddressOf(size_t tensor) const {
   return tensor < ranges_.size() ? ranges_[tensor]->address() : nullptr;
-}
-
-Status InPlace::BeginPass(cuda::Stream stream) {
-  Result<bool> capturing = order_->IsCapturing(stream);
-  if (!capturing.ok()) return capturing.status();
-  {
-    const MutexLock lock(mu_);
-    launching_ = true;
-    if (!*capturing && (!AnyToPlace() || !broken_.ok())) return Status();
-  }
-  if (*capturing) {
-    captured_ = true;
-    return boundary_->Put(stream);
-  }
-  if (Status s = order_->Synchronize(stream); !s.ok()) return s;
-  const MutexLock lock(mu_);
-  PlaceBeforePass();
-  CountPending();
-  changed_.NotifyAll();
-  return Status();
-}
-
-void InPlace::EndPass() {
-  const MutexLock lock(mu_);
-  launching_ = false;
 }
 
 Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
@@ -453,64 +431,6 @@ bool InPlace::Bring() {
   return !refused;
 }
 
-bool InPlace::AnyToPlace() const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
-    return piece.state == State::kWaiting || piece.state == State::kLeaving;
-  });
-}
-
-void InPlace::CountPending() {
-  pending_.store(static_cast<uint32_t>(
-      std::count_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
-        return piece.state == State::kWaiting || piece.state == State::kLeaving;
-      })));
-}
-
-void InPlace::PlaceSome(microseconds limit) {
-  const auto end = steady_clock::now() + limit;
-  for (Piece& piece : pieces_) {
-    const bool comes = piece.state == State::kWaiting;
-    if (!comes && piece.state != State::kLeaving) continue;
-    Status placed = ranges_[piece.tensor]->Place(
-        piece.offset, comes ? piece.hot : piece.cold);
-    if (!placed.ok()) {
-      broken_ = std::move(placed);
-      return;
-    }
-    piece.state = comes ? State::kHot : State::kCold;
-    if (!comes) left_.push_back(std::exchange(piece.hot_lease, 0));
-    ++stats_.moves;
-    if (steady_clock::now() >= end) return;
-  }
-}
-
-void InPlace::PlaceBeforePass() {
-  // A pass is not held up for longer than a few pieces take, or than a fifth of
-  // the time goes to.
-  constexpr microseconds kLeast{1'000}, kMost{20'000};
-  const auto since = std::chrono::duration_cast<microseconds>(
-      steady_clock::now() - placed_);
-  PlaceSome(std::clamp(since / 4, kLeast, kMost));
-  placed_ = steady_clock::now();
-}
-
-bool InPlace::PlaceAtBoundary() {
-  constexpr milliseconds kPatience{100};
-  {
-    const MutexLock lock(mu_);
-    if (launching_ || !AnyToPlace() || !broken_.ok()) return false;
-  }
-  if (!boundary_->Hold(kPatience, stopping_)) return false;
-  {
-    const MutexLock lock(mu_);
-    // The driver looks addresses up when kernels are launched.
-    if (!launching_) PlaceBeforePass();
-    changed_.NotifyAll();
-  }
-  boundary_->LetGo();
-  return true;
-}
-
 bool InPlace::ToTell() const {
   const MutexLock lock(mu_);
   return any_touch_ && stats_.touched_hot_bytes + stats_.touched_cold_bytes >
@@ -553,39 +473,6 @@ void InPlace::Run() {
     if (placed) nap = kBusy;
     if (stopping_ || touched_) continue;
     changed_.WaitUntil(mu_, steady_clock::now() + nap);
-  }
-}
-
-Status InPlace::Advance(bool wait) {
-  const auto end = steady_clock::now() + kWaitLimit;
-  const MutexLock lock(mu_);
-  // The next that begins reads all counts that there are by now.
-  const uint64_t round = rounds_ + 2;
-  const auto settled = [&]() HOIST_REQUIRES(mu_) {
-    if (touched_ || rounds_ < round) return false;
-    const uint64_t room = std::min(budget_, usable_);
-    const uint64_t taken = DeviceBytes();
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      if (piece.state == State::kHot) continue;
-      if (piece.state != State::kCold) return false;
-      if (wanted_[i] && piece.bytes <= room - std::min(room, taken)) {
-        return false;
-      }
-    }
-    return true;
-  };
-  while (true) {
-    while (AnyToPlace() && broken_.ok()) PlaceSome(std::chrono::hours(1));
-    CountPending();
-    changed_.NotifyAll();
-    if (!broken_.ok() || !wait || settled()) return broken_;
-    if (Status s = session_->Check(); !s.ok()) return s;
-    if (steady_clock::now() >= end) {
-      return Status(Code::kDeadlineExceeded,
-                    "pieces are still being copied to the device");
-    }
-    changed_.WaitUntil(mu_, steady_clock::now() + milliseconds(10));
   }
 }
 

@@ -74,8 +74,8 @@ class InPlace {
   // Fixed for the object's life. nullptr: there is no such tensor.
   const void* AddressOf(size_t tensor) const;
   // A pass is being launched on the stream from here until EndPass: what waits
-  // to change places does, first; in a graph that is being captured, whenever it
-  // is launched.
+  // to change places does, first; in a graph that is being captured, whenever
+  // it is launched.
   Status BeginPass(cuda::Stream stream);
   void EndPass();
   // Units of a tensor were touched so often.
@@ -152,7 +152,7 @@ class InPlace {
   const DeviceFacts in_place_;
   std::unique_ptr<StreamOrder> order_;
   std::unique_ptr<PassBoundary> boundary_;
-  std::atomic<bool> captured_{false};  // A graph has it.
+  std::atomic<bool> captured_{false};                // A graph has it.
   std::unique_ptr<TouchCounts> counts_;              // nullptr: Touch tells.
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
   std::vector<uint64_t> tensor_bytes_;

@@ -34,6 +34,26 @@ class CudaRange final : public PieceRange {
   }
 
   Status Place(uint64_t offset, const SlabHandle& slab) override {
+    return InContext([&] {
+      if (Status s = Unmap(offset); !s.ok()) return s;
+      if (Status s = Map(offset, slab); !s.ok()) return s;
+      return MakeReadable(offset, slab.bytes);
+    });
+  }
+
+  Status Lay(uint64_t offset, const SlabHandle& slab) override {
+    return InContext([&] { return Map(offset, slab); });
+  }
+
+  Status Open() override {
+    return InContext([&] { return MakeReadable(0, bytes_); });
+  }
+
+ private:
+  const cuda::Driver& driver() const { return context_->driver(); }
+
+  template <typename Work>
+  Status InContext(const Work& work) {
     const cuda::ScopedContext current(driver(), context_->context());
     if (current.error() != cuda::kSuccess) {
       return driver().Check(current.error(), "enter the GPU's context");
@@ -42,29 +62,32 @@ class CudaRange final : public PieceRange {
     // address alone.
     int mode = cuda::kCaptureRelaxed;
     driver().exchange_capture_mode(&mode);
-    Status status = Exchange(base_ + offset, offset, slab);
+    Status status = work();
     driver().exchange_capture_mode(&mode);
     return status;
   }
 
- private:
-  const cuda::Driver& driver() const { return context_->driver(); }
+  Status Unmap(uint64_t offset) {
+    const auto old = placed_.find(offset);
+    if (old == placed_.end()) return Status();
+    const cuda::Error error = driver().unmap(base_ + offset, old->second);
+    if (error == cuda::kSuccess) placed_.erase(old);
+    return driver().Check(error, "unmap a piece");
+  }
 
-  Status Exchange(cuda::Address at, uint64_t offset, const SlabHandle& slab) {
-    if (const auto old = placed_.find(offset); old != placed_.end()) {
-      if (const cuda::Error error = driver().unmap(at, old->second);
-          error != cuda::kSuccess) {
-        return driver().Check(error, "unmap a piece");
-      }
-      placed_.erase(old);
-    }
-    cuda::Error error = driver().map(at, slab.bytes, 0, slab.allocation, 0);
-    if (error != cuda::kSuccess) return driver().Check(error, "map a piece");
-    placed_[offset] = slab.bytes;
+  Status Map(uint64_t offset, const SlabHandle& slab) {
+    const cuda::Error error =
+        driver().map(base_ + offset, slab.bytes, 0, slab.allocation, 0);
+    if (error == cuda::kSuccess) placed_[offset] = slab.bytes;
+    return driver().Check(error, "map a piece");
+  }
+
+  Status MakeReadable(uint64_t offset, uint64_t bytes) {
     const cuda::AccessDesc access = {
         {cuda::kLocationDevice, context_->device()}, cuda::kAccessRead};
-    error = driver().set_access(at, slab.bytes, &access, 1);
-    return driver().Check(error, "make a piece readable");
+    return driver().Check(
+        driver().set_access(base_ + offset, bytes, &access, 1),
+        "make pieces readable");
   }
 
   const std::unique_ptr<CudaContext> context_;

@@ -26,6 +26,10 @@ class EmulatedRange final : public PieceRange {
     return ErrnoStatus(errno, "map a piece of " + std::to_string(slab.bytes) +
                                   " bytes (see vm.max_map_count)");
   }
+  Status Lay(uint64_t offset, const SlabHandle& slab) override {
+    return Place(offset, slab);
+  }
+  Status Open() override { return Status(); }
 
  private:
   const Mapping range_;

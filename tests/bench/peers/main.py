@@ -296,8 +296,9 @@ def measure(options: argparse.Namespace, spec: Spec,
                 continue
             found[row] = parent.run(row, how)
             found[row]["row_seconds"] = time.monotonic() - started
-            print(f"{row}: {found[row]['row_seconds']:.1f} s",
-                  file=sys.stderr, flush=True)
+            passed = 1e3 * found[row].get("pass_seconds", float("nan"))
+            print(f"{row}: {found[row]['row_seconds']:.1f} s, "
+                  f"{passed:.2f} ms a pass", file=sys.stderr, flush=True)
         if options.device == "cuda":  # Has it drifted?
             facts["link_after"] = parent.prepare()["link"]
     finally:

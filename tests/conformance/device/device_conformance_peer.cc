@@ -69,7 +69,7 @@ class PeerProcess {
   absl::Status Import(std::istream& in, hoist::Packet& packet);
   absl::Status Rounds(std::istream& in, hoist::Packet& packet);
   absl::Status MakeRange(std::istream& in);
-  absl::Status Place(std::istream& in);
+  absl::Status Place(std::istream& in, bool lays);
   // In the range, if there is one, else in the map.
   const void* Address(uint64_t offset) const;
   absl::StatusOr<Answer> Read(std::istream& in);
@@ -126,8 +126,10 @@ absl::StatusOr<Answer> PeerProcess::Do(hoist::Packet packet) {
     done = Writable(in);
   } else if (verb == "range") {
     done = MakeRange(in);
-  } else if (verb == "place") {
-    done = Place(in);
+  } else if (verb == "place" || verb == "lay") {
+    done = Place(in, verb == "lay");
+  } else if (verb == "open") {
+    done = ToAbsl(range_->Open());
   } else if (verb == "words") {
     done = MapWords(in, packet);
   } else if (verb == "await") {
@@ -235,12 +237,12 @@ absl::Status PeerProcess::MakeRange(std::istream& in) {
   return absl::OkStatus();
 }
 
-absl::Status PeerProcess::Place(std::istream& in) {
+absl::Status PeerProcess::Place(std::istream& in, bool lays) {
   uint64_t at = 0, offset = 0;
   in >> at >> offset;
   HOIST_ASSIGN_OR_RETURN(const hoist::SlabHandle slab,
                          ToAbsl(map_->Handle(offset)));
-  return ToAbsl(range_->Place(at, slab));
+  return ToAbsl(lays ? range_->Lay(at, slab) : range_->Place(at, slab));
 }
 
 const void* PeerProcess::Address(uint64_t offset) const {

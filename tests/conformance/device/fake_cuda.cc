@@ -492,28 +492,34 @@ int cuMemUnmap(Address address, size_t bytes) {
   state.ranges.erase(it);
   return 0;
 }
+// Of whole mappings, one after another without a gap.
 int cuMemSetAccess(Address address, size_t bytes, const AccessDesc* access,
                    size_t count) {
   ENTER(true);
-  const auto it = state.ranges.find(address);
-  if (it == state.ranges.end() || it->second.bytes != bytes || count == 0) {
-    return kInvalidValue;
-  }
-  Range& range = it->second;
-  for (size_t i = 0; i < count; ++i) {
-    const auto& [where, flags] = access[i];
-    if (where.type == hoist::cuda::kLocationDevice && where.id == 0) {
-      range.access = flags;
-    } else if (where.type == hoist::cuda::kLocationHostNuma && range.host &&
-               where.id == kNumaNode) {
-      range.cpu_access = flags;
-    } else {
+  if (count == 0 || bytes == 0) return kInvalidValue;
+  for (const Address end = address + bytes; address != end;) {
+    const auto it = state.ranges.find(address);
+    if (it == state.ranges.end() || it->second.bytes > end - address) {
       return kInvalidValue;
     }
+    Range& range = it->second;
+    for (size_t i = 0; i < count; ++i) {
+      const auto& [where, flags] = access[i];
+      if (where.type == hoist::cuda::kLocationDevice && where.id == 0) {
+        range.access = flags;
+      } else if (where.type == hoist::cuda::kLocationHostNuma && range.host &&
+                 where.id == kNumaNode) {
+        range.cpu_access = flags;
+      } else {
+        return kInvalidValue;
+      }
+    }
+    // The fake's GPU reads and writes as the CPU that it is.
+    const bool writes = range.access == 3 || range.cpu_access == 3;
+    mprotect(At(address), range.bytes,
+             writes ? PROT_READ | PROT_WRITE : PROT_READ);
+    address += range.bytes;
   }
-  // The fake's GPU reads and writes as the CPU that it is.
-  const bool writes = range.access == 3 || range.cpu_access == 3;
-  mprotect(At(address), bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ);
   return 0;
 }
 int cuMemExportToShareableHandle(void* fd, uint64_t handle, int,

@@ -35,8 +35,10 @@ class PieceConformance : public DeviceConformance {
     ASSERT_OK(Import(*worker_, cold_, *in_place_));
     ASSERT_OK(Import(*worker_, other_, *in_place_));
     ASSERT_OK(worker_->Call(absl::StrCat("range ", 2 * kSlabBytes)));
-    ASSERT_OK(Place(0, cold_));
-    ASSERT_OK(Place(kSlabBytes, other_));
+    ASSERT_OK(worker_->Call(absl::StrCat("lay 0 ", cold_.offset)));
+    ASSERT_OK(
+        worker_->Call(absl::StrCat("lay ", kSlabBytes, " ", other_.offset)));
+    ASSERT_OK(worker_->Call("open"));
   }
   void TearDown() override {
     if (in_place_ != nullptr) {

@@ -374,8 +374,7 @@ TEST_F(InPlace, AdvanceWaitsOnlyIfItIsTold) {
 TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
   std::vector<uint32_t> counts(8, UINT32_MAX);
   counts[5] = 7'000'000;  // Before.
-  Made(Upto(4),
-       {.units = 4, .counts = &counts, .first_count = 4});
+  Made(Upto(4), {.units = 4, .counts = &counts, .first_count = 4});
   std::atomic_ref<uint32_t>(counts[6]).fetch_add(50);
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   // The first may be another, of those that are all alike before it is read.

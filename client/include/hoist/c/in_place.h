@@ -32,12 +32,13 @@ extern "C" {
  *           leave of the link, and maps them in the place of the cold ones, and
  *           back, between passes. Workers of one user share them.
  * Passes:   pieces change places where a pass begins, if some are waiting to:
- *           for a millisecond, or a fifth of the time at most. Whatever reads the
- *           tensors is on the pass's stream, or in order with it; passes of one
- *           object do not overlap, on whichever streams they are. begin and end
- *           may be captured into a CUDA graph, each launch of which is a pass
- *           then, and needs no call; do not launch it between begin and end.
- *           Without passes pieces change places in hoist_in_place_advance alone.
+ *           for a millisecond, or a fifth of the time at most. Whatever reads
+ *           the tensors is on the pass's stream, or in order with it; passes
+ *           of one object do not overlap, on whichever streams they are. begin
+ *           and end may be captured into a CUDA graph, each launch of which is
+ *           a pass then, and needs no call; do not launch it between begin and
+ *           end. Without passes pieces change places in hoist_in_place_advance
+ *           alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
@@ -104,8 +105,7 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
  * pass that is cut short is ended by the next one's. */
 HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
                                    hoist_stream stream, hoist_error** error);
-HOIST_API int hoist_in_place_end(hoist_in_place* in_place,
-                                 hoist_error** error);
+HOIST_API int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error);
 
 /* These units of a tensor were touched, each so often since the last call.
  * OUT_OF_RANGE: there is no such tensor, or unit. */

@@ -227,8 +227,9 @@ class Touches:
                 ranges[key] = length, one.units
                 length += one.units + 1  # And for numbers of no unit.
             self.first.append(ranges[key][0])
-        self.counts = torch.zeros(max(length, 1), dtype=torch.int32,
-                                  device=device)
+        # One tensor, or compilers would make no CUDA graph of what adds to it.
+        self.counts = is_static(torch.zeros(max(length, 1), dtype=torch.int32,
+                                            device=device))
         one_more = torch.ones(1, dtype=torch.int32, device=device)
         self._hooks = []
         seen: set[int] = set()
@@ -236,8 +237,7 @@ class Touches:
             for module in weight.modules:
                 if id(module) not in seen:
                     seen.add(id(module))
-                    count = _Count(self.counts[first:first + weight.units + 1],
-                                   one_more)
+                    count = _Count(self.counts, first, weight.units, one_more)
                     self._hooks.append(module.register_forward_pre_hook(
                         count, with_kwargs=True))
 
@@ -251,23 +251,25 @@ class _Count:
     of whole numbers says which units it touches; a weight of one unit is
     touched by each call."""
 
-    def __init__(self, counts: torch.Tensor, one_more: torch.Tensor) -> None:
-        # Or compilers would not make CUDA graphs of what adds to it.
-        self._counts = is_static(counts)
+    def __init__(self, counts: torch.Tensor, first: int, units: int,
+                 one_more: torch.Tensor) -> None:
+        self._counts = counts
+        # No number: compiled blocks that are alike share code.
+        self._first = torch.tensor([first], device=counts.device)
         self._one_more = one_more
-        self._last = counts.numel() - 1
+        self._units = units  # And numbers of no unit.
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._last == 1:
-            self._counts[:1].add_(1)
+        if self._units == 1:
+            self._counts.index_add_(0, self._first, self._one_more)
             return
         for value in (*args, *kwargs.values()):
             if (isinstance(value, torch.Tensor)
                     and value.dtype in (torch.int64, torch.int32)):
-                units = value.detach().reshape(-1).to(
-                    self._counts.device).clamp(0, self._last)
-                self._counts.index_add_(
-                    0, units, self._one_more.expand(units.numel()))
+                at = self._first + value.detach().reshape(-1).to(
+                    self._counts.device).clamp(0, self._units)
+                self._counts.index_add_(0, at,
+                                        self._one_more.expand(at.numel()))
                 return
 
 
