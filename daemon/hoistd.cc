@@ -316,6 +316,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
         {device->info(), pool, std::min(config.device.slab_bytes, pool)});
     served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
   }
+  parts.node.apart_descriptors = ApartDescriptorLimit();
   parts.node.quota = QuotasOf(config, parts.node.host_capacity_bytes,
                               parts.node.device_capacity_bytes);
   parts.no_in_place = devices.no_in_place;

@@ -23,6 +23,15 @@ uint64_t DescriptorLimit() {
   return std::min<uint64_t>(limit.rlim_cur, 1 << 20);
 }
 
+uint64_t ApartDescriptorLimit() {
+  // They come by the ten thousand, all else by the hundred. Replies have copies
+  // of some of them while they are under way.
+  constexpr uint64_t kElse = 1024;
+  const uint64_t limit = DescriptorLimit();
+  return std::max(limit / 2,
+                  std::min(limit / 4 * 3, limit - std::min(limit, kElse)));
+}
+
 QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
                       const std::vector<uint64_t>& device_pools) {
   // What plans may hold in all: Node::HoldableBytes.

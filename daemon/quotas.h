@@ -12,6 +12,8 @@ namespace hoistd {
 
 // Descriptors that hoistd may have open.
 uint64_t DescriptorLimit();
+// Of those, what pieces that are read in place may keep.
+uint64_t ApartDescriptorLimit();
 
 // Root and hoistd's own user run most nodes' workers, and as admins could take
 // all there is anyway: only what is set in hoistd.toml bounds their bytes.

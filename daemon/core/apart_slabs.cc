@@ -5,8 +5,26 @@
 
 namespace hoistd {
 
-ApartSlabs::ApartSlabs(uint64_t begin, uint64_t bytes)
-    : begin_(begin), addresses_(bytes) {}
+ApartSlabs::ApartSlabs(uint64_t begin, uint64_t bytes,
+                       ApartDescriptors* descriptors)
+    : begin_(begin), descriptors_(descriptors), addresses_(bytes) {}
+
+// A memfd's second one is for reading alone.
+uint64_t ApartSlabs::DescriptorsOf(Backing backing) {
+  return backing == Backing::kMemfd ? 2 : 1;
+}
+
+absl::Status ApartSlabs::MayAdd(Backing backing) const {
+  if (descriptors_ == nullptr ||
+      descriptors_->used + DescriptorsOf(backing) <= descriptors_->most) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "pieces that are read in place keep ", descriptors_->used, " of the ",
+      descriptors_->most,
+      " descriptors that they may; raise hoistd's hard "
+      "limit of them (systemd: LimitNOFILE), or read less in place"));
+}
 
 void ApartSlabs::SetFree(uint64_t offset, const Slab& slab) {
   free_.insert(offset);
@@ -25,6 +43,8 @@ ApartSlabs::Slab& ApartSlabs::Insert(const Zone& zone, const SlabSpec& spec) {
   Slab& slab = slabs_[spec.offset];
   slab.zone = zone;
   slab.spec = spec;
+  if (descriptors_ != nullptr)
+    descriptors_->used += DescriptorsOf(spec.backing);
   return slab;
 }
 
@@ -103,6 +123,9 @@ void ApartSlabs::Remove(uint64_t offset) {
   const auto found = slabs_.find(offset);
   HOIST_CHECK(found != slabs_.end());
   const Slab& slab = found->second;
+  if (descriptors_ != nullptr) {
+    descriptors_->used -= DescriptorsOf(slab.spec.backing);
+  }
   if (slab.coming) {
     if (slab.owner.has_value()) used_ -= slab.spec.bytes;
   } else {

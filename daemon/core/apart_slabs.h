@@ -7,6 +7,7 @@
 #define HOIST_DAEMON_CORE_APART_SLABS_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,11 +21,18 @@
 
 namespace hoistd {
 
+// Descriptors of the process that slabs apart keep, of all devices together.
+struct ApartDescriptors {
+  uint64_t most = std::numeric_limits<uint64_t>::max();
+  uint64_t used = 0;
+};
+
 // A slab has its owner from when it is asked for, while it is coming: who
 // waits for it gets it, and nobody else is woken.
 //
 // Threads:  one at a time.
-// Bounds:   as many slabs as DeviceSpace finds memory for.
+// Bounds:   as many slabs as DeviceSpace finds memory for, and no more than
+//           `descriptors` allow, but for what is restored.
 class ApartSlabs {
  public:
   struct Slab {
@@ -34,8 +42,13 @@ class ApartSlabs {
     bool coming = true;
   };
 
-  // Of the device's span, [begin, begin + bytes) is theirs.
-  ApartSlabs(uint64_t begin, uint64_t bytes);
+  // Of the device's span, [begin, begin + bytes) is theirs. nullptr: nobody
+  // counts descriptors.
+  explicit ApartSlabs(uint64_t begin, uint64_t bytes,
+                      ApartDescriptors* descriptors = nullptr);
+
+  // ResourceExhausted: one more would keep too many descriptors.
+  absl::Status MayAdd(Backing backing) const;
 
   // A free slab of exactly these bytes. nullptr: there is none.
   const Slab* Take(const Zone& zone, uint64_t bytes, OwnerId owner);
@@ -77,12 +90,14 @@ class ApartSlabs {
 
     auto operator<=>(const Kind&) const = default;
   };
+  static uint64_t DescriptorsOf(Backing backing);
   static Kind KindOf(const Slab& slab) { return {slab.zone, slab.spec.bytes}; }
   Slab& Insert(const Zone& zone, const SlabSpec& spec);
   void SetFree(uint64_t offset, const Slab& slab);
   void UnsetFree(uint64_t offset, const Slab& slab);
 
   const uint64_t begin_;
+  ApartDescriptors* const descriptors_;
   std::map<uint64_t, Slab> slabs_;      // By offset.
   std::map<SlabId, uint64_t> offsets_;  // Of slabs_.
   std::set<uint64_t> free_;

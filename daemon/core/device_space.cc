@@ -39,7 +39,8 @@ DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
       slab_bytes_(std::clamp(RoundUp(options.slab_bytes, granularity_),
                              granularity_, std::max(capacity_, granularity_))),
       usable_(capacity_),
-      apart_(SegmentsEnd(), kApartStretches * capacity_) {}
+      apart_(SegmentsEnd(), kApartStretches * capacity_,
+             options.apart_descriptors) {}
 
 uint64_t DeviceSpace::Budget() const {
   return allocated_ > usable_ ? 0 : usable_ - allocated_;

@@ -44,6 +44,8 @@ struct DeviceSpaceOptions {
   uint64_t capacity_bytes = 0;  // In slabs, at most; rounded down to granules.
   // Of the largest slabs, but for islands; rounded up to the granularity.
   uint64_t slab_bytes = 0;
+  // Of all devices' slabs apart. nullptr: nobody counts.
+  ApartDescriptors* apart_descriptors = nullptr;
 };
 
 // Who has a slab open, and so keeps its memory when it is destroyed.
@@ -139,6 +141,15 @@ class DeviceSpace {
   // Gives back empty slabs at the ends of segments that nobody has open, the
   // zone's own last, until there is memory for `want`, as far as that goes.
   void ReleaseSlabs(const Want& want, OpenedFn opened);
+  // Where descriptors are what is missing: whether one more slab apart may be
+  // made; gives back free ones that nobody has open until it may; who could
+  // leave such slabs, least worth first; and which could be closed.
+  absl::Status MayAddApart(Backing backing) const {
+    return apart_.MayAdd(backing);
+  }
+  void ReleaseApart(Backing backing, OpenedFn opened);
+  std::vector<OwnerId> MovableApart(KeepValueFn value, OpenedFn opened) const;
+  std::vector<SlabId> IdleApart(KeepValueFn value, OpenedFn opened) const;
   void Free(uint64_t offset);
 
   // Somebody else may have freed device memory: ask for slabs again.
@@ -199,6 +210,7 @@ class DeviceSpace {
     return segment->first + segment->second.bytes();
   }
   absl::StatusOr<uint64_t> AllocateApart(const Want& want, OwnerId owner);
+  void Destroy(const ApartSlabs::Slab& slab);
   absl::Status RestoreApart(const SlabSpec& slab, Zone zone,
                             const SlabShare& share);
   ZonedSlab ApartMade(const ApartSlabs::Slab& slab,

@@ -16,6 +16,7 @@ absl::StatusOr<uint64_t> DeviceSpace::AllocateApart(const Want& want,
   if (const auto* slab = apart_.Take(want.zone, bytes, owner)) {
     return slab->spec.offset;
   }
+  HOIST_RETURN_IF_ERROR(apart_.MayAdd(want.zone.backing));
   if (bytes > BudgetFor(want)) return NoSpace(want.bytes);
   const auto* slab = apart_.Add(want.zone, SlabId(++last_slab_), bytes, owner);
   if (slab == nullptr) {
@@ -114,11 +115,54 @@ void DeviceSpace::GiveBackApart(const Want& want, bool mine, OpenedFn opened) {
         !Gains(want, slab.zone, slab.spec.bytes, {})) {
       continue;
     }
-    work_.push_back({SlabWork::Kind::kDestroy, device_, slab.spec});
-    apart_.Remove(offset);
-    shares_.erase(slab.spec.id);
-    Uncount(slab.zone, slab.spec.bytes);
+    Destroy(slab);
   }
+}
+
+void DeviceSpace::ReleaseApart(Backing backing, OpenedFn opened) {
+  const std::set<uint64_t> free = apart_.free();
+  for (const uint64_t offset : free) {
+    if (apart_.MayAdd(backing).ok()) return;
+    const ApartSlabs::Slab slab = *apart_.At(offset);
+    if (opened(slab.spec.id) == Opened::kNobody) Destroy(slab);
+  }
+}
+
+std::vector<OwnerId> DeviceSpace::MovableApart(KeepValueFn value,
+                                               OpenedFn opened) const {
+  std::vector<std::pair<double, OwnerId>> movable;
+  for (const auto& [offset, slab] : apart_.all()) {
+    if (slab.coming || !slab.owner.has_value() ||
+        opened(slab.spec.id) != Opened::kNobody) {
+      continue;
+    }
+    const std::optional<double> worth = value(*slab.owner);
+    if (worth.has_value()) movable.emplace_back(*worth, *slab.owner);
+  }
+  std::sort(movable.begin(), movable.end());
+  std::vector<OwnerId> owners;
+  for (const auto& [worth, owner] : movable) owners.push_back(owner);
+  return owners;
+}
+
+std::vector<SlabId> DeviceSpace::IdleApart(KeepValueFn value,
+                                           OpenedFn opened) const {
+  std::vector<SlabId> idle;
+  for (const auto& [offset, slab] : apart_.all()) {
+    if (!slab.coming && opened(slab.spec.id) == Opened::kIdle &&
+        (!slab.owner.has_value() || value(*slab.owner).has_value())) {
+      idle.push_back(slab.spec.id);
+    }
+  }
+  return idle;
+}
+
+void DeviceSpace::Destroy(const ApartSlabs::Slab& slab) {
+  const ApartSlabs::Slab gone = slab;
+  work_.push_back({SlabWork::Kind::kDestroy, device_, gone.spec});
+  apart_.Remove(gone.spec.offset);
+  shares_.erase(gone.spec.id);
+  Uncount(gone.zone, gone.spec.bytes);
 }
 
 }  // namespace hoistd

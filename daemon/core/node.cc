@@ -19,6 +19,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
       incoming_(quota_),
       plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
+  apart_descriptors_.most = options_.apart_descriptors;
   for (size_t i = 0; i < devices_.size(); ++i) {
     const DeviceInfo& device = devices_[i];
     DeviceSpaceOptions space;
@@ -26,6 +27,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
     space.granularity = device.granularity;
     space.capacity_bytes = options_.device_capacity_bytes[i];
     space.slab_bytes = options_.slab_bytes;
+    space.apart_descriptors = &apart_descriptors_;
     spaces_.push_back(std::make_unique<DeviceSpace>(space));
     HOIST_CHECK(DeviceSpace::SpanFor(spaces_[i]->capacity(),
                                      device.granularity) <= device.span_bytes);

@@ -432,6 +432,8 @@ class Node {
   absl::StatusOr<uint64_t> PlaceOnDevice(const CopyRef& ref, OwnerId owner,
                                          uint64_t bytes, const Need& need,
                                          absl::Time now, Effects& effects);
+  absl::Status FreeDescriptors(Backing backing, const Need& need,
+                               absl::Time now, Effects& effects);
   std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
   bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
                 Effects& effects);
@@ -556,6 +558,7 @@ class Node {
   CopyTable copies_;
   ExtentMap host_;
   PartBook parts_;  // Of host_, what is of files.
+  ApartDescriptors apart_descriptors_;
   std::vector<std::unique_ptr<DeviceSpace>> spaces_;  // One a device.
   OrderBook orders_;
   HeatBook heat_;

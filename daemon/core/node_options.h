@@ -2,6 +2,7 @@
 #define HOIST_DAEMON_CORE_NODE_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "daemon/core/quota.h"
@@ -19,6 +20,8 @@ struct NodeOptions {
   // write to it, or the operator says that they trust each other.
   bool users_share_devices = true;
   QuotaOptions quota;
+  // That slabs of one image each may keep, of the process's.
+  uint64_t apart_descriptors = std::numeric_limits<uint64_t>::max();
   bool keeps = false;  // Somebody takes TakeKept.
   // What is published is spilled soon, and stays; else only when it must leave.
   bool saves_at_once = false;

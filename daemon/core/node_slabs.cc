@@ -92,6 +92,32 @@ absl::Status Node::AskForRoom(DeviceIndex device, const Want& want,
   return WaitsForIdle();
 }
 
+// Of whatever device: slabs apart give back the descriptors that another needs.
+absl::Status Node::FreeDescriptors(Backing backing, const Need& need,
+                                   absl::Time now, Effects& effects) {
+  const auto may = [&] { return spaces_[0]->MayAddApart(backing); };
+  const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
+  for (size_t i = 0; i < spaces_.size() && !may().ok(); ++i) {
+    const DeviceIndex device(static_cast<uint32_t>(i));
+    const auto opened = [&](SlabId slab) {
+      return slabs_.OpenedBy(device, slab);
+    };
+    DeviceSpace& space = *spaces_[i];
+    space.ReleaseApart(backing, opened);
+    for (const OwnerId owner : space.MovableApart(worth, opened)) {
+      if (may().ok()) break;
+      EvictAll({owner}, now, effects);
+      space.ReleaseApart(backing, opened);
+    }
+    if (may().ok() || (!need.urgent && need.waiters.empty())) continue;
+    const std::vector<SlabId> idle = space.IdleApart(worth, opened);
+    if (idle.empty()) continue;
+    AskToClose(device, idle, std::nullopt, now, effects);
+    return WaitsForIdle();
+  }
+  return may();
+}
+
 void Node::SlabsClosed(SessionId id, const SlabsClosedArgs& closed,
                        absl::Time now, Effects& effects) {
   if (!slabs_.Closed(id, closed, now)) return;

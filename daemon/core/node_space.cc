@@ -183,12 +183,13 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
                                               Effects& effects) {
   absl::StatusOr<uint64_t> offset =
       PlaceOnDevice(ref, owner, bytes, need, now, effects);
-  DeviceSpace& space = *spaces_[ref.place.at.device.number()];
-  for (const SlabWork& work : space.TakeWork()) {
-    if (work.kind == SlabWork::Kind::kDestroy) {
-      Keep(KeptSlab{work.device, work.slab, std::nullopt, -1});
+  for (const std::unique_ptr<DeviceSpace>& space : spaces_) {
+    for (const SlabWork& work : space->TakeWork()) {
+      if (work.kind == SlabWork::Kind::kDestroy) {
+        Keep(KeptSlab{work.device, work.slab, std::nullopt, -1});
+      }
+      effects.slabs.push_back(work);
     }
-    effects.slabs.push_back(work);
   }
   return offset;
 }
@@ -208,6 +209,12 @@ absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
   const auto worth = [&](OwnerId other) { return ValueOf(other, need, now); };
   absl::StatusOr<uint64_t> offset = space.Allocate(want, owner);
   if (!absl::IsResourceExhausted(offset.status())) return offset;
+  if (want.zone.apart && !space.MayAddApart(want.zone.backing).ok()) {
+    HOIST_RETURN_IF_ERROR(
+        FreeDescriptors(want.zone.backing, need, now, effects));
+    offset = space.Allocate(want, owner);
+    if (!absl::IsResourceExhausted(offset.status())) return offset;
+  }
   if (const auto hole = space.CheapestHole(want, worth)) {
     EvictAll(hole->victims, now, effects);  // Device copies are always clean.
     return space.Allocate(want, owner);

@@ -22,6 +22,7 @@ std::vector<GroupIndex> Indexes(const std::vector<uint32_t>& numbers) {
 
 NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   NodeOptions& node = node_options_;
+  node.apart_descriptors = options_.apart_descriptors;
   node.host_capacity_bytes = options_.host_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
   node.saves_at_once = options_.saves_at_once;

@@ -42,6 +42,7 @@ struct NodeRigOptions {
   enum class Closing { kAtOnce, kByHand, kNever };
   Closing closing = Closing::kAtOnce;
   QuotaOptions quota;
+  uint64_t apart_descriptors = UINT64_MAX;
 };
 
 // After each call the books are checked (gtest expectations):

@@ -6,6 +6,7 @@ PYTHONPATH and NumPy.
 
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -281,6 +282,30 @@ class InPlace(unittest.TestCase):
         with self.assertRaises(hoist.Unimplemented):
             session.in_place(model, {"one": hoist.InPlaceTensor(
                 "U8", (PIECE,), [model["experts.0"]])})
+
+    def test_descriptors(self):
+        """One more piece than hoistd has descriptors for is refused, and the
+        session lives."""
+        pieces = 112
+        self.start(in_place=pieces * PIECE,
+                   limits=lambda: resource.setrlimit(
+                       resource.RLIMIT_NOFILE, (400, 400)))
+        write_safetensors(self.path, {
+            f"experts.{piece}.w": ("U8", [PIECE], bytes(PIECE))
+            for piece in range(pieces)})
+        with hoist.connect(self.daemon.socket, connect_deadline=60) as session:
+            model = session.register(self.path, "files")
+
+            def in_place(count):
+                return session.in_place(model, {"all": hoist.InPlaceTensor(
+                    "U8", (count, PIECE), list(model)[:count])}, deadline=2)
+
+            with self.assertRaisesRegex(hoist.ResourceExhausted,
+                                        "LimitNOFILE"):
+                in_place(pieces)
+            in_place(16).close()
+            with session.stage(model["experts.0"], deadline=10) as lease:
+                self.assertEqual(len(lease), 1)
 
     def test_without_memory_in_place_the_key_is_named(self):
         self.start(in_place=0)

@@ -42,7 +42,8 @@ class DeviceSpaceApart : public ::testing::Test {
     options.span_bytes = DeviceSpace::SpanFor(capacity, kGranule);
     options.backing = Backing::kVmm;
     device_.emplace(options);
-    space_.emplace(DeviceSpaceOptions{DeviceIndex(0), kGranule, capacity, 64});
+    space_.emplace(DeviceSpaceOptions{DeviceIndex(0), kGranule, capacity, 64,
+                                      &descriptors_});
   }
   // What was asked of the device since, in order, is done now.
   void DoWork() {
@@ -89,6 +90,7 @@ class DeviceSpaceApart : public ::testing::Test {
   }
 
   std::optional<FakeDevice> device_;
+  ApartDescriptors descriptors_;
   std::optional<DeviceSpace> space_;
   std::deque<SlabWork> queue_;
   ZonedSlab last_made_;
@@ -145,6 +147,34 @@ TEST_F(DeviceSpaceApart, AFreedSlabServesTheNextOfItsSizeWithoutTheDevice) {
   EXPECT_EQ(space_->used(), 0u);
   EXPECT_EQ(Put(apart_, 32), at);
   EXPECT_EQ(device_->creates(), 1);
+}
+
+TEST_F(DeviceSpaceApart, DescriptorsAreCountedAndBound) {
+  descriptors_.most = 3;
+  Make(256);
+  const uint64_t first = Put(apart_, 16);
+  Put(apart_, 32);
+  Put(other_, 16);
+  EXPECT_EQ(descriptors_.used, 3u);
+  EXPECT_THAT(Refused({apart_, 48}),
+              StatusIs(kExhausted, HasSubstr("LimitNOFILE")));
+  // A free one of its size is no new one; what no slab apart has is not bound.
+  space_->Free(first);
+  EXPECT_EQ(Put(apart_, 16), first);
+  Put(segment_, 16);
+  EXPECT_EQ(descriptors_.used, 3u);
+  // Who nobody needs could leave; whoever has one open keeps it.
+  EXPECT_THAT(space_->MovableApart(ByNumber, Kept), IsEmpty());
+  EXPECT_THAT(space_->MovableApart(Wall, Nobody), IsEmpty());
+  EXPECT_THAT(space_->MovableApart(ByNumber, Nobody), SizeIs(3));
+  space_->Free(first);
+  space_->ReleaseApart(Backing::kVmm, Kept);
+  EXPECT_EQ(descriptors_.used, 3u);
+  space_->ReleaseApart(Backing::kVmm, Nobody);
+  EXPECT_EQ(descriptors_.used, 2u);
+  DoWork();
+  Put(apart_, 48);
+  EXPECT_EQ(descriptors_.used, 3u);
 }
 
 TEST_F(DeviceSpaceApart, ItsMemoryIsTheSegmentsToo) {

@@ -64,6 +64,27 @@ TEST(NodeApart, EachGroupLiesInASlabOfItsOwn) {
   }
 }
 
+// Two a slab there: three slabs.
+TEST(NodeApart, DescriptorsAreBoundAndWhatNobodyLeasesGivesThemBack) {
+  Apart rig({.in_place_pages = 8, .apart_descriptors = 6});
+  const LeaseId first =
+      rig.StageApartNow(rig.ada, Key(rig.adas, 0), rig.in_place());
+  rig.StageApartNow(rig.ada, Key(rig.adas, 1), rig.in_place());
+  const LeaseId hot = rig.StageApartNow(rig.ada, Key(rig.adas, 0), 0);
+  // All are leased, on whichever device.
+  const RequestId more = rig.StageApart(rig.bob, Key(rig.bobs, 0),
+                                        rig.in_place(), absl::ZeroDuration());
+  EXPECT_THAT(rig.StatusOf(more),
+              StatusIs(kExhausted, HasSubstr("LimitNOFILE")));
+  // A copy that nobody leases goes, on another device too.
+  ASSERT_OK(rig.Release(rig.ada, hot));
+  rig.StageApartNow(rig.bob, Key(rig.bobs, 0), rig.in_place());
+  EXPECT_EQ(rig.Slabs(0), 0u);
+  ASSERT_OK(rig.Release(rig.ada, first));
+  rig.StageApartNow(rig.bob, Key(rig.bobs, 1), 0);
+  EXPECT_EQ(rig.Slabs(rig.in_place()), 2u);
+}
+
 TEST(NodeApart, OneGroupMayLieApartAndWithOthers) {
   Apart rig;
   const LeaseId apart = rig.StageApartNow(rig.ada, Key(rig.adas, 0), 0);
