@@ -231,7 +231,7 @@ libtorch_build() {  # FOLDER [OPTION...]
   if command -v ninja >/dev/null; then set -- -G Ninja "$@"; fi
   cmake -S client/examples/libtorch -B "$build" -DCMAKE_BUILD_TYPE=Release \
     -DHOIST_ROOT="$kit" -DHOIST_TORCH_PYTHON=python3 \
-    -DHOIST_TORCH_CHECK="$tests/check.cc;$tests/views.cc" "$@" &&
+    -DHOIST_TORCH_CHECK="$tests/check.cc;$tests/in_place.cc;$tests/views.cc" "$@" &&
     cmake --build "$build" -j "$(nproc)"
 }
 
@@ -239,6 +239,7 @@ libtorch() {  # FOLDER
   local folder
   folder=$(mktemp -d)
   "$1/check" --folder "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
+  "$1/in_place" "$HOIST_SOCKET" "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
   "$1/views" "$HOIST_SOCKET" | tee /dev/fd/2 | tail -1 >&3 || return
   "$1/transformer" --width 2048 --layers 16 --tokens 128 --passes 5 |
     tee /dev/fd/2 | tail -1 >&3 || return

@@ -556,6 +556,7 @@ inline Status Attached::Detach() {
 }  // namespace v0
 }  // namespace hoist
 
-#include "hoist/torch/attach.h"  // Attach.
+#include "hoist/torch/attach.h"    // Attach.
+#include "hoist/torch/in_place.h"  // InPlaceTensors.
 
 #endif  // HOIST_TORCH_H_

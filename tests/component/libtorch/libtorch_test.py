@@ -73,7 +73,8 @@ class LibTorch(unittest.TestCase):
                     f"-DHOIST_TORCH_PREFIX={prefix}", "-DHOIST_TORCH_CHECK=" +
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
                              for name in ("again.cc", "check.cc", "compiled.cc",
-                                          "death.cc", "views.cc")), *cached)
+                                          "death.cc", "in_place.cc",
+                                          "views.cc")), *cached)
         # As many as ctest counts it for; each takes some GB of memory.
         cls.command("cmake", "--build", cls.bin, "--parallel", 2)
 
@@ -110,6 +111,13 @@ class LibTorch(unittest.TestCase):
                            re.MULTILINE)
         self.assertIsNotNone(passed, said)
         self.assertGreaterEqual(int(passed.group(1)), 8, said)
+
+    def test_what_is_read_in_place(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "in_place", daemon.socket, ARGS.work)
+        print(said)
+        self.assertRegex(said, re.compile("^7 passed, 0 failed, 0 skipped$",
+                                          re.MULTILINE))
 
     def test_what_libtorch_compiled(self) -> None:
         package = ARGS.work / "pair.pt2"

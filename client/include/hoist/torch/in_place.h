@@ -1,0 +1,396 @@
+// LibTorch tensors that are read where they lie: a mixture's experts, or an
+// embedding, of which a pass touches a part.
+//
+//   auto experts = hoist::torch::InPlaceTensors::Open(
+//       *session, "/models/moe", {{"layers.0.experts.up"}, ...}, options);
+//   auto pass = experts->Begin();           // For each pass:
+//   if (!pass.ok()) return Fail(pass.status());
+//   experts->Count("layers.0.experts.up", chosen);
+//   y = Experts(x, chosen, (*experts)["layers.0.experts.up"]);
+//
+// Each tensor has one address for good, and lies there in pieces: those that
+// are touched most are in device memory (hot), the others in host memory that
+// the device reads over the link (cold). Kernels know nothing of it. See
+// hoist/c/in_place.h.
+//
+// Errors:   Status and Result; torch's exceptions are caught and returned, but
+//           where a comment says otherwise.
+// Threads:  one at a time; tensors are read by whoever has them.
+// Streams:  a pass belongs to the stream that was current when it began. What
+//           reads the tensors is on that one, or in order with it; so are the
+//           passes of one object. A pass may be captured into a CUDA graph.
+// Writes:   tensors are read-only; see torch/staged.h.
+#ifndef HOIST_TORCH_IN_PLACE_H_
+#define HOIST_TORCH_IN_PLACE_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hoist/torch/tensor.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+
+// A tensor of the files, and what of it is touched or not: equal parts along
+// its first dimension (experts, rows).
+struct TouchedInPart {
+  std::string name;
+  int64_t units = 0;  // 0: as many as that dimension has.
+};
+
+struct InPlaceTensorsOptions {
+  // What the pieces are called in hoistd; workers of the same share them. Each
+  // set of tensors has its own. Empty: made of the path.
+  std::string name;
+  // Of the files' other tensors, which are in the same model; see model().
+  Grouping grouping = Grouping::kBlock;
+  uint64_t hot_budget_bytes = 0;  // Of device memory, for hot pieces.
+  uint32_t device = 0;
+  std::chrono::milliseconds deadline{60'000};  // For all pieces to come.
+  Readers readers = Readers::kDefault;
+};
+
+// Move-only. Dropped, it moves nothing any more; a tensor of it, and a view,
+// keep what they show.
+class InPlaceTensors {
+ public:
+  class Pass;
+
+  // Of a safetensors file, or a folder of them. NotFound: it has no such
+  // tensor. InvalidArgument: the first dimension is not of that many units, or
+  // LibTorch has no such type. Unimplemented: hoistd has nothing that is read
+  // in place, and why. ResourceExhausted: not enough of it.
+  static Result<InPlaceTensors> Open(Session& session, const std::string& path,
+                                     const std::vector<TouchedInPart>& wanted,
+                                     const InPlaceTensorsOptions& options = {});
+
+  // NotFound: none has the name.
+  Result<at::Tensor> tensor(const std::string& name) const;
+  // Throws c10::Error where tensor() fails.
+  at::Tensor operator[](const std::string& name) const {
+    Result<at::Tensor> found = tensor(name);
+    TORCH_CHECK(found.ok(), "hoist: ", found.status().ToString());
+    return *found;
+  }
+
+  // What is put on the current stream from now on is a pass: pieces that are
+  // waiting to change places do so first. It has been launched when the Pass
+  // ends, and may run yet.
+  Result<Pass> Begin();
+  // A pass touches these units: whole numbers, on whichever device. Counted on
+  // the tensors' device, by what a CUDA graph records.
+  Status Count(const std::string& name, const at::Tensor& units);
+
+  // See hoist_in_place_advance: nothing reads the tensors meanwhile.
+  Status Advance(bool wait = false) { return state_->in_place.Advance(wait); }
+  Status SetBudget(uint64_t hot_budget_bytes) {
+    return state_->in_place.SetBudget(hot_budget_bytes);
+  }
+  // Ask after synchronizing, before results are used.
+  Status Check() const { return state_->in_place.Check(); }
+  hoist_in_place_stats stats() const { return state_->in_place.stats(); }
+  // Its groups are the pieces, and then the files' other tensors, as they are
+  // grouped: session.DescribeModel(model().name()) is what StagedTensors plans
+  // those by.
+  const Model& model() const { return state_->model; }
+  c10::Device device() const { return state_->device; }
+
+ private:
+  struct Entry {
+    internal::Geometry geometry;
+    uint64_t bytes = 0;
+    int64_t units = 0;
+    int64_t first = 0;  // Of its units' counts.
+    at::Tensor tensor;
+  };
+  // Tensors' storages keep it.
+  struct State {
+    State(Session&& session_in, Model&& model_in, c10::Device device_in,
+          at::Tensor counts_in, InPlace&& in_place_in)
+        : session(std::move(session_in)),
+          model(std::move(model_in)),
+          device(device_in),
+          counts(std::move(counts_in)),
+          in_place(std::move(in_place_in)) {}
+    Session session;
+    Model model;
+    c10::Device device;
+    at::Tensor counts;
+    InPlace in_place;  // Gone before what it counts with.
+  };
+  using Entries = std::unordered_map<std::string, Entry>;
+
+  InPlaceTensors(std::shared_ptr<State> state, Entries entries)
+      : state_(std::move(state)), entries_(std::move(entries)) {}
+
+  static Result<Entries> Look(const Model& files,
+                              const std::vector<TouchedInPart>& wanted);
+  static uint64_t PieceBytes(uint64_t unit_bytes);
+  static RegisterOptions Pieces(const std::vector<TouchedInPart>& wanted,
+                                const Entries& entries,
+                                std::vector<InPlaceTensor>* tensors);
+  static void AddOthers(const Model& files, const Entries& entries,
+                        RegisterOptions* pieces);
+  void Show(const std::vector<TouchedInPart>& wanted);
+
+  std::shared_ptr<State> state_;
+  Entries entries_;
+};
+
+// Being launched until it ends. Move-only; ends before its InPlaceTensors does.
+class InPlaceTensors::Pass {
+ public:
+  Pass(Pass&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Pass& operator=(Pass&& other) noexcept {
+    if (this != &other) {
+      (void)End();
+      state_ = std::exchange(other.state_, nullptr);
+    }
+    return *this;
+  }
+  ~Pass() { (void)End(); }
+
+  // Again: nothing happens.
+  Status End() {
+    State* state = std::exchange(state_, nullptr);
+    return state == nullptr ? Status() : state->in_place.End();
+  }
+
+ private:
+  friend class InPlaceTensors;
+  explicit Pass(State* state) : state_(state) {}
+
+  State* state_;
+};
+
+inline Result<InPlaceTensors::Pass> InPlaceTensors::Begin() {
+  Status begun = internal::Catching([&] {
+    return state_->in_place.Begin(internal::CurrentStream(state_->device));
+  });
+  if (!begun.ok()) return begun;
+  return Pass(state_.get());
+}
+
+inline Result<at::Tensor> InPlaceTensors::tensor(
+    const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found != entries_.end()) return found->second.tensor;
+  return Status(Code::kNotFound, "no tensor \"" + name + "\" is in place");
+}
+
+inline Status InPlaceTensors::Count(const std::string& name,
+                                    const at::Tensor& units) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return tensor(name).status();
+  if (!at::isIntegralType(units.scalar_type(), /*includeBool=*/false)) {
+    return Status(Code::kInvalidArgument, "units are whole numbers");
+  }
+  const Entry& entry = found->second;
+  return internal::Catching([&] {
+    const c10::InferenceMode mode(false);
+    // Numbers of no unit are counted behind the last.
+    const at::Tensor at = units.reshape({-1})
+                              .to(state_->counts.device(), at::kLong)
+                              .clamp(0, entry.units)
+                              .add(entry.first);
+    state_->counts.index_add_(
+        0, at, at::ones({1}, state_->counts.options()).expand({at.numel()}));
+    return Status();
+  });
+}
+
+// What the files say of the tensors.
+inline Result<InPlaceTensors::Entries> InPlaceTensors::Look(
+    const Model& files, const std::vector<TouchedInPart>& wanted) {
+  std::unordered_map<std::string, TensorView> known;
+  for (uint32_t g = 0; g < files.group_count(); ++g) {
+    for (const TensorView& view : files.tensors(g)) {
+      known.emplace(std::string(view.name()), view);
+    }
+  }
+  Entries entries;
+  int64_t first = 0;
+  for (const TouchedInPart& one : wanted) {
+    const std::string quoted = "\"" + one.name + "\"";
+    const auto found = known.find(one.name);
+    if (found == known.end()) {
+      return Status(Code::kNotFound, "the files have no tensor " + quoted);
+    }
+    const TensorView& view = found->second;
+    Entry entry;
+    entry.bytes = view.size_bytes();
+    entry.first = first;
+    bool typed = false;
+    for (const internal::TypePair& type : internal::Types()) {
+      if (type.hoist != view.dtype()) continue;
+      entry.geometry = {type.torch, view.shape(), view.strides(), 0};
+      typed = true;
+    }
+    const int64_t along = view.rank() == 0 ? 0 : view.dim(0);
+    entry.units = one.units == 0 ? along : one.units;
+    if (!typed || entry.bytes == 0 || entry.units < 1 ||
+        entry.units > UINT32_MAX || along % entry.units != 0) {
+      return Status(Code::kInvalidArgument,
+                    quoted +
+                        " cannot be read in place: it is empty, of a type "
+                        "that LibTorch lacks, or its first dimension is "
+                        "not of " +
+                        std::to_string(entry.units) + " units");
+    }
+    first += entry.units + 1;
+    if (!entries.emplace(one.name, std::move(entry)).second) {
+      return Status(Code::kInvalidArgument, quoted + " is named twice");
+    }
+  }
+  return entries;
+}
+
+inline void InPlaceTensors::AddOthers(const Model& files,
+                                      const Entries& entries,
+                                      RegisterOptions* pieces) {
+  for (uint32_t g = 0; g < files.group_count(); ++g) {
+    GroupSpec group;
+    group.name = std::string(files.group_name(g));
+    for (const TensorView& view : files.tensors(g)) {
+      std::string name(view.name());
+      if (entries.count(name) == 0) group.tensors.push_back(std::move(name));
+    }
+    if (!group.tensors.empty()) pieces->groups.push_back(std::move(group));
+  }
+}
+
+// Whole pages, and whole units where few of them fill pages; else as many pages
+// as a unit nearly has.
+inline uint64_t InPlaceTensors::PieceBytes(uint64_t unit_bytes) {
+  constexpr uint64_t kPage = uint64_t{2} << 20, kMostUnits = 4;
+  const uint64_t together = std::lcm(unit_bytes, kPage);
+  if (together <= kMostUnits * unit_bytes) return together;
+  return std::max<uint64_t>(1, (unit_bytes + kPage / 2) / kPage) * kPage;
+}
+
+inline RegisterOptions InPlaceTensors::Pieces(
+    const std::vector<TouchedInPart>& wanted, const Entries& entries,
+    std::vector<InPlaceTensor>* tensors) {
+  RegisterOptions pieces;
+  for (const TouchedInPart& one : wanted) {
+    const Entry& entry = entries.at(one.name);
+    InPlaceTensor tensor;
+    tensor.units = static_cast<uint32_t>(entry.units);
+    tensor.first_count = static_cast<uint64_t>(entry.first);
+    const uint64_t element = c10::elementSize(entry.geometry.dtype);
+    const uint64_t step = PieceBytes(entry.bytes / entry.units);
+    for (uint64_t at = 0; at < entry.bytes; at += step) {
+      const uint64_t bytes = std::min(step, entry.bytes - at);
+      const std::string name = one.name + "#" + std::to_string(at / step);
+      tensor.groups.push_back(static_cast<uint32_t>(pieces.groups.size()));
+      pieces.groups.push_back({name, {name}});
+      pieces.joined.push_back({name,
+                               {static_cast<int64_t>(bytes / element)},
+                               {{one.name, at, bytes}}});
+    }
+    tensors->push_back(std::move(tensor));
+  }
+  return pieces;
+}
+
+inline void InPlaceTensors::Show(const std::vector<TouchedInPart>& wanted) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    Entry& entry = entries_.at(wanted[i].name);
+    void* const data = const_cast<void*>(*state_->in_place.Address(i));
+    c10::DataPtr kept(
+        data, new std::shared_ptr<State>(state_),
+        [](void* state) { delete static_cast<std::shared_ptr<State>*>(state); },
+        state_->device);
+    entry.tensor =
+        internal::View(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+                           c10::StorageImpl::use_byte_size_t(),
+                           static_cast<int64_t>(entry.bytes), std::move(kept),
+                           /*allocator=*/nullptr, /*resizable=*/false)),
+                       entry.geometry);
+  }
+}
+
+inline Result<InPlaceTensors> InPlaceTensors::Open(
+    Session& session, const std::string& path,
+    const std::vector<TouchedInPart>& wanted,
+    const InPlaceTensorsOptions& options) {
+  if (wanted.empty()) {
+    return Status(Code::kInvalidArgument, "no tensors to read in place");
+  }
+  if (Status s = session.HasInPlace(); !s.ok()) return s;
+  std::string name = options.name;
+  if (name.empty()) {
+    // "/" may not be at an end of a model's name.
+    const size_t first = path.find_first_not_of('/');
+    if (first == std::string::npos) {
+      return Status(Code::kInvalidArgument, "`path` is empty");
+    }
+    name = path.substr(first, path.find_last_not_of('/') - first + 1) +
+           "#in-place";
+  }
+  // As it is first, to know of its tensors; no weight is read.
+  RegisterOptions whole;
+  whole.name = name + "#files";
+  whole.path = path;
+  whole.grouping = options.grouping;
+  Result<Model> files = session.RegisterModel(whole);
+  if (!files.ok()) return files.status();
+  Result<Entries> entries = Look(*files, wanted);
+  std::vector<InPlaceTensor> tensors;
+  RegisterOptions pieces;
+  if (entries.ok()) {
+    pieces = Pieces(wanted, *entries, &tensors);
+    AddOthers(*files, *entries, &pieces);
+  }
+  (void)session.Forget(*files);  // Another worker may be looking, too.
+  if (!entries.ok()) return entries.status();
+  pieces.name = name;
+  pieces.path = path;
+  pieces.readers = options.readers;
+  Result<Model> model = session.RegisterModel(pieces);
+  if (!model.ok()) return model.status();
+  Result<Session> shared = session.Share();
+  if (!shared.ok()) return shared.status();
+
+  std::shared_ptr<State> state;
+  Status made = internal::Catching([&]() -> Status {
+    Result<c10::Device> device =
+        internal::TorchDevice(session, options.device, nullptr);
+    if (!device.ok()) return device.status();
+    const c10::InferenceMode mode(false);
+    int64_t length = 0;
+    for (const auto& [ignored, entry] : *entries) length += entry.units + 1;
+    at::Tensor counts =
+        at::zeros({length}, at::TensorOptions(*device).dtype(at::kInt));
+    InPlaceOptions with;
+    with.device = options.device;
+    with.hot_budget_bytes = options.hot_budget_bytes;
+    with.deadline = options.deadline;
+    with.counts = static_cast<const uint32_t*>(counts.const_data_ptr());
+    with.count_length = static_cast<uint64_t>(length);
+    Result<InPlace> in_place = shared->ReadInPlace(*model, tensors, with);
+    if (!in_place.ok()) return in_place.status();
+    state =
+        std::make_shared<State>(std::move(*shared), std::move(*model), *device,
+                                std::move(counts), std::move(*in_place));
+    return Status();
+  });
+  if (!made.ok()) return made;
+  InPlaceTensors opened(std::move(state), std::move(*entries));
+  opened.Show(wanted);
+  return opened;
+}
+
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_IN_PLACE_H_
