@@ -165,6 +165,27 @@ def test_pieces_move_between_passes_by_themselves(device):
     hoist.detach(model)
 
 
+def test_a_pass_that_is_cut_short_leaves_pieces_free_to_move(device):
+    model = make(device)
+    hoist.attach(model, budget="21MiB", in_place=AUTO)
+    want = run(model, device, 6, 7)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    hook = model.head.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(model, device, 6, 7)
+    hook.remove()
+
+    def make_pass() -> None:
+        assert same_bytes(run(model, device, 6, 7).cpu(), want.cpu())
+
+    until_all_is_hot(model, make_pass)
+    hoist.set_budget(model, "2MiB")  # Nothing runs.
+    hoist.detach(model)
+
+
 class Routed(nn.Module):
     """What a compiler has in one graph: the experts that are chosen, looked up
     by row."""

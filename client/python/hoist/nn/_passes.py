@@ -341,6 +341,8 @@ class Passes:
             for _ in range(self._turns.held - but):
                 stack.callback(self._turns.give)
             stack.callback(self.graph.end)
+            if self.in_place is not None:
+                stack.callback(self.in_place.after_pass)
             self._open = None
             self._running = 0
             for group in self._shown:  # Also where others' bytes lie by now.
