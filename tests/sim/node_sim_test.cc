@@ -117,6 +117,10 @@ class Life {
     options.device_pages = {3 + step[1] % 8};
     if (step[1] % 3 == 0) options.device_pages.push_back(2 + step[1] % 5);
     if (step[3] / 16 % 4 != 0) options.in_place_pages = 2 + step[3] / 64 % 7;
+    // Two a slab.
+    if (step[3] / 448 % 3 == 0) {
+      options.apart_descriptors = 2 + step[3] / 1344 % 7;
+    }
     options.slab_pages = 1 + step[2] % 4;
     options.can_spill = step[2] % 4 != 0;
     options.saves_at_once = step[2] % 8 > 3;

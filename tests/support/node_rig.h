@@ -318,6 +318,7 @@ class NodeRig {
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
   void CheckKept(const NodeSnapshot& snapshot) const;
   void CheckSlabs() const;
+  void CheckDescriptors();
   void CheckSlabWork(const TierSnapshot& tier);
   void CheckPlans() const;
   void CheckQuotas() const;

@@ -220,6 +220,7 @@ void NodeRig::Check() {
   CheckPlans();
   CheckQuotas();
   CheckSlabs();
+  CheckDescriptors();
 }
 
 }  // namespace hoistd::testing

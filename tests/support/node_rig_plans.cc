@@ -340,6 +340,22 @@ void NodeRig::CheckSlabWork(const TierSnapshot& tier) {
   EXPECT_EQ(has, devices_[d]->bytes());
 }
 
+// Of slabs apart, once what was asked for has been done.
+void NodeRig::CheckDescriptors() {
+  uint64_t used = 0;
+  const auto each = [](const SlabSpec& slab) -> uint64_t {
+    return !slab.apart ? 0 : slab.backing == Backing::kMemfd ? 2 : 1;
+  };
+  for (uint32_t d = 0; d < devices_.size(); ++d) {
+    for (const auto& [id, slab] : devices_[d]->slabs()) used += each(slab);
+    for (const SlabWork& work : slab_work(d)) {
+      used += work.kind == SlabWork::Kind::kDestroy ? -each(work.slab)
+                                                    : each(work.slab);
+    }
+  }
+  EXPECT_LE(used, options_.apart_descriptors);
+}
+
 void NodeRig::CheckSlabs() const {
   for (const auto& [session, open] : open_slabs_) {
     for (const auto& [place, slab] : open) {
