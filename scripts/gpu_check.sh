@@ -300,6 +300,13 @@ step_bench_gpu() {
   echo "its table is above, and in $logs/bench_gpu.log" >&3
 }
 
+step_bench_in_place() {
+  python3 tests/bench/bench_in_place.py --bin "$kit/bin" --piece-mb 2 6 24 \
+    --tokens 1 16 --gib 1 || return
+  python3 tests/bench/bench_in_place.py --bin "$kit/bin" --attach 9200 || return
+  echo "its tables are above, and in $logs/bench_in_place.log" >&3
+}
+
 # Plain Python over gRPC, no libhoist: IPC handles, a lease a stream.
 grpc_worker() {
   python3 client/examples/grpc_worker.py "${HOIST_SOCKET%.sock}.grpc.sock" synthetic \
