@@ -13,7 +13,9 @@ for all and for half of it. Prints medians: milliseconds a token and times plain
 the floor of that, which is plain's or what the streamed bytes take at the link's
 rate, measured here (with --static the prompt's pass counts, too); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
-streamed group; hoist's frames in a profile of a step; and whether all tokens and
+streamed group; what of that is Python's, in hoist's hooks and but for the calls into
+libhoist, which wait where the stream is full; hoist's frames in a profile of a step;
+and whether all tokens and
 logits were plain's, bit for bit.
 """
 
@@ -32,6 +34,8 @@ import torch
 import transformers
 
 from common import MIB, hoistd, table
+from hoist._plan import Plan
+from hoist.nn import _hooks
 from peers.llama import config_of
 
 TOML = """
@@ -55,6 +59,33 @@ def bytes_of(model: torch.nn.Module) -> int:
     return sum(value.nbytes for value in model.parameters())
 
 
+class HookTime:
+    """Seconds in hoist's hooks, but for what calls into libhoist take."""
+
+    def __enter__(self) -> "HookTime":
+        self.seconds = 0.0
+        self._before = [(kind, name, getattr(kind, name)) for kind, name in (
+            (_hooks.Begin, "__call__"), (_hooks.End, "__call__"),
+            (Plan, "stage"), (Plan, "done"))]
+        for kind, name, call in self._before:
+            setattr(kind, name, self._timed(call, -1 if kind is Plan else 1))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, name, call in self._before:
+            setattr(kind, name, call)
+
+    def _timed(self, call: Any, sign: int) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += sign * (time.perf_counter() - begin)
+
+        return timed
+
+
 class Decoder:
     """One model; what it takes a token, and what it gave."""
 
@@ -67,6 +98,7 @@ class Decoder:
         self.given: Any = None
         self.same = True
         self.frames = 0
+        self.hooks_us = 0.0  # For each streamed group.
         self.streamed = 0.0
         self.streamed_bytes = 0  # A pass.
 
@@ -122,6 +154,20 @@ class Decoder:
             return hoist.stats(self.model).stages
         except hoist.NotFound:
             return 0
+
+    def time_hooks(self, steps: int = 9) -> None:
+        cache = transformers.DynamicCache()
+        ids = torch.ones(1, 1, dtype=torch.long, device=self.device)
+        found = []
+        for _ in range(steps):
+            before = self._stages()
+            with HookTime() as hooks:
+                self.step(ids, cache)
+            self.sync()
+            stages = self._stages() - before
+            if stages:
+                found.append(hooks.seconds / stages * 1e6)
+        self.hooks_us = statistics.median(found) if found else 0.0
 
     def count_frames(self) -> None:
         cache = transformers.DynamicCache()
@@ -185,7 +231,7 @@ def report(found: list[Decoder], rate: float | None) -> None:
     plain = found[0]
     rows: list[tuple[str, ...]] = [
         ("decoder", "ms/token", "x plain", "x floor", "streamed",
-         "us/streamed group", "frames of hoist", "equal")]
+         "us/streamed group", "of it Python", "frames of hoist", "equal")]
     for one in found:
         ratio = statistics.median(
             mine / other for mine, other in zip(one.token_ms, plain.token_ms))
@@ -202,6 +248,7 @@ def report(found: list[Decoder], rate: float | None) -> None:
         same = one.same and torch.equal(one.given, plain.given)
         rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
                      f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
+                     f"{one.hooks_us:.1f}" if one.hooks_us else "-",
                      str(one.frames), "yes" if same else "NO"))
     table(rows)
 
@@ -238,6 +285,7 @@ def main() -> int:
         # comes and goes: each is looked at without those after it.
         for one in reversed(found):
             if not arguments.static:
+                one.time_hooks()
                 one.count_frames()
             if one.name.startswith("hoist"):
                 hoist.detach(one.model)
