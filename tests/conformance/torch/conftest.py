@@ -71,9 +71,11 @@ def _start(**sizes: Any) -> RealDaemon:
         **{**SIZES, **sizes})
     try:
         hoist.connect(daemon.socket, connect_deadline=30).close()
-    except hoist.HoistError as error:
+    except BaseException as error:
         said = daemon.log_text()
         daemon.stop()
+        if not isinstance(error, hoist.HoistError):
+            raise
         pytest.fail(f"hoistd does not serve: {error}\n{said}")
     return daemon
 

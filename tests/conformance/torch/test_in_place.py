@@ -246,6 +246,39 @@ def test_pieces_move_between_passes_of_one_graph(device, budget, mode,
     hoist.detach(model)
 
 
+def test_nothing_keeps_cuda_graphs_from_being_made(device, monkeypatch):
+    """inductor makes none of code that writes to an input which may lie
+    elsewhere the next time."""
+    import torch._inductor.compile_fx as compile_fx
+    compiled = compile_fx.compile_fx_inner
+    written: list[set[int]] = []
+
+    def look(module: Any, inputs: Any, **options: Any) -> Any:
+        given = [node for node in module.graph.nodes
+                 if node.op == "placeholder"]
+        to = {given.index(node.args[0]) for node in module.graph.nodes
+              if node.target is torch.ops.aten.copy_.default
+              and node.args[0] in given}
+        written.append(to)
+        assert to <= set(options["static_input_idxs"])
+        return compiled(module, inputs, **options)
+
+    monkeypatch.setattr(compile_fx.compile_fx, "__defaults__", tuple(
+        look if value is compiled else value
+        for value in compile_fx.compile_fx.__defaults__))
+    torch._dynamo.reset()
+    model = Routed().eval().to(device).requires_grad_(False)
+    hoist.attach(model, budget="20MiB", in_place="experts")
+    model.compile(fullgraph=True)
+    with torch.no_grad(), torch._inductor.config.patch(
+            force_disable_caches=True):
+        for _ in range(4):
+            model(torch.zeros(4, WIDTH, device=device),
+                  torch.tensor([0, 1], device=device))
+    assert any(written)  # The counts.
+    hoist.detach(model)
+
+
 def test_pieces_move_between_replays_of_a_captured_graph(device):
     if device.type != "cuda":
         pytest.skip("needs CUDA graphs")
