@@ -266,10 +266,14 @@ class _Count:
         for value in (*args, *kwargs.values()):
             if (isinstance(value, torch.Tensor)
                     and value.dtype in (torch.int64, torch.int32)):
-                at = self._first + value.detach().reshape(-1).to(
+                at = value.detach().reshape(-1).to(
                     self._counts.device).clamp(0, self._units)
-                self._counts.index_add_(0, at,
-                                        self._one_more.expand(at.numel()))
+                more = self._one_more.expand(at.numel())
+                if at.numel() > self._units:  # A prompt reads a unit once.
+                    more = torch.zeros(self._units + 1, dtype=torch.int32,
+                                       device=at.device).index_fill_(0, at, 1)
+                    at = torch.arange(self._units + 1, device=at.device)
+                self._counts.index_add_(0, self._first + at, more)
                 return
 
 
