@@ -4,6 +4,8 @@
 #ifndef HOIST_CLIENT_SRC_IN_PLACE_H_
 #define HOIST_CLIENT_SRC_IN_PLACE_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -73,9 +75,9 @@ class InPlace {
 
   // Fixed for the object's life. nullptr: there is no such tensor.
   const void* AddressOf(size_t tensor) const;
-  // A pass is being launched on the stream from here until EndPass: what waits
-  // to change places does, first; in a graph that is being captured, whenever
-  // it is launched.
+  // This thread launches a pass on the stream from here until EndPass. What
+  // waits to change places does, first, unless another thread launches one; in
+  // a graph that is being captured, whenever that is launched.
   Status BeginPass(cuda::Stream stream);
   void EndPass();
   // Units of a tensor were touched so often.
@@ -143,6 +145,10 @@ class InPlace {
   void PlaceBeforePass() HOIST_REQUIRES(mu_);
   // True: a stream stood at one.
   bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
+  bool AnyLaunches(pid_t but) HOIST_REQUIRES(mu_);
+  void NoteStream(cuda::Stream stream) HOIST_REQUIRES(mu_);
+  // What passes of the host's read has been read. False: another has begun.
+  Result<bool> PassesHaveRun(pid_t but) HOIST_EXCLUDES(mu_);
   void ReleaseLeft() HOIST_EXCLUDES(mu_);
 
   const std::shared_ptr<Session> session_;
@@ -161,7 +167,11 @@ class InPlace {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
-  bool launching_ HOIST_GUARDED_BY(mu_) = false;  // A pass.
+  // Of passes that the host launches: who does just now, how many there were,
+  // and the streams that may have one yet.
+  std::vector<pid_t> launching_ HOIST_GUARDED_BY(mu_);
+  uint64_t begun_ HOIST_GUARDED_BY(mu_) = 0;
+  std::vector<cuda::Stream> streams_ HOIST_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
   Heat heat_ HOIST_GUARDED_BY(mu_);
   std::vector<bool> wanted_ HOIST_GUARDED_BY(mu_);

@@ -1,4 +1,7 @@
 // Of tensors in place: when pieces change places.
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -13,29 +16,83 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAdvanceLimit{60'000};
 
+// One that has ended in the middle of a pass launches nothing any more.
+bool InPlace::AnyLaunches(pid_t but) {
+  std::erase_if(launching_, [&](pid_t thread) {
+    return thread != but && tgkill(getpid(), thread, 0) != 0;
+  });
+  return std::any_of(launching_.begin(), launching_.end(),
+                     [&](pid_t thread) { return thread != but; });
+}
+
+Result<bool> InPlace::PassesHaveRun(pid_t but) {
+  uint64_t begun = 0;
+  std::vector<cuda::Stream> streams;
+  {
+    const MutexLock lock(mu_);
+    begun = begun_;
+    streams = streams_;
+  }
+  for (const cuda::Stream stream : streams) {
+    // Waiting for one that is being captured would end its capture.
+    if (Result<bool> is = order_->IsCapturing(stream); is.ok() && *is) {
+      return false;
+    }
+    if (order_->Synchronize(stream).ok()) continue;
+    // It may be there no more, with its work on the device yet.
+    if (Status s = order_->SynchronizeAll(); !s.ok()) return s;
+    break;
+  }
+  const MutexLock lock(mu_);
+  if (begun != begun_ || AnyLaunches(but)) return false;
+  streams_.clear();
+  return true;
+}
+
 Status InPlace::BeginPass(cuda::Stream stream) {
   Result<bool> capturing = order_->IsCapturing(stream);
   if (!capturing.ok()) return capturing.status();
+  const pid_t me = gettid();
   {
     const MutexLock lock(mu_);
-    launching_ = true;
-    if (!*capturing && (!AnyToPlace() || !broken_.ok())) return Status();
+    const bool alone = !AnyLaunches(me);
+    if (!std::count(launching_.begin(), launching_.end(), me)) {
+      launching_.push_back(me);
+    }
+    ++begun_;
+    if (!*capturing && (!alone || !AnyToPlace() || !broken_.ok())) {
+      NoteStream(stream);
+      return Status();
+    }
   }
   if (*capturing) {
     captured_ = true;
     return boundary_->Put(stream);
   }
+  Result<bool> run = PassesHaveRun(me);
+  if (!run.ok()) return run.status();
+  // What this thread's stream has may wait for them, and is a pass's, too.
   if (Status s = order_->Synchronize(stream); !s.ok()) return s;
   const MutexLock lock(mu_);
-  PlaceBeforePass();
-  CountPending();
-  changed_.NotifyAll();
+  if (*run && !AnyLaunches(me)) {
+    PlaceBeforePass();
+    CountPending();
+    changed_.NotifyAll();
+  }
+  NoteStream(stream);
   return Status();
 }
 
+void InPlace::NoteStream(cuda::Stream stream) {
+  if (!std::count(streams_.begin(), streams_.end(), stream)) {
+    streams_.push_back(stream);
+  }
+}
+
 void InPlace::EndPass() {
+  const pid_t me = gettid();
   const MutexLock lock(mu_);
-  launching_ = false;
+  std::erase(launching_, me);
 }
 
 bool InPlace::AnyToPlace() const {
@@ -83,13 +140,15 @@ bool InPlace::PlaceAtBoundary() {
   constexpr milliseconds kPatience{100};
   {
     const MutexLock lock(mu_);
-    if (launching_ || !AnyToPlace() || !broken_.ok()) return false;
+    if (AnyLaunches(0) || !AnyToPlace() || !broken_.ok()) return false;
   }
+  // They are in no order with the stream that will be held.
+  if (Result<bool> run = PassesHaveRun(0); !run.ok() || !*run) return false;
   if (!boundary_->Hold(kPatience, stopping_)) return false;
   {
     const MutexLock lock(mu_);
     // The driver looks addresses up when kernels are launched.
-    if (!launching_) PlaceBeforePass();
+    if (streams_.empty() && !AnyLaunches(0)) PlaceBeforePass();
     changed_.NotifyAll();
   }
   boundary_->LetGo();

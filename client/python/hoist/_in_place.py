@@ -98,8 +98,9 @@ class InPlace(Mapping[str, Tensor]):
         """A pass is about to be launched on the stream: pieces that are waiting
         to change places do first, for a fifth of the time at most.
 
-        Whatever reads the tensors is on that stream, or in order with it. Where
-        it is being captured into a CUDA graph, each launch of that begins so.
+        Whatever reads the tensors is on that stream, or in order with it; the
+        calling thread launches it, until `end`. Where it is being captured into
+        a CUDA graph, each launch of that begins so.
         """
         error = c.c_void_p()
         code = self._begin(self._handle, _handle(stream), c.byref(error))

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -420,6 +421,41 @@ TEST_F(InPlace, ABudgetThatShrinksBetweenPassesIsKept) {
   }
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   ExpectBytes(Upto(8));
+}
+
+TEST_F(InPlace, NothingMovesWhileAnotherThreadLaunchesAPass) {
+  daemon_.Hold(kDevice, true);
+  Made(Upto(4), {.units = 4, .budget = kPiece});
+  std::promise<void> begun, may_end;
+  std::thread other([&] {
+    EXPECT_EQ(Begin(), HOIST_OK);
+    begun.set_value();
+    may_end.get_future().wait();
+    EXPECT_EQ(End(), HOIST_OK);
+  });
+  begun.get_future().wait();
+  daemon_.Hold(kDevice, false);
+  daemon_.LetAllCome();
+  while (hoist_in_place_pending(in_place_) == 0) std::this_thread::yield();
+  EXPECT_EQ(Begin(), HOIST_OK);
+  EXPECT_EQ(End(), HOIST_OK);
+  EXPECT_EQ(Stats().moves, 0u);
+  may_end.set_value();
+  other.join();
+  EXPECT_EQ(Begin(), HOIST_OK);
+  EXPECT_EQ(Stats().moves, 1u);
+  ExpectBytes(Upto(4));
+}
+
+TEST_F(InPlace, AThreadThatEndsInAPassLaunchesItNoMore) {
+  daemon_.Hold(kDevice, true);
+  Made(Upto(4), {.units = 4, .budget = kPiece});
+  std::thread([&] { EXPECT_EQ(Begin(), HOIST_OK); }).join();
+  daemon_.Hold(kDevice, false);
+  daemon_.LetAllCome();
+  while (hoist_in_place_pending(in_place_) == 0) std::this_thread::yield();
+  EXPECT_EQ(Begin(), HOIST_OK);
+  EXPECT_EQ(Stats().moves, 1u);
 }
 
 // --- The end -----------------------------------------------------------------

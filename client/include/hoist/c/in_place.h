@@ -33,12 +33,13 @@ extern "C" {
  *           back, between passes. Workers of one user share them.
  * Passes:   pieces change places where a pass begins, if some are waiting to:
  *           for a millisecond, or a fifth of the time at most. Whatever reads
- *           the tensors is on the pass's stream, or in order with it; passes
- *           of one object do not overlap, on whichever streams they are. begin
- *           and end may be captured into a CUDA graph, each launch of which is
- *           a pass then, and needs no call; do not launch it between begin and
- *           end. Without passes pieces change places in hoist_in_place_advance
- *           alone.
+ *           the tensors is on the pass's stream, or in order with it. Threads
+ *           may launch passes at once, on whichever streams; pieces then stay
+ *           until they do not. begin and end may be captured into a CUDA graph,
+ *           each launch of which is a pass then, and needs no call: its
+ *           launches are in order with each other and with other passes, and
+ *           none is between a begin and its end. Without passes pieces change
+ *           places in hoist_in_place_advance alone.
  * Results:  the same bytes, wherever a piece lies.
  * Emulated: the same, over pages of host memory.
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
@@ -97,12 +98,13 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
                                      size_t tensor, const void** data,
                                      hoist_error** error);
 
-/* A pass is being launched on `stream` between the two. `begin` waits for what
- * is on the stream only if pieces are to change places, and not at all while it
- * is captured. Until `end` pieces stay where they are whatever a graph's launch
- * would let them do: the driver looks addresses up when it is asked for copies
- * and some kernels (Triton's). `end` needs no stream and waits for nothing; a
- * pass that is cut short is ended by the next one's. */
+/* This thread launches a pass on `stream` between the two. `begin` waits for
+ * the streams that passes were put on, only if pieces are to change places, and
+ * not at all while it is captured. Until `end` pieces stay where they are,
+ * whatever a graph's launch would let them do: the driver looks addresses up
+ * when it is asked for copies and some kernels (Triton's). `end` waits for
+ * nothing; a pass that is cut short ends with the thread's next one, or with
+ * the thread. */
 HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
                                    hoist_stream stream, hoist_error** error);
 HOIST_API int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error);

@@ -306,7 +306,6 @@ class InPlaceWeights:
         except BaseException:
             self._touches.remove()
             raise
-        self._stream: int | None = None  # Of the last pass.
         self._before = [one.weight.value for one in weights]
         self._keeper: _Keeper | None = _Keeper(self._tensors, self._device)
 
@@ -345,16 +344,9 @@ class InPlaceWeights:
 
     def before_pass(self) -> None:
         """What is to become hot or cold does, before this pass and once the GPU
-        has done what came before. Nobody else of this process begins one."""
-        stream = self._part.stream()
-        if not self._part.is_capturing():
-            last, self._stream = self._stream, stream
-            if last is not None and last != stream:
-                # Whose pass may not have ended: they are one after another.
-                torch.cuda.current_stream(self._device).wait_stream(
-                    torch.cuda.ExternalStream(last, device=self._device))
+        has done what came before; not while another thread launches one."""
         try:
-            self._tensors.begin(stream)
+            self._tensors.begin(self._part.stream())
         except HoistError as error:
             raise self._part.explained(error) from None
 

@@ -64,8 +64,7 @@ class InPlace(Protocol):
         """Of the operator that compiled code has for `before_pass`."""
 
     def before_pass(self) -> None:
-        """Nobody else begins one. Pieces change places on the current stream,
-        behind what is on it."""
+        """Pieces change places, behind what passes have put on streams."""
 
     def after_pass(self) -> None:
         """It has been launched, or was cut short."""
