@@ -95,6 +95,7 @@ def test_loaded_minilm_equals_the_resident(hoistd, device, expected, groups):
 def test_two_loads_of_minilm_are_one_model_in_hoistd(hoistd, device,
                                                      expected):
     first = hoist.load(from_config, FOLDER, 60 * MIB)
+    embed(first, device)  # All of it is on the host by then.
     used = hoistd.tier("HOST")["used_bytes"]
     second = hoist.load(from_config, FOLDER / "model.safetensors", 60 * MIB,
                         name=hoist.stats(first).model)
