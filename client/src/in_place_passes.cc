@@ -60,9 +60,9 @@ Status InPlace::BeginPass(cuda::Stream stream) {
       launching_.push_back(me);
     }
     ++begun_;
-    if (!*capturing && (!alone || !AnyToPlace() || !broken_.ok())) {
+    if (!*capturing) {
       NoteStream(stream);
-      return Status();
+      if (!alone || !AnyToPlace() || !broken_.ok()) return Status();
     }
   }
   if (*capturing) {
@@ -71,10 +71,9 @@ Status InPlace::BeginPass(cuda::Stream stream) {
   }
   Result<bool> run = PassesHaveRun(me);
   if (!run.ok()) return run.status();
-  // What this thread's stream has may wait for them, and is a pass's, too.
-  if (Status s = order_->Synchronize(stream); !s.ok()) return s;
   const MutexLock lock(mu_);
-  if (*run && !AnyLaunches(me)) {
+  // Another thread may have launched a whole pass since.
+  if (*run && streams_.empty() && !AnyLaunches(me)) {
     PlaceBeforePass();
     CountPending();
     changed_.NotifyAll();
