@@ -156,9 +156,13 @@ bool InPlace::PlaceAtBoundary() {
 
 Status InPlace::Advance(bool wait) {
   const auto end = steady_clock::now() + kAdvanceLimit;
-  const MutexLock lock(mu_);
-  // The next that begins reads all counts that there are by now.
-  const uint64_t round = rounds_ + 2;
+  const pid_t me = gettid();
+  uint64_t round = 0;
+  {
+    const MutexLock lock(mu_);
+    // The next that begins reads all counts that there are by now.
+    round = rounds_ + 2;
+  }
   const auto settled = [&]() HOIST_REQUIRES(mu_) {
     if (touched_ || rounds_ < round) return false;
     const uint64_t room = std::min(budget_, usable_);
@@ -174,7 +178,14 @@ Status InPlace::Advance(bool wait) {
     return true;
   };
   while (true) {
-    while (AnyToPlace() && broken_.ok()) PlaceSome(std::chrono::hours(1));
+    Result<bool> run = PassesHaveRun(me);
+    if (!run.ok()) return run.status();
+    const MutexLock lock(mu_);
+    // Whatever the caller has seen to: another thread may launch a pass.
+    while (*run && streams_.empty() && !AnyLaunches(me) && AnyToPlace() &&
+           broken_.ok()) {
+      PlaceSome(std::chrono::hours(1));
+    }
     CountPending();
     changed_.NotifyAll();
     if (!broken_.ok() || !wait || settled()) return broken_;

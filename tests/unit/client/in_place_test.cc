@@ -439,6 +439,7 @@ TEST_F(InPlace, NothingMovesWhileAnotherThreadLaunchesAPass) {
   while (hoist_in_place_pending(in_place_) == 0) std::this_thread::yield();
   EXPECT_EQ(Begin(), HOIST_OK);
   EXPECT_EQ(End(), HOIST_OK);
+  EXPECT_EQ(Advance(false).code, HOIST_OK);
   EXPECT_EQ(Stats().moves, 0u);
   may_end.set_value();
   other.join();

@@ -117,7 +117,7 @@ HOIST_API int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
                                    hoist_error** error);
 /* Nothing reads the tensors while this runs: what is to change places does.
  * `wait`: also what is still being copied to the device; for a minute at most,
- * DEADLINE_EXCEEDED. */
+ * DEADLINE_EXCEEDED. Between another thread's begin and end nothing moves. */
 HOIST_API int hoist_in_place_advance(hoist_in_place* in_place, int wait,
                                      hoist_error** error);
 /* How many pieces would change places in hoist_in_place_advance now. Cheap:
