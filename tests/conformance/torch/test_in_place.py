@@ -539,6 +539,41 @@ def test_too_little_of_it_is_refused_and_leaves_the_module_as_it_was(device):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+class Pipeline:
+    """A mixture, and what comes after it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.mixture = make(device)
+        torch.manual_seed(1)
+        self.after = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
+        self.after.to(device).requires_grad_(False)
+        self.components = {"mixture": self.mixture, "after": self.after}
+
+    def __call__(self, device: torch.device) -> list[torch.Tensor]:
+        out = in_all_ways(self.mixture, device)
+        with torch.no_grad():
+            return [*out, self.after(torch.ones(1, 1024, device=device))]
+
+
+def test_hot_pieces_take_turns_with_a_pipelines_other_weights(device):
+    pipe = Pipeline(device)
+    expected = pipe(device)
+    hoist.attach_pipeline(pipe, "24MiB", each={"mixture": {"in_place": AUTO}})
+
+    def hot() -> int:
+        return hoist.stats(pipe).components["mixture"].hot_bytes
+
+    for _ in range(2):
+        in_all_ways(pipe.mixture, device)
+        hoist.advance(pipe, wait=True)
+        assert 0 < hot() <= 24 * MIB
+        # 16 MiB of the budget are for what comes after.
+        assert same(pipe(device), expected)
+        assert hot() == 0
+    hoist.detach(pipe)
+    assert same(pipe(device), expected)
+
+
 def test_the_next_worker_of_a_model_begins_with_what_was_hot(device):
     model = make(device)
     hoist.attach(model, budget="21MiB", in_place="experts", name="mixture")

@@ -334,9 +334,7 @@ class Attachment(NotCopied):
             self.passes.unbind()
             try:
                 self.planning.set_budget(budget)
-                if self._in_place is not None:
-                    self._in_place.set_hot_bytes(
-                        self.planning.bytes_beside(self.parts[0], budget))
+                self._warm(budget)
             finally:
                 self.passes.bind()
 
@@ -361,6 +359,8 @@ class Attachment(NotCopied):
                 self.check()
             finally:
                 self._end()
+                if self._in_place is not None:
+                    self._in_place.cool()
 
     def bring_back(self, budget: Budget) -> None:
         """After `give_back`: groups can be staged again, in this budget. On
@@ -368,6 +368,19 @@ class Attachment(NotCopied):
         with self.passes.between("bring it back"):
             self.planning.expect_budget(budget)
             self.renew()
+            self._warm(budget)
+
+    def _warm(self, budget: Budget) -> None:
+        """What the groups leave of it is for pieces in place."""
+        if self._in_place is not None:
+            self._in_place.set_hot_bytes(
+                self.planning.bytes_beside(self.parts[0], budget))
+
+    @property
+    def image_bytes(self) -> int:
+        """Device memory that it could use."""
+        return self.planning.beside + sum(group.staged.image_bytes
+                                          for group in self.groups)
 
     @property
     def captured(self) -> bool:

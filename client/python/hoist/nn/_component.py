@@ -30,7 +30,7 @@ class Component:
         self.called = called
         groups = [(group.staged.image_bytes, group.pinned)
                   for group in attachment.groups]
-        self.whole = sum(nbytes for nbytes, _ in groups)
+        self.whole = attachment.image_bytes
         pinned = sum(nbytes for nbytes, pinned in groups if pinned)
         self.least = pinned + max(
             (nbytes for nbytes, pinned in groups if not pinned), default=0)
@@ -153,7 +153,7 @@ def image_bytes(module: nn.Module, options: AttachOptions) -> int:
     root = _api.unwrap(module)
     attachment = attachment_of(root)
     if attachment is not None:
-        return sum(group.staged.image_bytes for group in attachment.groups)
+        return attachment.image_bytes
     excluded = modules_that_match(
         root, as_patterns("exclude", options.get("exclude", ())))
     specs = lay_out(root, options.get("groups", "block"), excluded)

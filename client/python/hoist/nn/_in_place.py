@@ -9,6 +9,7 @@ operators that a CUDA graph records as it does any other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -363,6 +364,13 @@ class InPlaceWeights:
 
     def set_hot_bytes(self, hot_bytes: int) -> None:
         self._tensors.set_budget(hot_bytes)
+
+    def cool(self) -> None:
+        """All is read from the host until there is a budget again; nothing
+        reads it just now."""
+        self._tensors.set_budget(0)
+        with contextlib.suppress(HoistError):  # hoistd has ended, and has all.
+            self._tensors.advance(wait=True)
 
     def own_weights(self, devices: dict[str, torch.device]
                     ) -> list[tuple[dict[str, Any], str, Any]]:

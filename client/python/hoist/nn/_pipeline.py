@@ -117,7 +117,7 @@ def check_options(options: Mapping[str, Any],
                   each: Mapping[str, Mapping[str, Any]] | None) -> None:
     """InvalidArgument: some are of one module alone."""
     for one in options, *(each or {}).values():
-        for name in sorted({"name", "order", "in_place"} & {*one}):
+        for name in sorted({"name", "order"} & {*one}):
             raise InvalidArgument(f"{name}= is a module's, not a pipeline's")
 
 
