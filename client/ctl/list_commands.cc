@@ -90,7 +90,12 @@ void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
       out << " (at most " << HumanBytes(link.load_max_bytes_per_second())
           << "/s)";
     }
-    out << "; " << HumanBytes(link.bytes_per_second()) << "/s of late\n";
+    out << "; " << HumanBytes(link.bytes_per_second()) << "/s of late";
+    if (link.read_bytes_per_second() > 0) {
+      out << ", and " << HumanBytes(link.read_bytes_per_second())
+          << "/s read in place";
+    }
+    out << "\n";
   }
 }
 

@@ -276,6 +276,7 @@ std::string EncodeHeat(uint64_t request_id, const HeatReport& report) {
   Hoist__V1__HeatRequest body = HOIST__V1__HEAT_REQUEST__INIT;
   body.model_id = report.model_id;
   body.heat = &heat;
+  body.device = report.device;
   body.touched_hot_bytes = report.touched_hot_bytes;
   body.touched_cold_bytes = report.touched_cold_bytes;
   Message message =

@@ -285,6 +285,7 @@ void InPlace::TakeCounts() {
 HeatReport InPlace::MakeReport() {
   HeatReport report;
   report.model_id = model_->facts().id;
+  report.device = options_.device;
   const MutexLock lock(mu_);
   const Stats now = stats_;
   report.touched_hot_bytes =

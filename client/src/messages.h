@@ -99,6 +99,7 @@ struct HeatReport {
   uint64_t model_id = 0;
   std::vector<uint32_t> groups;
   std::vector<float> heat;  // As many.
+  uint32_t device = 0;      // Which read them.
   uint64_t touched_hot_bytes = 0;
   uint64_t touched_cold_bytes = 0;
 };

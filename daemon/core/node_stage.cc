@@ -318,6 +318,11 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
 absl::StatusOr<std::vector<GroupHeat>> Node::ReportHeat(SessionId session,
                                                         const HeatArgs& args) {
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  if (args.device.number() >= names_.count()) {
+    return absl::NotFoundError(absl::StrCat("no device ", args.device.number(),
+                                            "; this node has ",
+                                            names_.count()));
+  }
   const size_t groups = model->spec->groups.size();
   for (const GroupHeat& one : args.heat) {
     if (one.group.number() >= groups) {

@@ -109,6 +109,7 @@ struct ReadImageArgs {
 struct HeatArgs {
   ModelId model;
   std::vector<GroupHeat> heat;
+  DeviceIndex device;  // Which read them.
   uint64_t touched_hot_bytes = 0;
   uint64_t touched_cold_bytes = 0;
 };

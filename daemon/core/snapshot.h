@@ -132,7 +132,8 @@ struct LinkSnapshot {
   uint64_t plan_bytes = 0;
   uint64_t lease_bytes = 0;
   uint64_t background_bytes = 0;
-  uint64_t bytes_per_second = 0;  // While anything was copied, of late.
+  uint64_t bytes_per_second = 0;       // While anything was copied, of late.
+  uint64_t read_bytes_per_second = 0;  // By kernels, beside that, of late.
   uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
 };
 

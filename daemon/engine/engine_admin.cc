@@ -28,6 +28,7 @@ LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link) {
   of.lease_bytes = link.copied_bytes(LinkClass::kLeases);
   of.background_bytes = link.copied_bytes(LinkClass::kBackground);
   of.bytes_per_second = static_cast<uint64_t>(link.Rate());
+  of.read_bytes_per_second = static_cast<uint64_t>(link.ReadRate());
   of.load_max_bytes_per_second = link.load_rate();
   return of;
 }

@@ -248,8 +248,16 @@ void Engine::Release(SessionId session, std::vector<LeaseId> leases,
 
 void Engine::ReportHeat(SessionId session, HeatArgs args,
                         Done<std::vector<GroupHeat>> done) {
-  Post([this, session, args = std::move(args), done = std::move(done)](
-           Effects&) mutable { done(node_.ReportHeat(session, args)); });
+  Post([this, session, args = std::move(args),
+        done = std::move(done)](Effects&) mutable {
+    absl::StatusOr<std::vector<GroupHeat>> known =
+        node_.ReportHeat(session, args);
+    if (known.ok()) {
+      const size_t device = args.device.number();
+      parts_.mover.links[device]->ReadInPlace(args.touched_cold_bytes);
+    }
+    done(std::move(known));
+  });
 }
 
 void Engine::SetOrder(SessionId session, ModelId model,

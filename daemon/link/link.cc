@@ -242,8 +242,16 @@ uint64_t Link::SizeOfNext(LinkClass of, absl::Time now) const {
 
 bool Link::BackgroundMayGo(absl::Time now) const {
   constexpr LinkClass kThis = LinkClass::kBackground;
-  return share_.IsOwed(kThis) ||
+  if (share_.IsOwed(kThis)) return true;
+  return now >= background_next_ &&
          Of(kThis).bytes_under_way + SizeOfNext(kThis, now) <= Room(kThis, now);
+}
+
+absl::Duration Link::PauseBesideReads(uint64_t bytes, absl::Time now) const {
+  const double read = meter_.ReadRate(now) / meter_.Rate();
+  if (read < 0.01) return absl::ZeroDuration();
+  const double left = std::max(1 - read, kLeastBesideReads);
+  return absl::Seconds(double(bytes) / meter_.Rate() / left);
 }
 
 void Link::ListReady(absl::Time now) {
@@ -290,6 +298,9 @@ void Link::Queue(LinkParty party, absl::Time now) {
     ++activity.under_way;
     activity.bytes_under_way += piece.bytes;
     ++member.under_way;
+    if (party.of == LinkClass::kBackground) {
+      background_next_ = now + PauseBesideReads(piece.bytes, now);
+    }
   }
   if (!status.ok()) member.customer->Refused(status, queued);
 }

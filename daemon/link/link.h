@@ -52,7 +52,10 @@ struct LinkOptions {
 // for as long as it will take, with those of its own that are under way. So a
 // plan whose gaps between two copies are shorter is not delayed at all, and any
 // other by less than the gap: a ring of two slots loses nothing. Beyond that it
-// has LinkShare's least part, in pieces of kSmallPieceBytes.
+// has LinkShare's least part, in pieces of kSmallPieceBytes. What kernels read
+// over the link beside all copies is in no queue, and leaves no gaps that could
+// be seen; workers tell how much it is, and the background takes the rest of
+// the link's time, but kLeastBesideReads of it at the least.
 //
 // Threads:  thread-safe but for what is said to be the link's thread's, which
 //           is the link's own: it looks, queues and rests. Callbacks run on it
@@ -72,6 +75,8 @@ class Link final : private Loop {
   // One is copied, one is next. A third would only take single small groups
   // that could have gone in one copy with their neighbours.
   static constexpr int kPiecesUnderWay = 2;
+  // So that what should be on the device comes there, and is read no more.
+  static constexpr double kLeastBesideReads = 0.25;
 
   static absl::StatusOr<std::unique_ptr<Link>> Create(
       Device& device, const Clock& clock, const LinkOptions& options = {});
@@ -94,6 +99,9 @@ class Link final : private Loop {
   // LinkOptions::load_bytes_per_second, from now on.
   void SetLoadRate(uint64_t bytes_per_second);
   uint64_t load_rate() const { return load_rate_; }
+  // Kernels have read so much of the host over it since this was called last,
+  // says who may be wrong.
+  void ReadInPlace(uint64_t bytes) { meter_.ReadBeside(bytes, clock_.Now()); }
   // Runs it on the link's thread, after what was posted before.
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -103,6 +111,8 @@ class Link final : private Loop {
   }
   // As LinkMeter::Rate.
   double Rate() const { return meter_.Rate(); }
+  // As LinkMeter::ReadRate, now.
+  double ReadRate() const { return meter_.ReadRate(clock_.Now()); }
   // As LinkMeter::Demand, now.
   double Demand() const { return meter_.Demand(clock_.Now()); }
   Device& device() const { return device_; }
@@ -168,6 +178,9 @@ class Link final : private Loop {
   uint64_t Room(LinkClass of, absl::Time now) const;
   uint64_t SizeOfNext(LinkClass of, absl::Time now) const;
   bool BackgroundMayGo(absl::Time now) const;
+  // How long until the next piece of the background, from one of so many bytes
+  // on: what kernels read needs the link meanwhile.
+  absl::Duration PauseBesideReads(uint64_t bytes, absl::Time now) const;
 
   // Nothing was new: for how long to spin, nap or sleep, by how long that has
   // been so.
@@ -201,6 +214,7 @@ class Link final : private Loop {
   std::map<LinkParty, Member> members_;
   std::array<Activity, kLinkClasses> activity_;
   std::vector<LinkParty> ready_;
+  absl::Time background_next_ = absl::InfinitePast();  // Not before this.
   bool no_room_ = false;    // For the background, which has something to copy.
   bool held_back_ = false;  // By caps, until next_turn_.
   absl::Time next_turn_ = absl::InfiniteFuture();

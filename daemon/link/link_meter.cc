@@ -1,5 +1,6 @@
 #include "daemon/link/link_meter.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace hoistd {
@@ -32,8 +33,27 @@ void LinkMeter::Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now) {
   seconds_ /= 2;
 }
 
+void LinkMeter::ReadBeside(uint64_t bytes, absl::Time now) {
+  const absl::MutexLock lock(&mu_);
+  read_ = std::min(ReadAt(now) + double(bytes), kMostRead);
+  read_at_ = now;
+}
+
+double LinkMeter::ReadAt(absl::Time now) const {
+  return read_ * std::exp(-absl::FDivDuration(now - read_at_, kReadMemory));
+}
+
+double LinkMeter::ReadRate(absl::Time now) const {
+  const absl::MutexLock lock(&mu_);
+  return ReadAt(now) / absl::ToDoubleSeconds(kReadMemory);
+}
+
 double LinkMeter::Rate() const {
   const absl::MutexLock lock(&mu_);
+  return RateNow();
+}
+
+double LinkMeter::RateNow() const {
   // As if a little had been copied at the guessed rate before.
   constexpr double kGuessed = 64 << 10;
   return (bytes_ + kGuessed) / (seconds_ + kGuessed / kFirstGuess);
@@ -42,7 +62,8 @@ double LinkMeter::Rate() const {
 double LinkMeter::Demand(absl::Time now) const {
   const absl::MutexLock lock(&mu_);
   if (now - plan_ended_ < kMemory) return 1;
-  return UsageAt(now);
+  const double read = ReadAt(now) / absl::ToDoubleSeconds(kReadMemory);
+  return std::min(1.0, UsageAt(now) + read / RateNow());
 }
 
 }  // namespace hoistd

@@ -20,23 +20,34 @@ class LinkMeter {
   static constexpr uint64_t kMemoryBytes = uint64_t{256} << 20;
   // Demand is over about the last so much.
   static constexpr absl::Duration kMemory = absl::Milliseconds(100);
+  // And what is read beside copies over so much: workers tell every 2 s.
+  static constexpr absl::Duration kReadMemory = absl::Seconds(4);
+  // No link has so much in that time: whoever tells more is not believed.
+  static constexpr double kMostRead = 1e12;
 
   // There is something under way now; there was nothing.
   void Began(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // A piece ended; `more`: something else is under way.
   void Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Kernels have read so much of the host over the link of late, in no queue.
+  void ReadBeside(uint64_t bytes, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Bytes a second while something was under way.
   double Rate() const ABSL_LOCKS_EXCLUDED(mu_);
-  // From 0 to 1: the part of the link's time that copies need. A plan that
-  // streams needs all of it: its copies must not wait, however short they are.
+  // Bytes a second that kernels read.
+  double ReadRate(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
+  // From 0 to 1: the part of the link's time that copies and reads need. A plan
+  // that streams needs all of it: its copies must not wait, however short they
+  // are.
   double Demand(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // The part in which something was under way.
   double UsageAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  double RateNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  double ReadAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   absl::Time at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
@@ -45,6 +56,9 @@ class LinkMeter {
   absl::Time plan_ended_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   double bytes_ ABSL_GUARDED_BY(mu_) = 0;
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time read_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  double read_ ABSL_GUARDED_BY(mu_) =
+      0;  // Bytes, at read_at_; older ones less.
 };
 
 }  // namespace hoistd

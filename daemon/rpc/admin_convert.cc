@@ -39,6 +39,7 @@ void LinkStatusToProto(const LinkSnapshot& link, pb::LinkStatus* out) {
   out->set_background_bytes(link.background_bytes);
   out->set_bytes_per_second(link.bytes_per_second);
   out->set_load_max_bytes_per_second(link.load_max_bytes_per_second);
+  out->set_read_bytes_per_second(link.read_bytes_per_second);
 }
 
 void CountersToProto(const Counters& counters, pb::Counters* out) {

@@ -283,6 +283,7 @@ absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
       CheckCount("groups", request.heat().groups_size(), kMaxGroupsPerModel));
   HeatArgs args;
   args.model = ModelId(request.model_id());
+  args.device = DeviceIndex(request.device());
   args.touched_hot_bytes = request.touched_hot_bytes();
   args.touched_cold_bytes = request.touched_cold_bytes();
   const hoist::v1::Heat& heat = request.heat();

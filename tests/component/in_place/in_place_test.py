@@ -194,6 +194,13 @@ class InPlace(unittest.TestCase):
             HOT * PIECE)
         worker.check()
 
+    def test_what_is_read_over_the_link_is_shown_of_the_link(self):
+        self.start()
+        worker = self.worker(hot_bytes=0)
+        until(lambda: worker.passes(1) or int(self.daemon.status()["links"][0]
+              .get("read_bytes_per_second", 0)) > 0)
+        self.assertIn("/s read in place", self.daemon.ctl("status"))
+
     def test_two_workers_share_hot_pieces(self):
         self.start()
         worker = self.worker()

@@ -12,6 +12,7 @@ namespace hoistd::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 const PlanId kPlan(1);
 constexpr uint64_t kRing = kSmall;  // Where plans' slots end and images begin.
@@ -139,6 +140,31 @@ TEST(Link, WhereNobodyElseCopiesPiecesAreLarge) {
   LinkRig rig;
   ASSERT_OK(rig.WaitFor(rig.Copy(0, 4 * Link::kPieceBytes, false)));
   EXPECT_THAT(SizesOf(rig.faulty()), Each(Link::kPieceBytes));
+}
+
+// What kernels read is in no queue: where they take three quarters of the link,
+// and where they take all of it, the background has one.
+TEST(Link, TheBackgroundLeavesTheLinkToWhatIsReadInPlace) {
+  for (const double read : {0.75, 1.0}) {
+    LinkRig rig;
+    // Of the rate that is guessed until it is known.
+    const double seconds = absl::ToDoubleSeconds(LinkMeter::kReadMemory);
+    rig.link().ReadInPlace(
+        static_cast<uint64_t>(read * LinkMeter::kFirstGuess * seconds));
+    const TransferId id = rig.Copy(0, 2 * Link::kPieceBytes, /*urgent=*/false);
+    ASSERT_TRUE(testing::Until([&] { return !rig.faulty().copies().empty(); }));
+    rig.Settle();
+    EXPECT_THAT(SizesOf(rig.faulty()), ElementsAre(Link::kPieceBytes));
+    // Who is waited for, does not.
+    ASSERT_OK(rig.WaitFor(rig.Copy(96 * kMiB, kMiB, /*urgent=*/true)));
+    const double takes = double(Link::kPieceBytes) / LinkMeter::kFirstGuess;
+    rig.clock().Advance(absl::Seconds(3.9 * takes));
+    rig.Settle();
+    EXPECT_FALSE(rig.end(id).has_value()) << read;
+    rig.clock().Advance(absl::Seconds(0.2 * takes));
+    ASSERT_OK(rig.WaitFor(id));
+    EXPECT_TRUE(rig.Right(0, 2 * Link::kPieceBytes));
+  }
 }
 
 TEST(Link, WhatIsHurriedOvertakesTheBackground) {
