@@ -189,8 +189,12 @@ class Plan:
     def stage(self, group: Group, *, stream: Stream = None) -> int:
         """Makes the group usable by what is put on the stream from now on, and
         returns its address. On an emulated device it waits for the bytes."""
+        if group.model is not self.model:
+            self._check_model(group)
+        if stream is not None and type(stream) is not int:
+            stream = _handle(stream)
         data, error = c.c_void_p(), c.c_void_p()
-        code = self._stage(self._handle, self._index(group), _handle(stream),
+        code = self._stage(self._handle, group.index, stream,
                            c.byref(data), c.byref(error))
         if code:
             fail(code, error)
@@ -198,9 +202,12 @@ class Plan:
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
         """What is on the stream by now is the last that reads the group."""
+        if group.model is not self.model:
+            self._check_model(group)
+        if stream is not None and type(stream) is not int:
+            stream = _handle(stream)
         error = c.c_void_p()
-        code = self._done(self._handle, self._index(group), _handle(stream),
-                          c.byref(error))
+        code = self._done(self._handle, group.index, stream, c.byref(error))
         if code:
             fail(code, error)
 
@@ -313,6 +320,10 @@ class Plan:
         return places
 
     def _index(self, group: Group) -> int:
-        if group.model is not self.model and group.model.id != self.model.id:
-            raise InvalidArgument(f'group "{group.name}" is of another model')
+        if group.model is not self.model:
+            self._check_model(group)
         return group.index
+
+    def _check_model(self, group: Group) -> None:
+        if group.model.id != self.model.id:
+            raise InvalidArgument(f'group "{group.name}" is of another model')

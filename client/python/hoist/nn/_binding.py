@@ -77,6 +77,7 @@ class Binding:
         self.spec = spec
         self.part = part
         self._shown: dict[int, _Shown] = {}
+        self._now: _Shown | None = None  # What the modules have.
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
@@ -158,6 +159,7 @@ class Binding:
         raise KeyError(key)
 
     def show_idle(self) -> None:
+        self._now = None
         self._put(self._off)
         self._in_code = []
 
@@ -210,6 +212,7 @@ class Binding:
         self._show(shown)
 
     def _show(self, shown: _Shown) -> None:
+        self._now = shown
         self._put(shown.swaps)
         if not shown.lent.is_lent:
             shown.lent.lend()
@@ -236,19 +239,16 @@ class Binding:
         on the stream comes after it."""
         if torch.is_grad_enabled():
             self.spoil_graphs()
-        else:
-            self._keep_what_is_held(address)
+        elif self._now is not None and self._now.lent.is_held:
+            self._keep_what_is_held(address, self._now)
         if self._trial:
             self._end_trial()
 
-    def _keep_what_is_held(self, address: int) -> None:
+    def _keep_what_is_held(self, address: int, shown: _Shown) -> None:
         """What somebody kept of a forward has memory of its own from now on.
 
         FailedPrecondition: it is a view, which cannot be given another.
         """
-        shown = self._known_at(address)
-        if shown is None or not shown.lent.is_held:
-            return
         self._forget(address)  # Others are made the next time.
         with torch.inference_mode(False), torch.no_grad():
             shown.lent.keep()

@@ -145,11 +145,13 @@ class End(Hook):
 
     def _leave(self, groups: list[LiveGroup]) -> None:
         """All of them, whichever fails."""
+        if len(groups) == 1:
+            self.passes.leave(groups[0], self.begin.call)
+            return
         try:
             self.passes.leave(groups[-1], self.begin.call)
         finally:
-            if len(groups) > 1:
-                self._leave(groups[:-1])
+            self._leave(groups[:-1])
 
 
 @dataclasses.dataclass

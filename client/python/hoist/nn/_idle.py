@@ -37,7 +37,7 @@ class IdleGroup:
         self.shelf = shelf
         self.readers = 0  # Operators, and memory that may be read at any time.
         # So may addresses that were given to these threads.
-        self._pointers: set[int] = set()
+        self.pointers: set[int] = set()
 
     def load(self) -> None:
         """Within a use of the shelf."""
@@ -59,25 +59,25 @@ class IdleGroup:
         """The bytes stay until this thread stages the group, or ends."""
         with self.shelf.used_by_this_thread():
             self.load()
-            self._pointers.add(threading.get_ident())
+            self.pointers.add(threading.get_ident())
             self.shelf.used(self)
 
     def end_pointers(self) -> None:
         """This thread stages the group: it reads no weight meanwhile."""
-        if self._pointers:
+        if self.pointers:
             with self.shelf.used_by_this_thread():
-                self._pointers.discard(threading.get_ident())
-                self._pointers &= {one.ident for one in threading.enumerate()}
+                self.pointers.discard(threading.get_ident())
+                self.pointers &= {one.ident for one in threading.enumerate()}
                 self.shelf.used(self)
 
     def forget_pointers(self) -> None:
         """The module that they were given for is detached. Within a use of the
         shelf."""
-        self._pointers.clear()
+        self.pointers.clear()
 
     @property
     def held(self) -> bool:
-        return self.readers > 0 or bool(self._pointers)
+        return self.readers > 0 or bool(self.pointers)
 
     def memory(self, address: int, nbytes: int) -> Any:
         """Host memory for torch, that keeps the reservation."""

@@ -69,7 +69,8 @@ class LiveGroup:
                       if isinstance(error, HoistError) else error)
             self.end()  # What was staged must be ended.
             raise raised
-        self.binding.idle.end_pointers()
+        if self.binding.idle.pointers:
+            self.binding.idle.end_pointers()
 
     # Within compiled code.
 
@@ -187,14 +188,14 @@ class LiveGroup:
 
     def _bring(self, by_lease: bool) -> int:
         """Returns its address."""
-        if self.part.plan is not None and not by_lease:
+        plan = self.part.held.plan
+        if plan is not None and not by_lease:
             try:
-                address = self.part.plan.stage(self.staged,
-                                               stream=self._stream)
+                address = plan.stage(self.staged, stream=self._stream)
                 self.is_staged = True
                 return address
             except FailedPrecondition as error:
-                self.part.plan.check()
+                plan.check()
                 log.log(logging.DEBUG if self._warned else logging.WARNING,
                         "%s is staged beside the plan: %s", self.spec.name,
                         error)
@@ -234,7 +235,9 @@ class LiveGroup:
                 self.part.held.leases.pop(id(lease), None)
                 if not self.part.ended:
                     lease.release()
-            elif self.part.plan is not None and not self.part.ended:
-                self.part.plan.done(self.staged, stream=self._stream)
+                return
+            plan = self.part.held.plan
+            if plan is not None and not self.part.ended:
+                plan.done(self.staged, stream=self._stream)
         except HoistError as error:
             raise self.part.explained(error) from None

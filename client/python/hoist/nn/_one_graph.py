@@ -54,7 +54,7 @@ class OneGraph:
         self._token: torch.Tensor | None = None
         self._key: object = None  # The plan that the token is of.
         self._refused: str | None = None  # Why there is no graph any more.
-        self._open: LiveGroup | None = None  # See leave_open.
+        self.open: LiveGroup | None = None  # See leave_open.
         self._in_capture = False  # There.
 
     @property
@@ -101,7 +101,7 @@ class OneGraph:
         weights behind.
         """
         self.pause.end()
-        self._open = None  # All have ended.
+        self.open = None  # All have ended.
         if not self.active:
             return
         self.active = False
@@ -132,23 +132,23 @@ class OneGraph:
             raise FailedPrecondition(
                 f'compiled code stages "{group.spec.name}" outside of a pass; '
                 "call the module, not what was compiled of it")
-        if self._open is not group:
+        if self.open is not group:
             self._end_open()
 
     def leave_open(self, group: LiveGroup) -> None:
         """It is staged, and its operators come again at once."""
-        self._open = group
+        self.open = group
         self._in_capture = self._parts[0].is_capturing()
 
     def take_open(self, group: LiveGroup) -> bool:
         """Whether it is staged since then."""
-        if self._open is not group:
+        if self.open is not group:
             return False
-        self._open = None
+        self.open = None
         return True
 
     def end_open(self) -> None:
-        group, self._open = self._open, None
+        group, self.open = self.open, None
         if group is None:
             return
         group.end_in_place()

@@ -316,11 +316,12 @@ class Passes:
     def _take(self) -> None:
         """A turn, after what another thread left behind has been ended."""
         self._turns.take()
-        try:
-            self._end_what_was_left()
-        except BaseException:
-            self._turns.give()
-            raise
+        if self._turns.taken_over:
+            try:
+                self._end_what_was_left()
+            except BaseException:
+                self._turns.give()
+                raise
 
     def _end_what_was_left(self) -> None:
         if self._turns.taken_over:
@@ -474,11 +475,13 @@ class Passes:
             group.binding.show_idle()
 
     def _end_open(self) -> None:
-        self.graph.end_open()
+        if self.graph.open is not None:
+            self.graph.end_open()
         group, self._open = self._open, None
         if group is not None and not group.depth:
             assert self._left_by is not None
-            self._note_call(group, self._left_by, False)
+            if not self._left_by.is_last:
+                self._note_call(group, self._left_by, False)
             group.end(show_idle=group not in self._shown)
             if self.graph.active and group in self._shown:
                 group.binding.show_placed_again()

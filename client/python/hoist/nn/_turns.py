@@ -16,6 +16,15 @@ from .._errors import FailedPrecondition
 
 
 _LOOK = 0.1  # Seconds between looks at whether the owner still runs.
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 class Turns:
@@ -36,22 +45,28 @@ class Turns:
         self._owner = 0  # The thread that took it.
         self.held = 0  # Times that running modules took it.
         self.taken_over = False  # What ran was cut short; the owner resets it.
-        self._process = os.getpid()
+        self._process = _process
         self._put_off: collections.deque[Callable[[], None]] = (
             collections.deque())
 
     def take(self) -> None:
         """Waits for other threads' turns to end."""
-        if os.getpid() != self._process:
+        if _process != self._process:
             raise FailedPrecondition(
                 "the module was attached in the process that this one is a "
                 "fork of; attach or load it here, after the fork")
-        self._enter()
+        if self._owner == threading.get_ident() and self._depth:
+            self._depth += 1  # As _enter; each stage comes here.
+        else:
+            self._enter()
         self.held += 1
 
     def give(self) -> None:
         self.held -= 1
-        self._leave()
+        if self._depth > 1:
+            self._depth -= 1
+        else:
+            self._leave()
 
     @property
     def is_mine(self) -> bool:
@@ -83,7 +98,7 @@ class Turns:
                 self._leave()
 
     def _enter_if_free(self) -> bool:
-        if os.getpid() != self._process or not self._changed.acquire(
+        if _process != self._process or not self._changed.acquire(
                 blocking=False):
             return False  # Who has it looks again, when leaving.
         try:
