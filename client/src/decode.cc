@@ -45,6 +45,7 @@ Result<DeviceFacts> DecodeDevice(const Hoist__V1__Device& from) {
   device.name = Text(from.name);
   device.pool_bytes = from.pool_bytes;
   device.span_bytes = from.span_bytes;
+  device.link_bytes_per_second = from.link_bytes_per_second;
   if (!Copy16(from.uuid, &device.uuid)) {
     return Malformed("a device's uuid is not 16 bytes");
   }

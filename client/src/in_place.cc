@@ -137,6 +137,8 @@ Status InPlace::Layout() {
 
 Status InPlace::Open(const DeviceFacts& device) {
   const bool emulated = device.kind == DeviceKind::kEmulated;
+  if (emulated) emulated_link_ = device.link_bytes_per_second;
+  const MutexLock counts_lock(counts_mu_);
   const MutexLock lock(mu_);
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const Piece& last = pieces_[first_piece_[t + 1] - 1];
@@ -266,6 +268,7 @@ void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
 }
 
 void InPlace::TakeCounts() {
+  const MutexLock counts_lock(counts_mu_);
   if (counts_ == nullptr) return;
   Result<std::span<const uint32_t>> added = counts_->Take();
   const MutexLock lock(mu_);

@@ -128,7 +128,9 @@ class InPlace {
     std::vector<double> units;
   };
   void AddTouches(const std::vector<TensorTouches>& all) HOIST_REQUIRES(mu_);
-  void TakeCounts() HOIST_EXCLUDES(mu_);
+  void TakeCounts() HOIST_EXCLUDES(counts_mu_) HOIST_EXCLUDES(mu_);
+  // On the emulated device: a pass takes as long as the link would.
+  void AwaitReads() HOIST_EXCLUDES(counts_mu_) HOIST_EXCLUDES(mu_);
   HeatReport MakeReport() HOIST_EXCLUDES(mu_);
   void TellHeat() HOIST_EXCLUDES(mu_);
   bool ToTell() const HOIST_EXCLUDES(mu_);
@@ -158,11 +160,16 @@ class InPlace {
   const DeviceFacts in_place_;
   std::unique_ptr<StreamOrder> order_;
   std::unique_ptr<PassBoundary> boundary_;
-  std::atomic<bool> captured_{false};                // A graph has it.
-  std::unique_ptr<TouchCounts> counts_;              // nullptr: Touch tells.
+  std::atomic<bool> captured_{false};  // A graph has it.
+  uint64_t emulated_link_ =
+      0;  // Bytes a second that cold pieces take; 0: none.
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
   std::vector<uint64_t> tensor_bytes_;
   std::vector<size_t> first_piece_;  // Of each tensor, and one more.
+
+  Mutex counts_mu_;  // Before mu_.
+  std::unique_ptr<TouchCounts> counts_
+      HOIST_GUARDED_BY(counts_mu_);  // nullptr: Touch tells.
 
   mutable Mutex mu_;
   CondVar changed_;
@@ -186,6 +193,8 @@ class InPlace {
   uint64_t rounds_ HOIST_GUARDED_BY(mu_) = 0;  // Of the thread's.
   Status broken_ HOIST_GUARDED_BY(mu_);        // A piece could not be placed.
   Stats stats_ HOIST_GUARDED_BY(mu_);
+  double awaited_ HOIST_GUARDED_BY(mu_) = 0;  // Of stats_.touched_cold_bytes.
+  std::chrono::steady_clock::time_point read_ HOIST_GUARDED_BY(mu_);
   std::atomic<uint32_t> pending_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "client/src/in_place.h"
@@ -60,6 +61,7 @@ Status InPlace::BeginPass(cuda::Stream stream) {
       launching_.push_back(me);
     }
     ++begun_;
+    awaited_ = stats_.touched_cold_bytes;
     if (!*capturing) {
       NoteStream(stream);
       if (!alone || !AnyToPlace() || !broken_.ok()) return Status();
@@ -89,9 +91,27 @@ void InPlace::NoteStream(cuda::Stream stream) {
 }
 
 void InPlace::EndPass() {
+  if (emulated_link_ != 0) AwaitReads();
   const pid_t me = gettid();
   const MutexLock lock(mu_);
   std::erase(launching_, me);
+}
+
+// Memory has been read by now, at its own rate: the rest of the time is slept.
+void InPlace::AwaitReads() {
+  TakeCounts();
+  steady_clock::time_point until;
+  {
+    const MutexLock lock(mu_);
+    const double bytes = stats_.touched_cold_bytes -
+                         std::exchange(awaited_, stats_.touched_cold_bytes);
+    const std::chrono::duration<double> takes(
+        bytes / static_cast<double>(emulated_link_));
+    read_ = std::max(read_, steady_clock::now()) +
+            std::chrono::duration_cast<steady_clock::duration>(takes);
+    until = read_;
+  }
+  std::this_thread::sleep_until(until);
 }
 
 bool InPlace::AnyToPlace() const {

@@ -165,6 +165,7 @@ struct DeviceFacts {
   DeviceKind kind = DeviceKind::kEmulated;
   uint64_t pool_bytes = 0;
   uint64_t span_bytes = 0;
+  uint64_t link_bytes_per_second = 0;  // Emulated; 0: as fast as memory is.
 };
 
 struct OpenReply {

@@ -109,6 +109,7 @@ void DeviceToProto(const DeviceView& device, pb::Device* out) {
   out->set_pool_bytes(device.pool_bytes);
   out->set_span_bytes(info.span_bytes);
   out->set_slab_bytes(device.slab_bytes);
+  out->set_link_bytes_per_second(info.link_bytes_per_second);
 }
 
 void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<EmulatedDevice>> EmulatedDevice::Create(
       options.span_bytes != 0 ? options.span_bytes : 4 * options.total_bytes;
   HOIST_RETURN_IF_ERROR(CheckSizes(info));
   HOIST_ASSIGN_OR_RETURN(mapped.memory, MemfdMemory::Create(info.span_bytes));
-  mapped.link_bytes_per_second = options.link_bytes_per_second;
+  info.link_bytes_per_second = options.link_bytes_per_second;
   mapped.link_latency = options.link_latency;
   mapped.clock = options.clock;
   return absl::WrapUnique(new EmulatedDevice(std::move(mapped)));

@@ -33,8 +33,8 @@ MappedDevice::MappedDevice(MappedDeviceOptions options)
     : clock_(options.clock != nullptr ? *options.clock : monotonic_),
       memory_(std::move(options.memory)),
       info_(WithBacking(std::move(options.info), memory_->backing())),
-      in_(options.link_bytes_per_second, options.link_latency),
-      out_(options.link_bytes_per_second, options.link_latency),
+      in_(info_.link_bytes_per_second, options.link_latency),
+      out_(info_.link_bytes_per_second, options.link_latency),
       slabs_(kGranularity, info_.span_bytes) {}
 
 // The memory must not go with slabs in it: a driver would keep its addresses.

@@ -21,10 +21,8 @@
 namespace hoistd {
 
 struct MappedDeviceOptions {
-  DeviceInfo info;  // Its backing is the memory's.
+  DeviceInfo info;  // Its backing is the memory's; its link's rate, each way.
   std::unique_ptr<SlabMemory> memory;
-  // Each way; 0: as fast as memory goes.
-  uint64_t link_bytes_per_second = 0;
   absl::Duration link_latency = absl::ZeroDuration();
   const Clock* clock = nullptr;  // nullptr: CLOCK_MONOTONIC. Outlives it.
 };

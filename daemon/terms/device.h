@@ -41,6 +41,7 @@ struct DeviceInfo {
   uint64_t granularity = 0;  // Slab sizes and offsets are multiples of it.
   // Offsets are below this: the address space that is reserved for slabs.
   uint64_t span_bytes = 0;
+  uint64_t link_bytes_per_second = 0;  // Emulated; 0: no limit.
   // Usual backing, and whether IPC slabs can be had beside it.
   Backing backing = Backing::kMemfd;
   bool ipc = false;

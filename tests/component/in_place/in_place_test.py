@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 HERE = pathlib.Path(__file__).parent
@@ -200,6 +201,26 @@ class InPlace(unittest.TestCase):
         until(lambda: worker.passes(1) or int(self.daemon.status()["links"][0]
               .get("read_bytes_per_second", 0)) > 0)
         self.assertIn("/s read in place", self.daemon.ctl("status"))
+
+    def test_an_emulated_link_takes_its_time_for_cold_pieces(self):
+        self.start(extra='[device.emulated]\nlink = "1GB/s"')
+        worker = self.worker(hot_bytes=0)
+        for pieces in 1, 8:
+            worker.tensors.begin()
+            worker.tensors.touch("all", {unit: 1 for unit in range(pieces)})
+            begun = time.monotonic()
+            worker.tensors.end()
+            self.assertGreaterEqual(time.monotonic() - begun,
+                                    pieces * PIECE / 1e9)
+        read = worker.tensors.stats.touched_cold_bytes
+        self.assertEqual(read, 9 * PIECE)
+        worker.tensors.set_budget(HOT * PIECE)
+        worker.make_hot(range(HOT))  # Told outside of passes: of no pass.
+        worker.tensors.begin()
+        worker.tensors.touch("all", {unit: 1 for unit in range(HOT)})
+        worker.tensors.end()
+        self.assertEqual(worker.tensors.stats.touched_cold_bytes,
+                         read + 1000 * HOT * PIECE)
 
     def test_two_workers_share_hot_pieces(self):
         self.start()
