@@ -104,8 +104,8 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
  * whatever a graph's launch would let them do: the driver looks addresses up
  * when it is asked for copies and some kernels (Triton's). `end` waits for
  * nothing on a GPU; on an emulated device it takes as long as its link would
- * (device.emulated.link) for what was touched in cold pieces. A pass that is cut
- * short ends with the thread's next one, or with the thread. */
+ * (device.emulated.link) for what was touched in cold pieces. A pass that is
+ * cut short ends with the thread's next one, or with the thread. */
 HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
                                    hoist_stream stream, hoist_error** error);
 HOIST_API int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error);
