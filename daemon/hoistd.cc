@@ -237,16 +237,15 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
 
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
-  const std::optional<uint64_t> limit = CgroupMemoryLimit("");
-  absl::StatusOr<HostPoolSize> size =
-      ChooseHostPoolSize(config.host.pool_bytes, limit);
-  if (!size.ok()) return Annotate(size.status(), "host.pool");
-  if (!size->note.empty()) notes.push_back(size->note);
-  absl::StatusOr<uint64_t> in_place =
-      ChooseInPlaceSize(config.host.in_place_bytes, size->bytes, limit);
-  if (!in_place.ok()) return Annotate(in_place.status(), "host.in_place");
-  AddInPlace(*in_place, devices);
-  if (*in_place > 0 && devices.in_place.empty()) {
+  const HostMemory memory = ReadHostMemory("");
+  HOIST_ASSIGN_OR_RETURN(const HostPoolSize size,
+                         ChooseHostPoolSize(config.host.pool_bytes, memory));
+  if (!size.note.empty()) notes.push_back(size.note);
+  HOIST_ASSIGN_OR_RETURN(
+      const uint64_t in_place,
+      ChooseInPlaceSize(config.host.in_place_bytes, size.bytes, memory));
+  AddInPlace(in_place, devices);
+  if (in_place > 0 && devices.in_place.empty()) {
     notes.push_back(
         absl::StrCat("nothing is read in place: ", devices.no_in_place));
   }
@@ -268,7 +267,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
         "device.share = \"ipc\": workers can write to the weights, and slabs "
         "do not outlive hoistd");
   }
-  HOIST_RETURN_IF_ERROR(MakeHostPool(size->bytes, notes));
+  HOIST_RETURN_IF_ERROR(MakeHostPool(size.bytes, notes));
   HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
   HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
   if (store != nullptr) {

@@ -8,13 +8,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace hoistd {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kStep = 2 * kMiB;
-constexpr uint64_t kDefaultBytes = 4096 * kMiB;
+constexpr uint64_t kUnknownBytes = 4096 * kMiB;
 // Version 1 has no word for "no limit": it is the largest number of pages.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
@@ -66,6 +67,17 @@ bool HasController(absl::string_view controllers, absl::string_view name) {
   return false;
 }
 
+// Of a refusal: what there is, and what would do.
+std::string TooMuch(const HostMemory& memory, absl::string_view what) {
+  if (memory.cgroup_is_less()) {
+    return absl::StrCat("this process's cgroup allows ", *memory.cgroup_limit,
+                        "; lower ", what,
+                        " or raise the cgroup's memory limit");
+  }
+  return absl::StrCat("this machine has ", memory.machine.value_or(0),
+                      "; lower ", what);
+}
+
 }  // namespace
 
 std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
@@ -92,53 +104,78 @@ std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
   return least;
 }
 
+std::optional<uint64_t> HostMemory::Limit() const {
+  return Least(cgroup_limit, machine);
+}
+
+bool HostMemory::cgroup_is_less() const {
+  return cgroup_limit.has_value() && cgroup_limit <= machine.value_or(kNoLimit);
+}
+
+HostMemory ReadHostMemory(const std::string& root) {
+  HostMemory memory;
+  memory.cgroup_limit = CgroupMemoryLimit(root);
+  const std::string text =
+      ReadFile(absl::StrCat(root, "/proc/meminfo")).value_or("");
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    uint64_t kib = 0;
+    if (absl::ConsumePrefix(&line, "MemTotal:") &&
+        absl::ConsumeSuffix(&line, "kB") && absl::SimpleAtoi(line, &kib)) {
+      memory.machine = kib << 10;
+    }
+  }
+  return memory;
+}
+
 absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
-    std::optional<uint64_t> configured_bytes,
-    std::optional<uint64_t> cgroup_limit_bytes) {
+    std::optional<uint64_t> configured_bytes, const HostMemory& memory) {
   HostPoolSize size;
+  const std::optional<uint64_t> limit = memory.Limit();
   if (configured_bytes) {
-    if (cgroup_limit_bytes && *configured_bytes > *cgroup_limit_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "host.pool is ", *configured_bytes,
-          " bytes, but this process's cgroup allows ", *cgroup_limit_bytes,
-          "; lower host.pool or raise the cgroup's memory limit"));
+    if (limit && *configured_bytes > *limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("host.pool is ", *configured_bytes, " bytes, but ",
+                       TooMuch(memory, "host.pool")));
     }
     size.bytes = *configured_bytes;
-  } else if (cgroup_limit_bytes) {
-    size.bytes = *cgroup_limit_bytes / 2;
+  } else if (memory.cgroup_is_less()) {
+    size.bytes = *limit / 2;
     size.note = absl::StrCat("host pool: ", size.bytes / kMiB,
                              " MiB, half of the cgroup's memory limit; set "
                              "host.pool to choose another size");
+  } else if (memory.machine) {
+    size.bytes = *memory.machine / 4;
+    size.note = absl::StrCat("host pool: ", size.bytes / kMiB,
+                             " MiB, a quarter of this machine's memory; set "
+                             "host.pool to what it can spare");
   } else {
-    size.bytes = kDefaultBytes;
+    size.bytes = kUnknownBytes;
     size.note =
-        "host pool: 4 GiB, since no cgroup limits this process's memory; set "
-        "host.pool to what this host can spare";
+        "host pool: 4 GiB, since /proc/meminfo does not say how much memory "
+        "there is; set host.pool to what this machine can spare";
   }
   size.bytes -= size.bytes % kStep;
   if (size.bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a host pool of less than 2 MiB holds nothing (host.pool ",
-                     configured_bytes.value_or(0), ", cgroup limit ",
-                     cgroup_limit_bytes.value_or(0), "); set host.pool"));
+                     configured_bytes.value_or(0), ", memory ",
+                     limit.value_or(0), "); set host.pool"));
   }
   return size;
 }
 
 absl::StatusOr<uint64_t> ChooseInPlaceSize(
     std::optional<uint64_t> configured_bytes, uint64_t pool_bytes,
-    std::optional<uint64_t> cgroup_limit_bytes) {
+    const HostMemory& memory) {
   uint64_t bytes = configured_bytes.value_or(pool_bytes);
-  if (cgroup_limit_bytes.has_value()) {
-    const uint64_t limit = *cgroup_limit_bytes;
-    if (!configured_bytes.has_value()) {
-      const uint64_t most = limit / 4 * 3;
+  if (const std::optional<uint64_t> limit = memory.Limit()) {
+    if (!configured_bytes) {
+      const uint64_t most = *limit / 4 * 3;
       bytes = std::min(bytes, most - std::min(most, pool_bytes));
-    } else if (bytes > limit - std::min(limit, pool_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "host.in_place is ", bytes, " bytes and the host pool ", pool_bytes,
-          ", but this process's cgroup allows ", limit,
-          "; lower one of them or raise the cgroup's memory limit"));
+    } else if (bytes > *limit - std::min(*limit, pool_bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("host.in_place is ", bytes, " bytes and the host pool ",
+                       pool_bytes, ", but ", TooMuch(memory, "one of them")));
     }
   }
   return bytes - bytes % kStep;

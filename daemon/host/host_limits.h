@@ -15,25 +15,37 @@ namespace hoistd {
 // before /proc and /sys; it is "" but in tests.
 std::optional<uint64_t> CgroupMemoryLimit(const std::string& root);
 
+// What there is for this process and all others.
+struct HostMemory {
+  std::optional<uint64_t> cgroup_limit;  // As CgroupMemoryLimit.
+  std::optional<uint64_t> machine;  // MemTotal; nullopt: it cannot be read.
+
+  // The least of what is known. nullopt: nothing is.
+  std::optional<uint64_t> Limit() const;
+  bool cgroup_is_less() const;
+};
+HostMemory ReadHostMemory(const std::string& root);
+
 struct HostPoolSize {
   uint64_t bytes = 0;  // A multiple of 2 MiB.
   std::string note;    // What the operator should know; may be empty.
 };
 
-// The configured size, else half of the limit, else 4 GiB. Never from the
-// machine's memory, most of which may be others'.
-// InvalidArgument: more than the limit is asked for, or less than 2 MiB.
+// The configured size. Else half of what the cgroup allows, which is there for
+// hoistd; or where that is no limit a quarter of the machine's memory, the rest
+// of which is others'. The same at each start, so that a pool that the last
+// hoistd left is taken over.
+// InvalidArgument: more than there is, or less than 2 MiB.
 absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
-    std::optional<uint64_t> configured_bytes,
-    std::optional<uint64_t> cgroup_limit_bytes);
+    std::optional<uint64_t> configured_bytes, const HostMemory& memory);
 
 // Of memory that devices read in place, beside the pool: the configured size,
 // else as much as the pool has, but both together no more than three quarters
-// of the limit. A multiple of 2 MiB; memory is taken only as it is needed.
-// InvalidArgument: both together are more than the limit.
+// of what there is. A multiple of 2 MiB; memory is taken only as it is needed.
+// InvalidArgument: both together are more than there is.
 absl::StatusOr<uint64_t> ChooseInPlaceSize(
     std::optional<uint64_t> configured_bytes, uint64_t pool_bytes,
-    std::optional<uint64_t> cgroup_limit_bytes);
+    const HostMemory& memory);
 
 }  // namespace hoistd
 

@@ -88,66 +88,107 @@ TEST_F(CgroupTree, GarbageIsNoLimit) {
   EXPECT_EQ(CgroupMemoryLimit(root_), std::nullopt);
 }
 
+TEST_F(CgroupTree, TheMachinesMemoryIsReadBesideTheCgroups) {
+  EXPECT_EQ(ReadHostMemory(root_).Limit(), std::nullopt);
+  Write("/proc/meminfo", "MemFree: 5 kB\nMemTotal:  24690508 kB\nSwap: 1 kB\n");
+  EXPECT_EQ(ReadHostMemory(root_).machine, uint64_t{24690508} << 10);
+  EXPECT_EQ(ReadHostMemory(root_).Limit(), uint64_t{24690508} << 10);
+  EXPECT_FALSE(ReadHostMemory(root_).cgroup_is_less());
+  Member("0::/\n");
+  Write("/sys/fs/cgroup/memory.max", "4096\n");
+  EXPECT_EQ(ReadHostMemory(root_).Limit(), 4096u);
+  EXPECT_TRUE(ReadHostMemory(root_).cgroup_is_less());
+  Write("/proc/meminfo", "MemTotal: lots kB\n");
+  EXPECT_EQ(ReadHostMemory(root_).machine, std::nullopt);
+}
+
+// A machine of 1,000 MiB, and a cgroup that may have `mib` of them.
+HostMemory Machine(std::optional<uint64_t> mib = {}) {
+  HostMemory memory = {.cgroup_limit = {}, .machine = 1000 * kMiB};
+  if (mib) memory.cgroup_limit = *mib * kMiB;
+  return memory;
+}
+
 TEST(HostPoolSize, TheConfiguredSizeIsTakenInWholeStepsOfTwoMiB) {
   ASSERT_OK_AND_ASSIGN(const HostPoolSize size,
-                       ChooseHostPoolSize(101 * kMiB, 200 * kMiB));
+                       ChooseHostPoolSize(101 * kMiB, Machine(200)));
   EXPECT_EQ(size.bytes, 100 * kMiB);
   EXPECT_EQ(size.note, "");
 }
 
-TEST(HostPoolSize, MoreThanTheLimitIsRefusedWithBothNumbers) {
-  EXPECT_THAT(ChooseHostPoolSize(300 * kMiB, 200 * kMiB),
+TEST(HostPoolSize, MoreThanThereIsIsRefusedWithBothNumbers) {
+  EXPECT_THAT(ChooseHostPoolSize(300 * kMiB, Machine(200)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("314572800"), HasSubstr("209715200"),
-                             HasSubstr("host.pool"))));
-  EXPECT_OK(ChooseHostPoolSize(200 * kMiB, 200 * kMiB));
+                             HasSubstr("raise the cgroup's memory limit"))));
+  EXPECT_OK(ChooseHostPoolSize(200 * kMiB, Machine(200)));
+  for (const std::optional<uint64_t> cgroup :
+       {std::optional<uint64_t>(), std::optional<uint64_t>(9000)}) {
+    EXPECT_THAT(ChooseHostPoolSize(1002 * kMiB, Machine(cgroup)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("this machine has 1048576000"),
+                               HasSubstr("lower host.pool"))));
+  }
 }
 
-TEST(HostPoolSize, UnconfiguredItIsHalfOfTheLimit) {
+TEST(HostPoolSize, UnconfiguredItIsHalfOfTheCgroupsLimit) {
   ASSERT_OK_AND_ASSIGN(const HostPoolSize size,
-                       ChooseHostPoolSize(std::nullopt, 1000 * kMiB));
-  EXPECT_EQ(size.bytes, 500 * kMiB);
-  EXPECT_THAT(size.note, HasSubstr("500 MiB, half of the cgroup"));
+                       ChooseHostPoolSize(std::nullopt, Machine(400)));
+  EXPECT_EQ(size.bytes, 200 * kMiB);
+  EXPECT_THAT(size.note, HasSubstr("200 MiB, half of the cgroup"));
 }
 
-TEST(HostPoolSize, WithoutAnyLimitItIsFourGiBAndTheNoteSaysWhatToDo) {
+TEST(HostPoolSize, WithoutSuchALimitItIsAQuarterOfTheMachine) {
+  for (const std::optional<uint64_t> cgroup :
+       {std::optional<uint64_t>(), std::optional<uint64_t>(9000)}) {
+    ASSERT_OK_AND_ASSIGN(const HostPoolSize size,
+                         ChooseHostPoolSize(std::nullopt, Machine(cgroup)));
+    EXPECT_EQ(size.bytes, 250 * kMiB);
+    EXPECT_THAT(size.note, HasSubstr("a quarter of this machine's memory"));
+  }
+}
+
+TEST(HostPoolSize, WhereNothingIsKnownItIsFourGiBAndTheNoteSaysWhatToDo) {
   ASSERT_OK_AND_ASSIGN(const HostPoolSize size,
-                       ChooseHostPoolSize(std::nullopt, std::nullopt));
+                       ChooseHostPoolSize(std::nullopt, HostMemory()));
   EXPECT_EQ(size.bytes, 4096 * kMiB);
   EXPECT_THAT(size.note, HasSubstr("set host.pool"));
 }
 
-TEST(InPlaceSize, UnconfiguredItIsAsThePoolWithinThreeQuartersOfTheLimit) {
-  const auto chosen = [](uint64_t pool, std::optional<uint64_t> limit) {
-    return ChooseInPlaceSize(std::nullopt, pool, limit).value();
+TEST(InPlaceSize, UnconfiguredItIsAsThePoolWithinThreeQuartersOfWhatThereIs) {
+  const auto chosen = [](uint64_t pool, const HostMemory& memory) {
+    return ChooseInPlaceSize(std::nullopt, pool, memory).value();
   };
-  EXPECT_EQ(chosen(100 * kMiB, std::nullopt), 100 * kMiB);
-  EXPECT_EQ(chosen(500 * kMiB, 1000 * kMiB), 250 * kMiB);
-  EXPECT_EQ(chosen(100 * kMiB, 1000 * kMiB), 100 * kMiB);
-  EXPECT_EQ(chosen(800 * kMiB, 1000 * kMiB), 0u);
-  EXPECT_EQ(chosen(101 * kMiB, std::nullopt), 100 * kMiB);  // Whole slabs.
+  EXPECT_EQ(chosen(100 * kMiB, HostMemory()), 100 * kMiB);
+  EXPECT_EQ(chosen(500 * kMiB, Machine()), 250 * kMiB);
+  EXPECT_EQ(chosen(100 * kMiB, Machine()), 100 * kMiB);
+  EXPECT_EQ(chosen(100 * kMiB, Machine(200)), 50 * kMiB);
+  EXPECT_EQ(chosen(800 * kMiB, Machine()), 0u);
+  EXPECT_EQ(chosen(101 * kMiB, Machine()), 100 * kMiB);  // Whole slabs.
 }
 
 TEST(InPlaceSize, AsItIsConfiguredBesideThePool) {
-  EXPECT_EQ(ChooseInPlaceSize(0, 100 * kMiB, std::nullopt).value(), 0u);
-  EXPECT_EQ(ChooseInPlaceSize(900 * kMiB, 100 * kMiB, 1000 * kMiB).value(),
+  EXPECT_EQ(ChooseInPlaceSize(0, 100 * kMiB, HostMemory()).value(), 0u);
+  EXPECT_EQ(ChooseInPlaceSize(900 * kMiB, 100 * kMiB, Machine()).value(),
             900 * kMiB);
-  EXPECT_THAT(ChooseInPlaceSize(902 * kMiB, 100 * kMiB, 1000 * kMiB),
+  EXPECT_THAT(ChooseInPlaceSize(902 * kMiB, 100 * kMiB, Machine()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("host.in_place"),
-                             HasSubstr("raise the cgroup's memory limit"))));
-  EXPECT_THAT(ChooseInPlaceSize(2 * kMiB, 2000 * kMiB, 1000 * kMiB),
+                             HasSubstr("lower one of them"))));
+  EXPECT_THAT(ChooseInPlaceSize(102 * kMiB, 100 * kMiB, Machine(200)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("raise the cgroup's memory limit")));
+  EXPECT_THAT(ChooseInPlaceSize(2 * kMiB, 2000 * kMiB, Machine()),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(HostPoolSize, NothingIsRefused) {
-  for (const auto& [configured, limit] :
-       {std::pair<std::optional<uint64_t>, std::optional<uint64_t>>(0, {}),
-        {kMiB, {}},
-        {std::nullopt, 3 * kMiB}}) {
-    EXPECT_THAT(ChooseHostPoolSize(configured, limit),
-                StatusIs(absl::StatusCode::kInvalidArgument));
-  }
+  EXPECT_THAT(ChooseHostPoolSize(0, Machine()),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ChooseHostPoolSize(kMiB, Machine()),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(ChooseHostPoolSize(std::nullopt, Machine(3)),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace
