@@ -1,8 +1,6 @@
 #include "daemon/hoistd.h"
 
-#include <grp.h>
 #include <spdlog/spdlog.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +26,7 @@
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
 #include "daemon/open_devices.h"
+#include "daemon/preflight.h"
 #include "daemon/quotas.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
@@ -71,21 +70,9 @@ absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
   if (config.spill_dir.empty()) return nullptr;
   SpillOptions options;
   options.dir = config.spill_dir;
-  if (config.spill_capacity_bytes.has_value()) {
-    options.capacity_bytes = *config.spill_capacity_bytes;
-  } else {
-    // Of the nearest folder above that is there: the store makes the rest.
-    struct statvfs disk;
-    std::string probe = config.spill_dir;
-    while (statvfs(probe.c_str(), &disk) != 0) {
-      const size_t slash = probe.rfind('/');
-      if (errno != ENOENT || slash == std::string::npos) {
-        return Annotate(ErrnoToStatus(errno, probe), "disk.spill_dir");
-      }
-      probe.resize(std::max<size_t>(slash, 1));
-    }
-    options.capacity_bytes = uint64_t{disk.f_bavail} * disk.f_frsize / 10 * 9;
-  }
+  const absl::StatusOr<uint64_t> capacity = SpillCapacity(config);
+  if (!capacity.ok()) return Annotate(capacity.status(), "disk.spill_dir");
+  options.capacity_bytes = *capacity;
   auto store = SpillStore::Open(options, io);
   if (!store.ok()) return Annotate(store.status(), "disk.spill_dir");
   return store;
@@ -105,13 +92,6 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
       break;
   }
   return options;
-}
-
-std::optional<gid_t> GroupId(const std::string& name) {
-  if (name.empty()) return std::nullopt;
-  const group* found = getgrnam(name.c_str());
-  if (found == nullptr) return std::nullopt;
-  return found->gr_gid;
 }
 
 }  // namespace
@@ -237,6 +217,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
 
 absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
+  if (!devices.note.empty()) notes.push_back(devices.note);
   const HostMemory memory = ReadHostMemory("");
   HOIST_ASSIGN_OR_RETURN(const HostPoolSize size,
                          ChooseHostPoolSize(config.host.pool_bytes, memory));

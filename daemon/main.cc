@@ -20,6 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/base/status.h"
@@ -27,6 +29,7 @@
 #include "daemon/hoistd.h"
 #include "daemon/keeper/fd_store.h"
 #include "daemon/keeper/keeper_watch.h"
+#include "daemon/preflight.h"
 #include "daemon/terms/tier.h"
 #include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
@@ -34,6 +37,7 @@
 namespace hoistd {
 namespace {
 
+constexpr char kDefaults[] = "(defaults)";  // Where there is no file.
 constexpr char kDefaultConfig[] = "/etc/hoist/hoistd.toml";
 constexpr int kExitRefused = 1;  // The configuration, or the machine.
 // The same, and who started this holds what the last one kept. It must go on
@@ -135,7 +139,8 @@ struct Flags {
   std::vector<std::string> settings;
 };
 
-absl::StatusOr<Config> ReadConfig(const Flags& flags) {
+absl::StatusOr<Config> ReadConfig(const Flags& flags,
+                                  ConfigPlaces* places = nullptr) {
   ConfigBase base;
   base.settings = flags.settings;
   if (flags.user) {
@@ -143,8 +148,23 @@ absl::StatusOr<Config> ReadConfig(const Flags& flags) {
     if (!folder.ok()) return ToAbsl(folder.status());
     base.defaults = UserDefaults(*folder);
   }
-  if (flags.path.empty()) return ParseConfig("", "(defaults)", base);
-  return LoadConfig(flags.path, base);
+  if (flags.path.empty()) return ParseConfig("", kDefaults, base, places);
+  return LoadConfig(flags.path, base, places);
+}
+
+// What --check-config says: all that start would, without serving.
+int Check(const Flags& flags, const Config& config,
+          const ConfigPlaces& places) {
+  const std::string file = flags.path.empty() ? kDefaults : flags.path;
+  spdlog::set_default_logger(spdlog::stderr_color_mt("hoistd"));
+  spdlog::set_level(spdlog::level::err);
+  const std::vector<std::string> faults = FindFaults(config, places, file);
+  for (const std::string& fault : faults) {
+    std::fprintf(stderr, "hoistd: %s\n", fault.c_str());
+  }
+  if (!faults.empty()) return kExitRefused;
+  std::printf("%s: fine\n", file.c_str());
+  return EXIT_SUCCESS;
 }
 
 // What of hoistd.toml can be changed while hoistd runs is as it says now.
@@ -260,24 +280,24 @@ int Main(int argc, char** argv) {
       ->take_all()
       ->allow_extra_args(false);
   app.add_flag("--check-config", flags.check,
-               "read the configuration and exit");
+               "read the configuration, look for what it counts on (groups, "
+               "folders, memory, devices), and exit");
   app.set_version_flag("--version", "hoistd " HOIST_VERSION);
   CLI11_PARSE(app, argc, argv);
 
   if (flags.path.empty() && !flags.user && access(kDefaultConfig, F_OK) == 0) {
     flags.path = kDefaultConfig;
   }
-  const absl::StatusOr<Config> config = ReadConfig(flags);
+  ConfigPlaces places;
+  const absl::StatusOr<Config> config = ReadConfig(flags, &places);
   if (!config.ok()) {
-    std::fprintf(stderr, "hoistd: %s\n",
-                 std::string(config.status().message()).c_str());
+    for (const absl::string_view line :
+         absl::StrSplit(config.status().message(), '\n')) {
+      std::fprintf(stderr, "hoistd: %s\n", std::string(line).c_str());
+    }
     return flags.check ? kExitRefused : Refuse(RefusedStatus());
   }
-  if (flags.check) {
-    std::printf("%s: fine\n",
-                flags.path.empty() ? "(defaults)" : flags.path.c_str());
-    return EXIT_SUCCESS;
-  }
+  if (flags.check) return Check(flags, *config, places);
   return Run(flags, *config);
 }
 

@@ -8,6 +8,7 @@
 #include "daemon/core/device_space.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"
+#include "daemon/device/gpu_on_board.h"
 #include "daemon/device/in_place_device.h"
 #include "hoist/shared/image_layout.h"
 
@@ -62,6 +63,15 @@ absl::StatusOr<Devices> FindDevices(const DeviceConfig& config) {
 absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config) {
   OpenedDevices devices;
   HOIST_ASSIGN_OR_RETURN(devices.all, FindDevices(config));
+  const bool stands_in = config.backend == DeviceConfig::Backend::kAuto &&
+                         devices.all[0]->info().kind == DeviceKind::kEmulated;
+  if (const std::string gpu = stands_in ? GpuOnBoard("") : ""; !gpu.empty()) {
+    devices.note = absl::StrCat(
+        "this machine has a GPU (", gpu, ") that hoistd cannot use: ",
+        hoist::cuda::Driver::Load().status().message(),
+        "; its devices are emulated, in host memory. Mend the driver, or set "
+        "device.backend to \"emulated\" if that is meant");
+  }
   return devices;
 }
 

@@ -20,10 +20,12 @@ struct OpenedDevices {
   std::vector<std::unique_ptr<Device>> all;
   std::span<std::byte> in_place;  // Of the last of them, if it is that.
   std::string no_in_place;        // Why it is not.
+  std::string note;               // What the operator should know; or "".
 };
 
-// GPUs, or emulated devices. FailedPrecondition: there is no GPU, and it must
-// be one.
+// GPUs, or emulated devices; of those `note` says if they stand in for a GPU
+// that is there and cannot be used. FailedPrecondition: there is no GPU, and it
+// must be one.
 absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config);
 // Adds `bytes` of host memory that they read in place. Where that cannot be
 // had, `no_in_place` says why: workers stage instead.

@@ -3,15 +3,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
 #include "daemon/terms/user.h"
@@ -28,6 +30,19 @@ std::string Where(const std::string& file, const toml::source_region& at) {
   return absl::StrCat(file, ":", at.begin.line);
 }
 
+// As the file has them; toml++ sorts them by name.
+std::vector<std::pair<std::string, const toml::node*>> InOrder(
+    const toml::table& table) {
+  std::vector<std::pair<std::string, const toml::node*>> entries;
+  for (const auto& [key, value] : table) {
+    entries.emplace_back(key.str(), &value);
+  }
+  std::ranges::stable_sort(entries, {}, [](const auto& entry) {
+    return entry.second->source().begin.line;
+  });
+  return entries;
+}
+
 // `value` as the file has it, for messages.
 std::string Shown(const toml::node& value) {
   std::ostringstream out;
@@ -38,12 +53,12 @@ std::string Shown(const toml::node& value) {
   return text;
 }
 
-absl::Status Unknown(const std::string& where, const std::string& name) {
+std::string Unknown(const std::string& name) {
   const std::string nearest = NearestConfigKey(name);
-  return absl::InvalidArgumentError(absl::StrCat(
-      where, ": ", name, ": no such key",
-      nearest.empty() ? "; deploy/hoistd.toml lists them all"
-                      : absl::StrCat("; did you mean ", nearest, "?")));
+  return absl::StrCat(name, ": no such key",
+                      nearest.empty()
+                          ? "; deploy/hoistd.toml lists them all"
+                          : absl::StrCat("; did you mean ", nearest, "?"));
 }
 
 bool IsTable(const std::string& name) {
@@ -62,112 +77,103 @@ const ConfigKey* FindKey(const std::string& name) {
   return nullptr;
 }
 
-// A configuration as it comes together.
+// A configuration as it comes together, and all that is wrong with it.
 struct Draft {
   Config config;
-  // Where each key was set last.
-  std::map<std::string, std::string> places;
+  ConfigPlaces places;
   // [[tenant]], which begins with what all the rest says.
   const toml::array* tenants = nullptr;
+  std::vector<std::string> wrong;
+
+  void Refuse(const std::string& where, const std::string& why) {
+    wrong.push_back(absl::StrCat(where, ": ", why));
+  }
 };
 
-absl::Status SetKey(const std::string& where, const std::string& name,
-                    const toml::node& value, Draft& draft) {
+void SetKey(const std::string& where, const std::string& name,
+            const toml::node& value, Draft& draft) {
   const ConfigKey* known = FindKey(name);
   if (known == nullptr && IsTable(name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", name, ": is a table; write [", name,
-                     "] on a line of its own and its keys below"));
+    return draft.Refuse(
+        where, absl::StrCat(name, ": is a table; write [", name,
+                            "] on a line of its own and its keys below"));
   }
-  if (known == nullptr) return Unknown(where, name);
-  if (!known->apply(value, draft.config)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": ", name, ": ", Shown(value),
-                     " is not allowed; use ", known->allowed));
-  }
+  if (known == nullptr) return draft.Refuse(where, Unknown(name));
   draft.places[name] = where;
-  return absl::OkStatus();
+  if (!known->apply(value, draft.config)) {
+    draft.Refuse(where, absl::StrCat(name, ": ", Shown(value),
+                                     " is not allowed; use ", known->allowed));
+  }
 }
 
-absl::Status ApplyTable(const std::string& file, const std::string& prefix,
-                        const toml::table& table, Draft& draft) {
-  for (const auto& [key, value] : table) {
-    const std::string name = absl::StrCat(
-        prefix, absl::string_view(key.str().data(), key.str().size()));
-    if (name == "tenant") {
-      if (!value.is_array_of_tables()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            Where(file, value.source()),
-            ": tenant: write [[tenant]] on a line of its own, once for each, "
-            "and its keys below"));
-      }
+void ApplyTable(const std::string& file, const std::string& prefix,
+                const toml::table& table, Draft& draft) {
+  for (const auto& [key, node] : InOrder(table)) {
+    const toml::node& value = *node;
+    const std::string name = absl::StrCat(prefix, key);
+    if (name == "tenant" && value.is_array_of_tables()) {
       draft.tenants = value.as_array();
-      continue;
+    } else if (name == "tenant") {
+      draft.Refuse(Where(file, value.source()),
+                   "tenant: write [[tenant]] on a line of its own, once for "
+                   "each, and its keys below");
+    } else if (value.is_table() && IsTable(name)) {
+      ApplyTable(file, absl::StrCat(name, "."), *value.as_table(), draft);
+    } else {
+      SetKey(Where(file, value.source()), name, value, draft);
     }
-    if (value.is_table() && IsTable(name)) {
-      HOIST_RETURN_IF_ERROR(
-          ApplyTable(file, absl::StrCat(name, "."), *value.as_table(), draft));
-      continue;
-    }
-    HOIST_RETURN_IF_ERROR(
-        SetKey(Where(file, value.source()), name, value, draft));
   }
-  return absl::OkStatus();
 }
 
 // A key of a [[tenant]] means what it means in [server] and [quota].
-absl::Status SetTenantKey(const std::string& where, const std::string& key,
-                          const toml::node& value, Config& config) {
+void SetTenantKey(const std::string& where, const std::string& key,
+                  const toml::node& value, Config& config, Draft& draft) {
   const bool server = key == "socket" || key == "grpc_socket" ||
                       key == "socket_mode" || key == "group";
   const ConfigKey* known = server ? FindKey("server." + key)
                            : absl::StartsWith(key, "quota.") ? FindKey(key)
                                                              : nullptr;
   if (known == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": tenant.", key,
-        ": no such key; a tenant has name, socket, grpc_socket, socket_mode, "
-        "group, and quota.KEY as in [quota]"));
+    draft.Refuse(where, absl::StrCat("tenant.", key,
+                                     ": no such key; a tenant has name, "
+                                     "socket, grpc_socket, socket_mode, group, "
+                                     "and quota.KEY as in [quota]"));
+  } else if (!known->apply(value, config)) {
+    draft.Refuse(where, absl::StrCat("tenant.", key, ": ", Shown(value),
+                                     " is not allowed; use ", known->allowed));
   }
-  if (!known->apply(value, config)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, ": tenant.", key, ": ", Shown(value),
-                     " is not allowed; use ", known->allowed));
-  }
-  return absl::OkStatus();
 }
 
-absl::StatusOr<TenantConfig> MakeTenant(const std::string& file,
-                                        const toml::table& table,
-                                        Config config) {
+// `config`: what all the rest says.
+TenantConfig MakeTenant(const std::string& file, const toml::table& table,
+                        Config config, Draft& draft) {
   config.server.socket.clear();
   config.server.grpc_socket.clear();
   TenantConfig tenant;
-  for (const auto& [toml_key, value] : table) {
-    const std::string key(toml_key.str());
+  const size_t wrong = draft.wrong.size();
+  for (const auto& [key, node] : InOrder(table)) {
+    const toml::node& value = *node;
     const std::string where = Where(file, value.source());
     if (key == "name") {
       tenant.name = value.value_or(std::string());
     } else if (key == "quota" && value.is_table()) {
-      for (const auto& [quota, amount] : *value.as_table()) {
-        HOIST_RETURN_IF_ERROR(SetTenantKey(
-            Where(file, amount.source()),
-            absl::StrCat("quota.", std::string(quota.str())), amount, config));
+      for (const auto& [quota, amount] : InOrder(*value.as_table())) {
+        SetTenantKey(Where(file, amount->source()),
+                     absl::StrCat("quota.", quota), *amount, config, draft);
       }
     } else {
-      HOIST_RETURN_IF_ERROR(SetTenantKey(where, key, value, config));
+      SetTenantKey(where, key, value, config, draft);
     }
   }
   const std::string where = Where(file, table.source());
   if (!User::Tenant(tenant.name).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where,
-        ": tenant.name: use 1 to 31 of a-z, 0-9, '-', '_' and '.', the "
-        "first a letter"));
+    draft.Refuse(where,
+                 "tenant.name: use 1 to 31 of a-z, 0-9, '-', '_' and '.', the "
+                 "first a letter");
   }
-  if (config.server.socket.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": tenant.socket: is missing; use an absolute path of its own"));
+  if (config.server.socket.empty() && draft.wrong.size() == wrong) {
+    draft.Refuse(where,
+                 "tenant.socket: is missing; use an absolute path of its own");
   }
   tenant.socket = config.server.socket;
   tenant.grpc_socket = config.server.grpc_socket;
@@ -177,41 +183,40 @@ absl::StatusOr<TenantConfig> MakeTenant(const std::string& file,
   return tenant;
 }
 
-absl::Status MakeTenants(const std::string& file, Draft& draft) {
-  if (draft.tenants == nullptr) return absl::OkStatus();
+void MakeTenants(const std::string& file, Draft& draft) {
+  if (draft.tenants == nullptr) return;
   std::set<std::string> names;
   std::set<std::string> sockets = {draft.config.server.socket,
                                    draft.config.server.grpc_socket};
+  const Config all = draft.config;
   for (const toml::node& node : *draft.tenants) {
-    HOIST_ASSIGN_OR_RETURN(TenantConfig tenant,
-                           MakeTenant(file, *node.as_table(), draft.config));
     const std::string where = Where(file, node.source());
-    if (!names.insert(tenant.name).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": tenant.name: there are two tenants ",
-                       tenant.name, "; use another name"));
+    if (draft.config.tenants.size() == kMostTenants) {
+      return draft.Refuse(where, absl::StrCat("tenant: more than ",
+                                              kMostTenants, "; use fewer"));
     }
-    if (names.size() > kMostTenants) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where, ": tenant: more than ", kMostTenants, "; use fewer"));
+    TenantConfig tenant = MakeTenant(file, *node.as_table(), all, draft);
+    if (!tenant.name.empty() && !names.insert(tenant.name).second) {
+      draft.Refuse(where, absl::StrCat("tenant.name: there are two tenants ",
+                                       tenant.name, "; use another name"));
     }
     for (const std::string& socket : {tenant.socket, tenant.grpc_socket}) {
       if (!socket.empty() && !sockets.insert(socket).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(where, ": tenant.socket: ", socket,
-                         " is taken; each socket needs its own path"));
+        draft.Refuse(where, absl::StrCat("tenant.socket: ", socket,
+                                         " is taken; each socket needs its own "
+                                         "path"));
       }
     }
     draft.config.tenants.push_back(std::move(tenant));
   }
-  return absl::OkStatus();
 }
 
-absl::Status ApplySetting(const std::string& setting, Draft& draft) {
+void ApplySetting(const std::string& setting, Draft& draft) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos || equals == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--set: ", setting, ": is not KEY=VALUE, such as device.pool=64MiB"));
+    return draft.Refuse("--set", absl::StrCat(setting,
+                                              ": is not KEY=VALUE, such as "
+                                              "device.pool=64MiB"));
   }
   const std::string name(
       absl::StripAsciiWhitespace(absl::string_view(setting).substr(0, equals)));
@@ -221,37 +226,37 @@ absl::Status ApplySetting(const std::string& setting, Draft& draft) {
   if (parsed && parsed.table().size() == 1) {
     return SetKey("--set", name, *parsed.table().get("v"), draft);
   }
-  return SetKey("--set", name, toml::value<std::string>(text), draft);
+  SetKey("--set", name, toml::value<std::string>(text), draft);
 }
 
 // What no key can see by itself. `file`: where what is nowhere set belongs.
-absl::Status CheckTogether(const std::string& file, const Draft& draft) {
+void CheckTogether(const std::string& file, Draft& draft) {
   const Config& config = draft.config;
-  const auto at = [&](const std::string& key) {
+  const auto refuse = [&](const std::string& key, const std::string& why) {
     const auto place = draft.places.find(key);
-    return absl::StrCat(place == draft.places.end() ? file : place->second,
-                        ": ", key, ": ");
+    draft.Refuse(place == draft.places.end() ? file : place->second,
+                 absl::StrCat(key, ": ", why));
   };
   if (config.server.socket == config.server.grpc_socket) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(at("server.grpc_socket"), "is the same as server.socket (",
-                     config.server.socket, "); give each its own path"));
+    refuse("server.grpc_socket",
+           absl::StrCat("is the same as server.socket (", config.server.socket,
+                        "); give each its own path"));
   }
   if (config.disk.spill_dir.empty() &&
       config.disk.spill_capacity_bytes.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(at("disk.spill_capacity"),
-                     "is set, but disk.spill_dir is not; set both, or "
-                     "neither for no spilling"));
+    refuse("disk.spill_capacity",
+           "is set, but disk.spill_dir is not; set both, or neither for no "
+           "spilling");
   }
   if (config.device.pool_bytes.has_value() &&
       *config.device.pool_bytes < config.device.slab_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(at("device.pool"), "is ", *config.device.pool_bytes,
-                     " bytes, less than one slab; use at least device.slab, ",
+    refuse(
+        "device.pool",
+        absl::StrCat("is ", *config.device.pool_bytes,
+                     " bytes, less than one slab; use at least "
+                     "device.slab, ",
                      config.device.slab_bytes, " bytes, or make that smaller"));
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -277,7 +282,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::StatusOr<Config> ParseConfig(absl::string_view text,
                                    const std::string& name,
-                                   const ConfigBase& base) {
+                                   const ConfigBase& base,
+                                   ConfigPlaces* places) {
   toml::parse_result parsed =
       toml::parse(std::string_view(text.data(), text.size()), name);
   if (!parsed) {
@@ -289,24 +295,29 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text,
   }
   Draft draft;
   draft.config = base.defaults;
-  HOIST_RETURN_IF_ERROR(ApplyTable(name, "", parsed.table(), draft));
+  ApplyTable(name, "", parsed.table(), draft);
   for (const std::string& setting : base.settings) {
-    HOIST_RETURN_IF_ERROR(ApplySetting(setting, draft));
+    ApplySetting(setting, draft);
   }
   if (draft.places.contains("server.socket") &&
       !draft.places.contains("server.grpc_socket")) {
     draft.config.server.grpc_socket =
         hoist::GrpcSocketBeside(draft.config.server.socket);
   }
-  HOIST_RETURN_IF_ERROR(CheckTogether(name, draft));
-  HOIST_RETURN_IF_ERROR(MakeTenants(name, draft));
+  CheckTogether(name, draft);
+  MakeTenants(name, draft);
+  if (!draft.wrong.empty()) {
+    return absl::InvalidArgumentError(absl::StrJoin(draft.wrong, "\n"));
+  }
+  if (places != nullptr) *places = std::move(draft.places);
   return draft.config;
 }
 
 absl::StatusOr<Config> LoadConfig(const std::string& path,
-                                  const ConfigBase& base) {
+                                  const ConfigBase& base,
+                                  ConfigPlaces* places) {
   HOIST_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseConfig(text, path, base);
+  return ParseConfig(text, path, base, places);
 }
 
 Config UserDefaults(const std::string& folder) {

@@ -3,6 +3,7 @@
 #define HOIST_DAEMON_CONFIG_CONFIG_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -157,14 +158,21 @@ struct ConfigBase {
 // alone, on sockets in `folder`, with every path that the user can read.
 Config UserDefaults(const std::string& folder);
 
+// Where each key was set last, "/etc/hoist/hoistd.toml:12" or "--set"; of those
+// that were set.
+using ConfigPlaces = std::map<std::string, std::string>;
+
 // InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed", or
-// "--set: KEY: ..." NotFound or PermissionDenied: the file cannot be read.
+// "--set: KEY: ...", a line for each that is wrong. NotFound or
+// PermissionDenied: the file cannot be read. `places` may be nullptr.
 absl::StatusOr<Config> LoadConfig(const std::string& path,
-                                  const ConfigBase& base = {});
+                                  const ConfigBase& base = {},
+                                  ConfigPlaces* places = nullptr);
 // `name` stands for the file in messages.
 absl::StatusOr<Config> ParseConfig(absl::string_view text,
                                    const std::string& name,
-                                   const ConfigBase& base = {});
+                                   const ConfigBase& base = {},
+                                   ConfigPlaces* places = nullptr);
 // Every key there is, "server.socket" and so on.
 std::vector<std::string> ConfigKeys();
 

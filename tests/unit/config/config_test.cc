@@ -18,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::StartsWith;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -232,6 +233,37 @@ TEST(Config, BrokenTomlNamesTheLine) {
   EXPECT_THAT(Parse("[server]\n[server]\n"),
               StatusIs(kInvalid, StartsWith("x.toml:2: not TOML: ")));
   EXPECT_THAT(Parse("socket = \"\xff\"\n"), StatusIs(kInvalid));
+}
+
+TEST(Config, AllThatIsWrongIsToldAtOnceInALineEach) {
+  ConfigBase base;
+  base.settings = {"host.pol=1GiB", "device.pool"};
+  EXPECT_THAT(
+      ParseConfig("[device]\nbackendd = \"cuda\"\npool = \"2MiB\"\n"
+                  "[disk]\nio = \"fast\"\nspill_capacity = \"1GiB\"\n"
+                  "[[tenant]]\nname = \"A\"\nqota = 1\n"
+                  "[[tenant]]\nname = \"b\"\n",
+                  "x.toml", base),
+      StatusIs(kInvalid,
+               AllOf(StartsWith("x.toml:2: device.backendd: "),
+                     HasSubstr("\nx.toml:3: device.pool: is 2097152"),
+                     HasSubstr("\nx.toml:5: disk.io: "),
+                     HasSubstr("\nx.toml:6: disk.spill_capacity: "),
+                     HasSubstr("\n--set: host.pol: "),
+                     HasSubstr("\n--set: device.pool: "),
+                     HasSubstr("\nx.toml:9: tenant.qota: "),
+                     HasSubstr("\nx.toml:7: tenant.name: "),
+                     HasSubstr("\nx.toml:10: tenant.socket: is missing"))));
+}
+
+TEST(Config, TellsWhereEachKeyWasSetLast) {
+  ConfigBase base;
+  base.settings = {"device.pool=1GiB"};
+  ConfigPlaces places;
+  ASSERT_OK(ParseConfig("[device]\npool = \"2GiB\"\nslab = \"2MiB\"\n",
+                        "x.toml", base, &places));
+  EXPECT_THAT(places, ElementsAre(Pair("device.pool", "--set"),
+                                  Pair("device.slab", "x.toml:3")));
 }
 
 TEST(Config, MissingFileIsNotFoundAndNamed) {
