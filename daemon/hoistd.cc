@@ -119,6 +119,8 @@ struct Hoistd::Parts {
   std::vector<std::unique_ptr<SessionServer>> sessions;
   std::vector<std::unique_ptr<RpcServer>> rpc;
   std::string summary;
+  std::function<void(const std::string&)> on_status;
+  uint64_t subscription = 0;  // To what changes it; 0: none.
 
   void TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
                 std::vector<std::string>& notes);
@@ -127,6 +129,9 @@ struct Hoistd::Parts {
   absl::Status StartErrands(ErrandSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
   void BringUpHost();
+  // Whoever asks for its health, and systemd, are told.
+  void WatchDraining();
+  void WatchDrainingNoMore();
   absl::Status Serve(hoist::UniqueFd session_fd);
   absl::Status ServeSessions(SessionServerOptions options,
                              const std::string& group);
@@ -423,11 +428,35 @@ absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant) {
   return ServeCalls(std::move(calls));
 }
 
+void Hoistd::Parts::WatchDraining() {
+  absl::Notification done;
+  engine->Subscribe(
+      [this](const NodeEvent& event) {
+        const bool drains = event.kind == EventKind::kDraining;
+        if (!drains && event.kind != EventKind::kResumed) return;
+        for (const auto& server : rpc) server->SetServing(!drains);
+        on_status(absl::StrCat(drains ? "Draining: takes no new work; " : "",
+                               summary));
+      },
+      [&](absl::StatusOr<uint64_t> id) {
+        subscription = id.value_or(0);
+        done.Notify();
+      });
+  done.WaitForNotification();
+}
+
+void Hoistd::Parts::WatchDrainingNoMore() {
+  if (subscription == 0) return;
+  absl::Notification done;
+  engine->Unsubscribe(subscription, [&](absl::Status) { done.Notify(); });
+  done.WaitForNotification();
+}
+
 Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
     const Config& config, std::vector<HandedFd> handed, FdStore* store,
-    ErrandSpawner& spawner) {
+    ErrandSpawner& spawner, std::function<void(const std::string&)> on_status) {
   std::unique_ptr<Hoistd> hoistd(new Hoistd(std::make_unique<Parts>()));
   Parts& parts = *hoistd->parts_;
   parts.config = config;
@@ -447,12 +476,15 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
   spdlog::debug("start: the engine has what the last hoistd had");
   HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
+  parts.on_status = std::move(on_status);
+  parts.WatchDraining();
   // Last: it holds up whoever starts a thread.
   parts.BringUpHost();
   return hoistd;
 }
 
 Hoistd::~Hoistd() {
+  parts_->WatchDrainingNoMore();
   // All calls together have a second to end.
   const absl::Time end = parts_->clock.Now() + absl::Seconds(1);
   for (const auto& rpc : parts_->rpc) {

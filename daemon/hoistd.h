@@ -3,6 +3,7 @@
 #define HOIST_DAEMON_HOISTD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,11 +23,13 @@ class Hoistd {
  public:
   // `handed`: a listening session socket from systemd, or none, and what the
   // last hoistd kept. `store`: who keeps what the next one is to have; nullptr:
-  // nobody. Both and `spawner` are borrowed. Errors name the setting that would
-  // mend them.
+  // nobody. Both and `spawner` are borrowed. `on_status`: told what it does, in
+  // a line for systemd, when that has changed; on a thread of its own. Errors
+  // name the setting that would mend them.
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
       const Config& config, std::vector<HandedFd> handed, FdStore* store,
-      ErrandSpawner& spawner);
+      ErrandSpawner& spawner,
+      std::function<void(const std::string&)> on_status);
   // Sessions end at once, but for those that go on with the next hoistd; gRPC
   // calls that run get a second to finish. Files that hang are not waited for.
   ~Hoistd();

@@ -244,7 +244,10 @@ int Run(const Flags& flags, const Config& config) {
   const int refused = RefusedStatus();
   std::vector<HandedFd> handed = TakeHandedFds();
   absl::StatusOr<std::unique_ptr<Hoistd>> hoistd =
-      Hoistd::Create(config, std::move(handed), store.get(), **spawner);
+      Hoistd::Create(config, std::move(handed), store.get(), **spawner,
+                     [](const std::string& status) {
+                       sd_notifyf(0, "STATUS=%s", status.c_str());
+                     });
   if (!hoistd.ok()) {
     spdlog::error("hoistd cannot start: {}",
                   std::string(hoistd.status().message()));

@@ -231,7 +231,7 @@ class Node {
   // NodeOptions::keeps. A successor must know it before effects of the same
   // event are carried out: what lies there is about to be used, or overwritten.
   std::vector<Kept> TakeKept() { return std::exchange(kept_, {}); }
-  void SetDraining(bool draining) { draining_ = draining; }
+  void SetDraining(bool draining, Effects& effects);
   NodeSnapshot Snapshot(absl::Time now) const;
   const QuotaBook& quota() const { return quota_; }
   // What `quota` must say, counted anew from all that is there.

@@ -320,4 +320,11 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
   return snapshot;
 }
 
+void Node::SetDraining(bool draining, Effects& effects) {
+  if (std::exchange(draining_, draining) == draining) return;
+  NodeEvent event;
+  event.kind = draining ? EventKind::kDraining : EventKind::kResumed;
+  effects.events.push_back(std::move(event));
+}
+
 }  // namespace hoistd

@@ -28,6 +28,10 @@ const char* ToString(EventKind kind) {
       return "plan-ended";
     case EventKind::kSlabsHeldOpen:
       return "slabs-held-open";
+    case EventKind::kDraining:
+      return "draining";
+    case EventKind::kResumed:
+      return "resumed";
     case EventKind::kMissed:
       return "missed";
   }

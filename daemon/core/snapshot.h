@@ -160,6 +160,8 @@ enum class EventKind {
   kPlanSet,
   kPlanEnded,
   kSlabsHeldOpen,
+  kDraining,  // No new work is taken,
+  kResumed,   // until this.
   kMissed,  // Events that a watcher read too slowly for.
 };
 

@@ -239,8 +239,8 @@ void Engine::Evict(CopySelector which, bool forget, Done<CopyTotals> done) {
 }
 
 void Engine::SetDraining(bool draining, DoneStatus done) {
-  Post([this, draining, done = std::move(done)](Effects&) mutable {
-    node_.SetDraining(draining);
+  Post([this, draining, done = std::move(done)](Effects& effects) mutable {
+    node_.SetDraining(draining, effects);
     done(absl::OkStatus());
   });
 }

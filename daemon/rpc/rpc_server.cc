@@ -65,6 +65,9 @@ class RpcServerImpl final : public RpcServer {
     if (server_ == nullptr) {
       return absl::InternalError("gRPC's server does not start");
     }
+    server_->GetHealthCheckService()->SetServingStatus(
+        hoist::v1::Admin::service_full_name(), true);
+    SetServing(true);
     connections_->Start([server = server_.get()](int fd) {
       grpc::AddInsecureChannelFromFd(server, fd);
     });
@@ -79,6 +82,13 @@ class RpcServerImpl final : public RpcServer {
     // From here on, what the engine still answers is answered to nobody.
     env_->queue.Stop();
     server_.reset();
+  }
+
+  void SetServing(bool serving) override {
+    grpc::HealthCheckServiceInterface* health =
+        server_->GetHealthCheckService();
+    health->SetServingStatus("", serving);
+    health->SetServingStatus(hoist::v1::Worker::service_full_name(), serving);
   }
 
   size_t connections() const override { return connections_->count(); }

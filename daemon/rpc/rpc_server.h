@@ -54,6 +54,9 @@ class RpcServer {
   // then cancels them; leases end with their streams. The engine must still
   // serve. Once.
   virtual void Shutdown(absl::Duration deadline) = 0;
+  // What Health says from now on, of Worker and of all ("") : SERVING, or
+  // NOT_SERVING; Admin is served to the last. Thread-safe.
+  virtual void SetServing(bool serving) = 0;
   // How many clients are connected.
   virtual size_t connections() const = 0;
 };

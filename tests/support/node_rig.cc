@@ -442,6 +442,13 @@ absl::Status NodeRig::Forget(ModelId model) {
   return Do([&](Effects& e) { return node_->Forget(model, now, e); });
 }
 
+void NodeRig::Drain(bool draining) {
+  Do([&](Effects& e) {
+    node_->SetDraining(draining, e);
+    return 0;
+  });
+}
+
 void NodeRig::GrowHost(uint64_t pages) {
   Do([&](Effects& e) {
     node_->GrowHost(pages * kPage, now, e);

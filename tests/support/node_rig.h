@@ -147,6 +147,7 @@ class NodeRig {
   absl::Status Forget(ModelId model);
   absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages);
+  void Drain(bool draining);
   // What the last hoistd left on the host, and kept.
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,
                                    uint64_t pages, uint8_t content);

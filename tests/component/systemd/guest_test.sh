@@ -106,6 +106,14 @@ check "a path elsewhere is denied" exits_with 1 hoistctl load /etc
 check "its spill folder is its own" \
   same "hoist" "$(stat -c %U /var/lib/hoist/spill)"
 
+status_text() { systemctl show -P StatusText hoistd; }
+begins_with() { [[ $2 == "$1"* ]] || same "$1..." "$2"; }
+serves=$(status_text)
+check "a node that is drained says so" exits_with 0 hoistctl drain
+check "and systemd shows it" begins_with "Draining: " "$(status_text)"
+check "it takes work again" exits_with 0 hoistctl drain --resume
+check "and systemd shows what it serves" same "$serves" "$(status_text)"
+
 check "workers can be given libhoist" follow Workers
 check "ld.so finds it" bash -c \
   'ldconfig -p | grep -q "libhoist.so.0 .* => /usr/local/lib/"'

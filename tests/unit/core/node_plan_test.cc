@@ -392,7 +392,7 @@ TEST_F(NodePlan, AModelWithAPlanIsNotForgotten) {
 
 TEST_F(NodePlan, DrainingRefusesPlans) {
   const ModelId model = Model("m", 9);
-  rig_.node().SetDraining(true);
+  rig_.Drain(true);
   const RequestId plan = rig_.SetPlan(session_, model, Upto(9), 2);
   EXPECT_THAT(rig_.AnswerTo(plan)->status,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));

@@ -243,7 +243,7 @@ TEST(NodeReadImage, ADrainingNodeReadsNothing) {
   NodeRig rig;
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
-  rig.node().SetDraining(true);
+  rig.Drain(true);
   EXPECT_THAT(StatusOf(rig, rig.ReadImage(session, Key(model, 0))),
               StatusIs(absl::StatusCode::kUnavailable));
 }

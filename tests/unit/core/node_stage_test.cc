@@ -377,7 +377,7 @@ TEST(NodeStage, DrainingTakesNoNewWorkAndFinishesTheOld) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2, 2});
   const RequestId old = rig.Stage(session, Key(model, 0));
-  rig.node().SetDraining(true);
+  rig.Drain(true);
   constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
   Effects effects;
   EXPECT_THAT(rig.node().OpenSession({}, rig.now, effects),
@@ -389,8 +389,16 @@ TEST(NodeStage, DrainingTakesNoNewWorkAndFinishesTheOld) {
   EXPECT_THAT(rig.AnswerTo(publish)->status, StatusIs(kUnavailable));
   rig.FinishAll();
   ASSERT_OK(rig.Release(session, rig.LeaseOf(old)));
-  rig.node().SetDraining(false);
+  rig.Drain(false);
   rig.StageNow(session, Key(model, 1));
+}
+
+TEST(NodeStage, DrainingIsToldOnceAndSoIsItsEnd) {
+  NodeRig rig;
+  for (const bool drains : {false, true, true, false, false}) rig.Drain(drains);
+  std::vector<EventKind> kinds;
+  for (const NodeEvent& event : rig.events()) kinds.push_back(event.kind);
+  EXPECT_EQ(kinds, (std::vector{EventKind::kDraining, EventKind::kResumed}));
 }
 
 TEST(NodeStage, WaitsWhileTheHostPoolGrows) {

@@ -62,6 +62,22 @@ TEST_F(ServerTest, HealthSaysServing) {
   EXPECT_EQ(Ask("/grpc.health.v1.Health/Check", ""), "\x08\x01");
 }
 
+// HealthCheckRequest{service: ...}.
+TEST_F(ServerTest, HealthSaysWhatNoNewWorkIsTakenFor) {
+  const auto health = [&](const std::string& service) {
+    return Ask("/grpc.health.v1.Health/Check",
+               "\x0a" + std::string(1, char(service.size())) + service);
+  };
+  const std::string serving = "\x08\x01", not_serving = "\x08\x02";
+  for (const bool serves : {true, false, true}) {
+    server_->SetServing(serves);
+    const std::string& expected = serves ? serving : not_serving;
+    EXPECT_EQ(Ask("/grpc.health.v1.Health/Check", ""), expected);
+    EXPECT_EQ(health("hoist.v1.Worker"), expected);
+    EXPECT_EQ(health("hoist.v1.Admin"), serving);
+  }
+}
+
 TEST_F(ServerTest, ReflectionListsBothServices) {
   // ServerReflectionRequest{list_services: ""}.
   const std::string answer =
