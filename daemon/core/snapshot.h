@@ -162,7 +162,7 @@ enum class EventKind {
   kSlabsHeldOpen,
   kDraining,  // No new work is taken,
   kResumed,   // until this.
-  kMissed,  // Events that a watcher read too slowly for.
+  kMissed,    // Events that a watcher read too slowly for.
 };
 
 // "session-opened", ...
