@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <thread>
 #include <utility>
@@ -120,6 +121,9 @@ struct Hoistd::Parts {
   std::vector<std::unique_ptr<RpcServer>> rpc;
   std::string summary;
   std::function<void(const std::string&)> on_status;
+  // Of Lives; the engine has it for as long as it has the question.
+  std::shared_ptr<std::atomic<bool>> answered =
+      std::make_shared<std::atomic<bool>>(true);
   uint64_t subscription = 0;  // To what changes it; 0: none.
 
   void TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
@@ -560,6 +564,13 @@ uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
     over.WaitForNotification();
     if (left == 0 || parts_->store == nullptr || !go_on(left)) return left;
   }
+}
+
+bool Hoistd::Lives() {
+  if (!parts_->answered->exchange(false)) return false;
+  parts_->engine->Ping(
+      [answered = parts_->answered](absl::Status) { *answered = true; });
+  return true;
 }
 
 std::string Hoistd::Summary() const { return parts_->summary; }

@@ -39,6 +39,10 @@ class Hoistd {
   void KeeperGone();
   absl::Status StoreAgain();
 
+  // Whether it has answered since this was asked last, and asks anew. For
+  // systemd's watchdog.
+  bool Lives();
+
   // Takes over what can be changed while it runs: quotas, and device.load_rate;
   // the caller does log.level. What else differs from what it runs with, as
   // "[host]", takes a restart.

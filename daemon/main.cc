@@ -114,19 +114,23 @@ sigset_t BlockSignals() {
   return awaited;
 }
 
-// A signal, or what came of the keeper meanwhile.
+// A signal. Meanwhile systemd's watchdog hears of an engine that answers, and
+// what came of the keeper is seen.
 int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
   constexpr timespec kLook = {0, 500'000'000};
+  uint64_t watchdog = 0;
+  const bool watched = sd_watchdog_enabled(0, &watchdog) > 0;
   bool told = false;
   while (true) {
     int got = 0;
-    if (!keeper.has_keeper()) {
+    if (!keeper.has_keeper() && !watched) {
       sigwait(&awaited, &got);
       return got;
     }
     got = sigtimedwait(&awaited, nullptr, &kLook);
     if (got > 0) return got;
-    if (!keeper.Gone()) continue;
+    if (watched && hoistd.Lives()) sd_notify(0, "WATCHDOG=1");
+    if (!keeper.has_keeper() || !keeper.Gone()) continue;
     if (!std::exchange(told, true)) hoistd.KeeperGone();
     if (keeper.Renew() && hoistd.StoreAgain().ok()) told = false;
   }

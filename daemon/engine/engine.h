@@ -92,6 +92,8 @@ class Engine final : public EngineApi, private Loop {
   // that made this. Each is to say what it has, with Resume, or to be closed;
   // but for those that have ended, who are to be told so.
   std::vector<ResumedSession> TakeResumed();
+  // Answers once all that was asked before is done: it lives.
+  void Ping(DoneStatus done);
   // Something that `status` should show, and the log.
   void AddNote(std::string note);
 

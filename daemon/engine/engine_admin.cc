@@ -245,6 +245,10 @@ void Engine::SetDraining(bool draining, DoneStatus done) {
   });
 }
 
+void Engine::Ping(DoneStatus done) {
+  Post([done = std::move(done)](Effects&) mutable { done(absl::OkStatus()); });
+}
+
 void Engine::Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
                        Done<uint64_t> done) {
   Post([this, on_event = std::move(on_event),

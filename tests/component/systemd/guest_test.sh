@@ -192,6 +192,26 @@ check "the worker goes on" worker_goes_on
 check "nothing was dropped" \
   bash -c '! journalctl -u hoistd | grep -q "is dropped"'
 
+# One that hangs. In less than the minute that the unit gives it.
+mkdir -p /run/systemd/system/hoistd.service.d
+printf '[Service]\nWatchdogSec=2\n' \
+  >/run/systemd/system/hoistd.service.d/watchdog.conf
+systemctl daemon-reload
+systemctl restart hoistd
+pid=$(main_pid)
+kill -STOP "$pid"
+check "one that hangs is ended, and started again" eventually restarted
+check "by the watchdog" bash -c 'journalctl -u hoistd | grep -q "Watchdog timeout"'
+check "with the same memory" same "$memory" "$(host_memory)"
+check "and the worker goes on" worker_goes_on
+pid=$(main_pid)
+was=$(passes)
+check "while it lives it is left alone" eventually passed $((was + 100))
+check "for longer than that" bash -c "read -rt 5 <> <(:); kill -0 $pid"
+rm -r /run/systemd/system/hoistd.service.d
+systemctl daemon-reload
+systemctl restart hoistd
+
 pid=$(main_pid)
 touch /opt/hoist/of-the-old-one
 check "it can be upgraded" follow Upgrade
