@@ -2,14 +2,18 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
+#include "hoist/shared/nearest.h"
 
 namespace hoist::ctl {
 namespace {
@@ -19,7 +23,7 @@ constexpr char kFooter[] =
     "answers at the socket; 4 check found damage.\nWith --json, commands that "
     "follow "
     "something (load, check, drain, watch) print one object a line; bytes are "
-    "base64.";
+    "base64; errors are {\"error\":{\"code\",\"message\"}} on stderr.";
 
 // What the options of all commands are read into.
 struct Parsed {
@@ -61,9 +65,19 @@ v1::CopySelector CopiesOf(const Parsed& parsed) {
   return copies;
 }
 
+// hoistd's working folder is not ours.
+std::string AbsolutePath(const std::string& given) {
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(given, error);
+  if (error) return given;
+  std::string path = absolute.lexically_normal().string();
+  if (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 v1::LoadRequest LoadOf(const Parsed& parsed) {
   v1::LoadRequest request;
-  request.set_path(parsed.path);
+  request.set_path(AbsolutePath(parsed.path));
   request.set_name(parsed.name);
   request.set_tier(TierOf(parsed.tier));
   request.set_device(parsed.device);
@@ -84,6 +98,7 @@ class CommandLine {
     app_.footer(kFooter);
     app_.require_subcommand(1);
     app_.fallthrough();
+    app_.set_version_flag("--version", "hoistctl " HOIST_VERSION);
     app_.add_flag("--json", parsed_.json, "print JSON");
     app_.add_option("--socket", parsed_.socket,
                     "hoistd's, either of its two (default: $HOIST_SOCKET, else "
@@ -99,9 +114,37 @@ class CommandLine {
 
   CLI::App& app() { return app_; }
 
+  // What stands where a command should, if it is none.
+  int Misspelt(const std::string& word, const Output& output) const {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app_.get_subcommands({})) {
+      names.push_back(command->get_name());
+    }
+    const std::string nearest = NearestName(word, names);
+    WriteError(output, "INVALID_ARGUMENT",
+               word.empty()
+                   ? "which command? `hoistctl help` lists them"
+                   : "there is no command \"" + word + "\"; " +
+                         (nearest.empty() ? "`hoistctl help` lists them"
+                                          : "did you mean " + nearest + "?"),
+               /*show_code=*/false);
+    return kExitUsage;
+  }
+
+  // After a refusal of the command line: the first word of it, where no command
+  // was found; nullopt: one was.
+  std::optional<std::string> WordForCommand() const {
+    if (!app_.get_subcommands().empty()) return std::nullopt;
+    for (const std::string& word : app_.remaining()) {
+      if (word.rfind('-', 0) != 0) return word;
+    }
+    return app_.remaining().empty() ? std::optional<std::string>("")
+                                    : std::nullopt;
+  }
+
   int Run(const Output& output) {
     for (auto& [name, local] : local_) {
-      if (app_.got_subcommand(name)) return local();
+      if (app_.got_subcommand(name)) return local(output);
     }
     Connection daemon(parsed_.socket, std::chrono::milliseconds(
                                           Milliseconds(parsed_.timeout_s)));
@@ -287,16 +330,32 @@ class CommandLine {
         ->check(CLI::Range(0.0, 86400.0));
     drain->add_flag("--resume", parsed_.resume, "take new work again");
     app_.add_subcommand("version", "hoistctl's version");
-    local_["version"] = [this] {
+    local_["version"] = [this](const Output&) {
       out_ << (parsed_.json ? "{\"version\":\"" HOIST_VERSION "\"}\n"
                             : "hoistctl " HOIST_VERSION "\n");
       return kExitOk;
+    };
+    app_.add_subcommand("help", "what a command does, and its options")
+        ->add_option("COMMAND", parsed_.name, "which (default: all)");
+    local_["help"] = [this](const Output& output) {
+      if (parsed_.name.empty()) {
+        // App::help would be that of the command that was given: this one.
+        out_ << app_.get_formatter()->make_help(&app_, app_.get_name(),
+                                                CLI::AppFormatMode::Normal);
+        return static_cast<int>(kExitOk);
+      }
+      for (const CLI::App* command : app_.get_subcommands({})) {
+        if (command->get_name() != parsed_.name) continue;
+        out_ << command->help("hoistctl");
+        return static_cast<int>(kExitOk);
+      }
+      return Misspelt(parsed_.name, output);
     };
     app_.add_subcommand("completion", "a completion script for a shell")
         ->add_option("SHELL", parsed_.shell, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-    local_["completion"] = [this] {
+    local_["completion"] = [this](const Output&) {
       out_ << CompletionScript(parsed_.shell, Commands());
       return kExitOk;
     };
@@ -326,7 +385,7 @@ class CommandLine {
   std::ostream& out_;
   CLI::App app_{"hoistctl looks at hoistd and tells it what to do."};
   std::map<std::string, Remote> remote_;
-  std::map<std::string, std::function<int()>> local_;
+  std::map<std::string, std::function<int(const Output&)>> local_;
 };
 
 }  // namespace
@@ -338,6 +397,16 @@ int RunCommandLine(int argc, const char* const* argv, std::ostream& out,
   try {
     line.app().parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const Output output{out, err, parsed.json, terminal};
+    if (error.get_exit_code() != 0) {
+      if (const auto word = line.WordForCommand()) {
+        return line.Misspelt(*word, output);
+      }
+      if (parsed.json) {
+        WriteError(output, "INVALID_ARGUMENT", error.what());
+        return kExitUsage;
+      }
+    }
     // CLI11's way of saying so; 0 is --help.
     return line.app().exit(error, out, err) == 0 ? kExitOk : kExitUsage;
   }

@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <sstream>
 
 #include "client/ctl/text.h"
+#include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -151,15 +153,17 @@ int Connection::Silent(const Output& output) const {
   const UniqueFd socket = Connect(socket_, milliseconds(1));
   const std::string refusal = socket.valid() ? RefusalOf(socket.get()) : "";
   if (!refusal.empty()) {
-    output.err << "hoistctl: " << Shown(refusal) << '\n';
+    WriteError(output, "UNAVAILABLE", refusal, /*show_code=*/false);
     return kExitRefused;
   }
   const pid_t listener = socket.valid() ? ListenerOf(socket.get()) : 0;
-  output.err << "hoistctl: DEADLINE_EXCEEDED: hoistd";
-  if (listener > 0) output.err << " (pid " << listener << ")";
-  output.err << " gives no sign of life at " << Shown(socket_) << " for "
-             << timeout_.count() / 1000.0
-             << " s; it is stopped, hangs, or is very busy (--timeout)\n";
+  std::ostringstream why;
+  why << "hoistd";
+  if (listener > 0) why << " (pid " << listener << ")";
+  why << " gives no sign of life at " << socket_ << " for "
+      << timeout_.count() / 1000.0
+      << " s; it is stopped, hangs, or is very busy (--timeout)";
+  WriteError(output, "DEADLINE_EXCEEDED", why.str());
   return kExitNoDaemon;
 }
 
@@ -172,23 +176,24 @@ bool Connection::Opens(const Output& output) const {
   }
   bool missing = false;
   bool forbidden = false;
-  output.err << "hoistctl: no hoistd at ";
+  std::ostringstream why;
+  why << "no hoistd at ";
   for (const std::string& socket : candidates_) {
     const int error = TryToConnect(socket);
     missing = missing || error == ENOENT || error == ECONNREFUSED;
     forbidden = forbidden || error == EACCES;
-    output.err << (socket == candidates_.front() ? "" : ", ") << Shown(socket)
-               << ": " << std::strerror(error);
+    why << (socket == candidates_.front() ? "" : ", ") << socket << ": "
+        << std::strerror(error);
   }
   if (missing) {
-    output.err << "; start it (hoistd --user, or the node's: systemctl start "
-                  "hoistd), or name its socket with --socket or $"
-               << kSocketPathVariable;
+    why << "; start it (hoistd --user, or the node's: systemctl start "
+           "hoistd), or name its socket with --socket or $"
+        << kSocketPathVariable;
   }
   if (forbidden) {
-    output.err << "; your user must be in the socket's group (hoist)";
+    why << "; your user must be in the socket's group (hoist)";
   }
-  output.err << '\n';
+  WriteError(output, "UNAVAILABLE", why.str(), /*show_code=*/false);
   return false;
 }
 
@@ -204,9 +209,23 @@ int Connection::Fail(const grpc::Status& status, const Output& output) const {
       return Silent(output);
     }
   }
-  output.err << "hoistctl: " << CodeName(static_cast<Code>(status.error_code()))
-             << ": " << Shown(status.error_message()) << '\n';
+  WriteError(output, CodeName(static_cast<Code>(status.error_code())),
+             status.error_message());
   return kExitRefused;
+}
+
+void WriteError(const Output& output, const std::string& code,
+                const std::string& message, bool show_code) {
+  if (!output.json) {
+    output.err << "hoistctl: " << (show_code ? code + ": " : "")
+               << Shown(message) << '\n';
+    return;
+  }
+  google::protobuf::Struct all;
+  auto& error = *(*all.mutable_fields())["error"].mutable_struct_value();
+  (*error.mutable_fields())["code"].set_string_value(code);
+  (*error.mutable_fields())["message"].set_string_value(Shown(message));
+  PrintJson(all, JsonStyle::kLine, {output.err, output.err, true});
 }
 
 void PrintJson(const google::protobuf::Message& message, JsonStyle style,

@@ -31,6 +31,12 @@ struct Output {
   bool terminal = false;  // `out` is one: progress may move the cursor.
 };
 
+// One line: "hoistctl: message", or "hoistctl: CODE: message" if the code is to
+// be shown; as JSON {"error":{"code":"CODE","message":"message"}}. `code`:
+// gRPC's name, "NOT_FOUND". What clients named is escaped.
+void WriteError(const Output& output, const std::string& code,
+                const std::string& message, bool show_code = true);
+
 // How long a call may take.
 enum class Lasts {
   kTimeout,  // No longer than the timeout.

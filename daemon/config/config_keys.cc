@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "daemon/config/size.h"
+#include "hoist/shared/nearest.h"
 
 namespace hoistd {
 namespace {
@@ -348,35 +349,19 @@ const ConfigKey kKeys[] = {
      }},
 };
 
-// Levenshtein's distance, in two rows.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> last(b.size() + 1);
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(last.begin(), last.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (size_t k = 1; k <= b.size(); ++k) {
-      const size_t change = last[k - 1] + (a[i - 1] == b[k - 1] ? 0 : 1);
-      row[k] = std::min({change, last[k] + 1, row[k - 1] + 1});
-    }
-    std::swap(last, row);
-  }
-  return last[b.size()];
-}
-
 }  // namespace
 
 std::span<const ConfigKey> AllConfigKeys() { return kKeys; }
 
 std::string NearestConfigKey(absl::string_view name) {
-  // A long name is not a slip of the pen, and would cost time to compare.
-  constexpr size_t kLongest = 64;
-  if (name.size() > kLongest) return "";
+  if (name.size() > hoist::kLongestSlip) return "";
+  const std::string_view given(name.data(), name.size());
   const absl::string_view leaf = name.substr(name.rfind('.') + 1);
   std::string nearest;
-  size_t least = name.size() / 2 + 1;
+  size_t least = hoist::MostEdits(given) + 1;
   for (const ConfigKey& key : kKeys) {
-    size_t distance = EditDistance(name, key.name);
+    size_t distance = hoist::EditDistance(
+        given, std::string_view(key.name.data(), key.name.size()));
     // The right key in the wrong table.
     if (leaf == key.name.substr(key.name.rfind('.') + 1)) {
       distance = std::min<size_t>(distance, 1);

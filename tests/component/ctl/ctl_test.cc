@@ -18,6 +18,8 @@ namespace {
 
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -141,6 +143,46 @@ TEST_F(CtlTest, WrongUsageIsTwo) {
   EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 done; 1 refused"));
 }
 
+TEST_F(CtlTest, AWrongCommandNamesTheNearest) {
+  EXPECT_EQ(Ctl({"statsu"}).err,
+            "hoistctl: there is no command \"statsu\"; did you mean status?\n");
+  EXPECT_EQ(Ctl({"frobnicate"}).err,
+            "hoistctl: there is no command \"frobnicate\"; `hoistctl help` "
+            "lists them\n");
+  EXPECT_EQ(Ctl({}).err,
+            "hoistctl: which command? `hoistctl help` lists them\n");
+}
+
+TEST_F(CtlTest, HelpAndVersionAreCommandsAndOptions) {
+  EXPECT_EQ(RunWords({"help"}).out, RunWords({"--help"}).out);
+  EXPECT_EQ(RunWords({"version"}).out, RunWords({"--version"}).out);
+  const Ran load = RunWords({"help", "load"});
+  EXPECT_EQ(load.exit, 0);
+  EXPECT_THAT(load.out, AllOf(HasSubstr("hoistctl load"), HasSubstr("--tier")));
+  const Ran none = RunWords({"help", "laod"});
+  EXPECT_EQ(none.exit, 2);
+  EXPECT_THAT(none.err, HasSubstr("did you mean load?"));
+}
+
+TEST_F(CtlTest, ErrorsAreJsonToo) {
+  const auto is_json = [](const std::string& code, const std::string& why) {
+    return AllOf(StartsWith("{\"error\":{"), EndsWith("}}\n"),
+                 HasSubstr("\"code\":\"" + code + "\""),
+                 HasSubstr("\"message\":\"" + why));
+  };
+  EXPECT_THAT(Ctl({"groups", "none", "--json"}).err,
+              is_json("NOT_FOUND", "no model \\\"none\\\""));
+  EXPECT_THAT(Ctl({"--json", "statsu"}).err,
+              is_json("INVALID_ARGUMENT", "there is no command"));
+  EXPECT_THAT(Ctl({"--json", "pin", "m"}).err,
+              is_json("INVALID_ARGUMENT", "--tier is required"));
+  const Ran none =
+      RunWords({"--socket", dir_.path() + "/none", "status", "--json"});
+  EXPECT_EQ(none.exit, 3);
+  EXPECT_THAT(none.err, is_json("UNAVAILABLE", "no hoistd at "));
+  EXPECT_EQ(std::count(none.err.begin(), none.err.end(), '\n'), 1);
+}
+
 TEST_F(CtlTest, NoDaemonIsThreeAndSaysWhatWouldDo) {
   const Ran none = RunWords({"--socket", dir_.path() + "/none", "status"});
   EXPECT_EQ(none.exit, 3);
@@ -222,6 +264,14 @@ TEST_F(CtlLoadTest, OptionsReachTheEngine) {
   EXPECT_TRUE(to_ == OnDevice(DeviceIndex(3)));
   EXPECT_EQ(rule_, GroupingRule::kWhole);
   EXPECT_EQ(readers_, Readers::kEveryone);
+}
+
+TEST_F(CtlLoadTest, ARelativePathIsOurs) {
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(dir_.path());
+  const Ran ran = Ctl({"load", "./tiny/"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(ran.exit, 0) << ran.err;
 }
 
 TEST_F(CtlLoadTest, JsonIsOneObjectALine) {
