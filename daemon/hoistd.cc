@@ -1,6 +1,7 @@
 #include "daemon/hoistd.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,6 +94,21 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
       break;
   }
   return options;
+}
+
+// "auto" is what the last hoistd left, if it may still be so large: limits may
+// have changed since, and nothing need be dropped for that.
+std::optional<uint64_t> WantedPool(const HostConfig& config,
+                                   const hoist::UniqueFd& left,
+                                   const HostMemory& memory) {
+  struct stat found;
+  if (config.pool_bytes.has_value() || !left.valid() ||
+      fstat(left.get(), &found) != 0) {
+    return config.pool_bytes;
+  }
+  const auto bytes = static_cast<uint64_t>(found.st_size);
+  if (bytes > memory.Limit().value_or(bytes)) return std::nullopt;
+  return bytes;
 }
 
 }  // namespace
@@ -228,8 +244,9 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
   HOIST_ASSIGN_OR_RETURN(devices, OpenDevices(config.device));
   if (!devices.note.empty()) notes.push_back(devices.note);
   const HostMemory memory = ReadHostMemory("");
-  HOIST_ASSIGN_OR_RETURN(const HostPoolSize size,
-                         ChooseHostPoolSize(config.host.pool_bytes, memory));
+  HOIST_ASSIGN_OR_RETURN(
+      const HostPoolSize size,
+      ChooseHostPoolSize(WantedPool(config.host, host_memory, memory), memory));
   if (!size.note.empty()) notes.push_back(size.note);
   HOIST_ASSIGN_OR_RETURN(
       const uint64_t in_place,

@@ -33,8 +33,7 @@ struct HostPoolSize {
 
 // The configured size. Else half of what the cgroup allows, which is there for
 // hoistd; or where that is no limit a quarter of the machine's memory, the rest
-// of which is others'. The same at each start, so that a pool that the last
-// hoistd left is taken over.
+// of which is others'. Not of what is free, which the pool itself makes less.
 // InvalidArgument: more than there is, or less than 2 MiB.
 absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
     std::optional<uint64_t> configured_bytes, const HostMemory& memory);

@@ -215,6 +215,16 @@ class Keeper(Published):
         self.assertEqual(self.daemon.process.wait(timeout=60), 0)
         self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
+    def test_a_pool_of_no_stated_size_is_the_one_that_is_there(self):
+        self.publish()
+        config = self.daemon.path / "hoistd.toml"
+        said = config.read_text()
+        self.assertIn(f"pool = {64 * MIB}\n", said)
+        config.write_text(said.replace(f"pool = {64 * MIB}", 'pool = "auto"'))
+        self.kill_hoistd()
+        self.check_all()
+        self.assertEqual(self.daemon.tier("HOST")["capacity_bytes"], 64 * MIB)
+
     def test_a_restart_by_sigterm_keeps_all(self):
         self.publish()
         pid = self.pid()
