@@ -161,15 +161,15 @@ class InPlace {
   std::unique_ptr<StreamOrder> order_;
   std::unique_ptr<PassBoundary> boundary_;
   std::atomic<bool> captured_{false};  // A graph has it.
-  uint64_t emulated_link_ =
-      0;  // Bytes a second that cold pieces take; 0: none.
+  // Bytes a second of the emulated link that cold pieces take; 0: no time.
+  uint64_t emulated_link_ = 0;
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One a tensor; fixed.
   std::vector<uint64_t> tensor_bytes_;
   std::vector<size_t> first_piece_;  // Of each tensor, and one more.
 
   Mutex counts_mu_;  // Before mu_.
-  std::unique_ptr<TouchCounts> counts_
-      HOIST_GUARDED_BY(counts_mu_);  // nullptr: Touch tells.
+  // nullptr: Touch tells.
+  std::unique_ptr<TouchCounts> counts_ HOIST_GUARDED_BY(counts_mu_);
 
   mutable Mutex mu_;
   CondVar changed_;

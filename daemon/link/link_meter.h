@@ -57,8 +57,8 @@ class LinkMeter {
   double bytes_ ABSL_GUARDED_BY(mu_) = 0;
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time read_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  double read_ ABSL_GUARDED_BY(mu_) =
-      0;  // Bytes, at read_at_; older ones less.
+  // Bytes that kernels read until read_at_; older ones count less.
+  double read_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace hoistd
