@@ -55,9 +55,9 @@ std::set<CopyRef> NodeRig::Pinned(const NodeSnapshot& snapshot) {
 }
 
 // As the engine does: what is there is pinned at once, the rest is brought.
-// `before`: what was pinned when the last hoistd died; none of it is let go. But
-// plans that had ended are in the book until their sessions have said so, and
-// what they were promised is in the way of a pin until then.
+// `before`: what was pinned when the last hoistd died; none of it is let go.
+// But plans that had ended are in the book until their sessions have said so,
+// and what they were promised is in the way of a pin until then.
 void NodeRig::PutPinsBack(const std::set<CopyRef>& before) {
   NodeRestore restore(*node_);
   for (const CopyRef& copy : book_.pins) {
