@@ -4,6 +4,7 @@ stopped_ctl_test.py HOISTD [unittest options]; needs HOIST_LIBRARY, PYTHONPATH.
 """
 
 import contextlib
+import json
 import pathlib
 import re
 import resource
@@ -32,7 +33,7 @@ VERBS = {
     "unpin": ["m", *MODEL], "evict": ["m"],
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
 }
-LOCAL = {"version", "completion"}
+LOCAL = {"version", "help", "completion"}
 
 
 class DescriptorTable(unittest.TestCase):
@@ -80,13 +81,16 @@ class Stopped(unittest.TestCase):
             [HOISTCTL, "--socket", self.daemon.grpc_socket, *words], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def assert_says_so(self, ran, stated=STATED):
+    def assert_says_so(self, ran, stated=STATED, json_error=False):
         """It ends in five times what is stated, on a machine that is busy."""
         try:
             _, said = ran.communicate(timeout=5 * stated)
         finally:
             ran.kill()
         self.assertEqual(ran.returncode, NO_DAEMON, said)
+        if json_error:
+            error = json.loads(said)["error"]
+            said = f"hoistctl: {error['code']}: {error['message']}\n"
         self.assertRegex(
             said, r"^hoistctl: DEADLINE_EXCEEDED: hoistd( \(pid \d+\))? gives no "
             r"sign of life at \S+ for [0-9.]+ s; it is stopped, hangs, or is "
@@ -130,7 +134,7 @@ class Stopped(unittest.TestCase):
             self.assertIn("1 leases left", drain.stdout.readline())
             with self.stopped():
                 self.assert_says_so(drain, 1)
-                self.assert_says_so(watch, 1)
+                self.assert_says_so(watch, 1, json_error=True)
             lease.check()
         self.daemon.ctl("drain", "--resume")
 

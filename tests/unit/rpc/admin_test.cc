@@ -41,7 +41,13 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
     snapshot.tiers.push_back(tier);
     snapshot.sessions = {Holding(1, 2), Holding(2, 3)};
     snapshot.counters.stages = 9;
-    snapshot.links = {{DeviceIndex(3), 10, 20, 30, 40, 50}};
+    snapshot.links = {{.device = DeviceIndex(3),
+                       .plan_bytes = 10,
+                       .lease_bytes = 20,
+                       .background_bytes = 30,
+                       .bytes_per_second = 40,
+                       .read_bytes_per_second = 60,
+                       .load_max_bytes_per_second = 50}};
     call.done(snapshot);
   });
   grpc::ClientContext context;
@@ -65,6 +71,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.links(0).background_bytes(), 30u);
   EXPECT_EQ(status.links(0).bytes_per_second(), 40u);
   EXPECT_EQ(status.links(0).load_max_bytes_per_second(), 50u);
+  EXPECT_EQ(status.links(0).read_bytes_per_second(), 60u);
   EXPECT_EQ(status.dropped_notes(), 2u);
 }
 
