@@ -1,6 +1,7 @@
 // hoistd is stopped, and lives: who gives something back is held up no longer
 // than hoist_c.h states, and what is not given back lives on.
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <future>
@@ -33,7 +34,13 @@ class Stopped : public ::testing::Test {
   // Else it could not be ended.
   void TearDown() override { Continue(); }
 
-  void Stop() { kill(hoistd_.pid(), SIGSTOP); }
+  // Until all its threads stand still.
+  void Stop() {
+    int status = 0;
+    kill(hoistd_.pid(), SIGSTOP);
+    ASSERT_EQ(waitpid(hoistd_.pid(), &status, WUNTRACED), hoistd_.pid());
+    ASSERT_TRUE(WIFSTOPPED(status));
+  }
   void Continue() { kill(hoistd_.pid(), SIGCONT); }
 
   std::optional<hoist::Session> Connect() {

@@ -206,3 +206,23 @@ def test_cast_weights_and_adapters_go_with_theirs(hoistd, device):
     first = model(x)
     assert_equal_outputs(model(x), first)
     hoist.detach(model)
+
+
+class Callers:
+    """Something that a caller has."""
+
+
+def test_a_refusal_keeps_nothing_of_its_callers(device):
+    model = Stack(4).eval()
+    hoist.attach(model, 1.0)
+
+    def refused() -> weakref.ref[Callers]:
+        mine = Callers()
+        try:
+            hoist.set_budget(model, 4096)
+        except hoist.ResourceExhausted:
+            return weakref.ref(mine)
+        raise AssertionError("it was not refused")
+
+    assert refused()() is None
+    hoist.detach(model)

@@ -68,7 +68,10 @@ class LiveGroup:
             raised = (self.part.explained(error)
                       if isinstance(error, HoistError) else error)
             self.end()  # What was staged must be ended.
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # Or it would keep this frame, and itself.
         if self.binding.idle.pointers:
             self.binding.idle.end_pointers()
 

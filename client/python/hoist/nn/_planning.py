@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Iterable, Mapping, NoReturn
+from typing import TYPE_CHECKING, Iterable, Mapping
 
 from .._errors import HoistError, ResourceExhausted
 from .._model import Model
@@ -89,7 +89,7 @@ class Planning:
                 order=[group.staged for group in planned.order], learn=learn,
                 deadline=self._deadline, **self._terms)
         except ResourceExhausted as error:
-            self._explain(error, part)
+            raise self._explained(error, part) from None
         return part.plan
 
     # Made anew.
@@ -222,7 +222,7 @@ class Planning:
             except ResourceExhausted as error:
                 for earlier, old in done:
                     self._set_budget(earlier, old)
-                self._explain(error, part)
+                raise self._explained(error, part) from None
             done.append((part, before))
 
     def _set_budget(self, part: DevicePart, budget: int) -> None:
@@ -271,16 +271,18 @@ class Planning:
             (group.staged.image_bytes for group in self._groups
              if group.part is part and not group.pinned), default=0)
 
-    def _explain(self, error: ResourceExhausted,
-                 part: DevicePart) -> NoReturn:
-        """Raises a plan's refusal; plans know nothing of what is pinned."""
+    def _explained(self, error: ResourceExhausted,
+                   part: DevicePart) -> ResourceExhausted:
+        """A plan's refusal, for the caller to raise: one that is raised by the
+        function that it was given to holds that frame, and all its callers',
+        until Python's collector comes. Plans know nothing of what is pinned."""
         pinned = self.pinned_bytes(part)
         if not pinned:
-            raise error
-        raise ResourceExhausted(
+            return error
+        return ResourceExhausted(
             f"{error}; besides, {pinned} bytes of the budget are pinned: "
             "groups that are needed while others come and go; the least that "
-            f"would do is {self._least_bytes(part)} bytes in all") from None
+            f"would do is {self._least_bytes(part)} bytes in all")
 
     # Facts.
 
