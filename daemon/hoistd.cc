@@ -31,6 +31,7 @@
 #include "daemon/preflight.h"
 #include "daemon/quotas.h"
 #include "daemon/rpc/rpc_server.h"
+#include "daemon/session/peer_process.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/tier.h"
@@ -368,11 +369,10 @@ void Hoistd::Parts::BringUpHost() {
 
 absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
                                           const std::string& group) {
-  options.socket.group = GroupId(group);
-  if (!group.empty() && !options.socket.group.has_value()) {
-    return absl::NotFoundError(absl::StrCat(
-        "server.group: this host has no group \"", group,
-        "\"; make it (deploy/sysusers.d/hoist.conf), or set it to \"\""));
+  if (!group.empty()) {
+    const absl::StatusOr<gid_t> found = GroupByName(group);
+    if (!found.ok()) return Annotate(found.status(), "server.group");
+    options.socket.group = *found;
   }
   options.max_sessions = config.server.max_sessions;
   options.errands = errands.get();
@@ -413,7 +413,9 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   options.socket.path = server.socket;
   options.socket.mode = server.socket_mode;
   options.listen_fd = std::move(session_fd);
-  options.admin_group = GroupId(server.admin_group);
+  if (const auto admins = GroupByName(server.admin_group); admins.ok()) {
+    options.admin_group = *admins;
+  }
   HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
   RpcOptions calls;
   calls.socket = server.grpc_socket;

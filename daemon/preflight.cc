@@ -1,6 +1,5 @@
 #include "daemon/preflight.h"
 
-#include <grp.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "daemon/base/status.h"
 #include "daemon/host/host_limits.h"
 #include "daemon/open_devices.h"
+#include "daemon/session/peer_process.h"
 
 namespace hoistd {
 namespace {
@@ -72,10 +72,8 @@ class Faults {
           "; the folder of the socket must be there and be hoistd's to write");
   }
   void CheckGroup(const std::string& key, const std::string& group) {
-    if (group.empty() || GroupId(group).has_value()) return;
-    Add(key, absl::StrCat("this host has no group \"", group,
-                          "\"; make it (deploy/sysusers.d/hoist.conf), or set "
-                          "it to \"\""));
+    if (group.empty()) return;
+    Check(key, GroupByName(group).status(), ", or set it to \"\"");
   }
   std::vector<std::string> Take() { return std::move(found_); }
 
@@ -129,13 +127,6 @@ std::vector<std::string> FindFaults(const Config& config,
   }
   faults.Check("device.backend", OpenDevices(config.device).status());
   return faults.Take();
-}
-
-std::optional<gid_t> GroupId(const std::string& name) {
-  if (name.empty()) return std::nullopt;
-  const group* found = getgrnam(name.c_str());
-  if (found == nullptr) return std::nullopt;
-  return found->gr_gid;
 }
 
 absl::StatusOr<uint64_t> SpillCapacity(const DiskConfig& config) {

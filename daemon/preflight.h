@@ -2,10 +2,7 @@
 #ifndef HOIST_DAEMON_PREFLIGHT_H_
 #define HOIST_DAEMON_PREFLIGHT_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +18,6 @@ namespace hoistd {
 std::vector<std::string> FindFaults(const Config& config,
                                     const ConfigPlaces& places,
                                     const std::string& file);
-
-// nullopt: "", or this machine has no such group.
-std::optional<gid_t> GroupId(const std::string& name);
 
 // Of disk.spill_dir, which need not be there yet; what it may hold.
 absl::StatusOr<uint64_t> SpillCapacity(const DiskConfig& config);

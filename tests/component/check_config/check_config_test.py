@@ -73,10 +73,10 @@ group = "not-this-either"
 """)
         self.assertEqual(code, 1)
         self.assertEqual([line.partition("; ")[0] for line in lines], [
-            '4: server.group: this host has no group "no-group-of-this-host"',
-            '5: server.admin_group: this host has no group "nor-this"',
+            '4: server.group: no group "no-group-of-this-host" on this host',
+            '5: server.admin_group: no group "nor-this" on this host',
             f"2: server.socket: {self.folder}/none: No such file or directory",
-            ' tenant a: this host has no group "not-this-either"',
+            ' tenant a: no group "not-this-either" on this host',
             f" tenant a: {self.folder}/gone: No such file or directory",
             lines[5].partition("; ")[0],
             f"9: disk.spill_dir: {self.folder}/file/spill: Not a directory",
