@@ -370,9 +370,9 @@ void Hoistd::Parts::BringUpHost() {
 absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
                                           const std::string& group) {
   if (!group.empty()) {
-    const absl::StatusOr<gid_t> found = GroupByName(group);
-    if (!found.ok()) return Annotate(found.status(), "server.group");
-    options.socket.group = *found;
+    const absl::StatusOr<gid_t> id = GroupByName(group);
+    if (!id.ok()) return Annotate(id.status(), "server.group");
+    options.socket.group = *id;
   }
   options.max_sessions = config.server.max_sessions;
   options.errands = errands.get();
