@@ -398,14 +398,15 @@ int RunCommandLine(int argc, const char* const* argv, std::ostream& out,
     line.app().parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const Output output{out, err, parsed.json, terminal};
-    if (error.get_exit_code() != 0) {
+    // That a command, or an option of one, is missing.
+    if (error.get_name() == "RequiredError") {
       if (const auto word = line.WordForCommand()) {
         return line.Misspelt(*word, output);
       }
-      if (parsed.json) {
-        WriteError(output, "INVALID_ARGUMENT", error.what());
-        return kExitUsage;
-      }
+    }
+    if (error.get_exit_code() != 0 && parsed.json) {
+      WriteError(output, "INVALID_ARGUMENT", error.what());
+      return kExitUsage;
     }
     // CLI11's way of saying so; 0 is --help.
     return line.app().exit(error, out, err) == 0 ? kExitOk : kExitUsage;

@@ -151,6 +151,10 @@ TEST_F(CtlTest, AWrongCommandNamesTheNearest) {
             "lists them\n");
   EXPECT_EQ(Ctl({}).err,
             "hoistctl: which command? `hoistctl help` lists them\n");
+  // What else is wrong is not taken for that.
+  EXPECT_THAT(RunWords({"--socket"}).err, HasSubstr("--socket"));
+  EXPECT_THAT(RunWords({"--timeout", "x", "status"}).err,
+              HasSubstr("--timeout"));
 }
 
 TEST_F(CtlTest, HelpAndVersionAreCommandsAndOptions) {
