@@ -50,10 +50,6 @@ double LinkMeter::ReadRate(absl::Time now) const {
 
 double LinkMeter::Rate() const {
   const absl::MutexLock lock(&mu_);
-  return RateNow();
-}
-
-double LinkMeter::RateNow() const {
   // As if a little had been copied at the guessed rate before.
   constexpr double kGuessed = 64 << 10;
   return (bytes_ + kGuessed) / (seconds_ + kGuessed / kFirstGuess);
@@ -62,8 +58,7 @@ double LinkMeter::RateNow() const {
 double LinkMeter::Demand(absl::Time now) const {
   const absl::MutexLock lock(&mu_);
   if (now - plan_ended_ < kMemory) return 1;
-  const double read = ReadAt(now) / absl::ToDoubleSeconds(kReadMemory);
-  return std::min(1.0, UsageAt(now) + read / RateNow());
+  return UsageAt(now);
 }
 
 }  // namespace hoistd

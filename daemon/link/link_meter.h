@@ -37,16 +37,15 @@ class LinkMeter {
   double Rate() const ABSL_LOCKS_EXCLUDED(mu_);
   // Bytes a second that kernels read.
   double ReadRate(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
-  // From 0 to 1: the part of the link's time that copies and reads need. A plan
-  // that streams needs all of it: its copies must not wait, however short they
-  // are.
+  // From 0 to 1: the part of the link's time that copies need. A plan that
+  // streams needs all of it: its copies must not wait, however short they are.
+  // What kernels read is not in it, as workers might tell anything.
   double Demand(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // The part in which something was under way.
   double UsageAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  double RateNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double ReadAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
