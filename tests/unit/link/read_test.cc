@@ -115,6 +115,8 @@ TEST(LinkRead, IsToldOfABrokenDevice) {
   EXPECT_THAT(rig.WaitFor(image), StatusIs(absl::StatusCode::kInternal));
   EXPECT_THAT(ARead(rig, 0, kMiB).Wait(),
               StatusIs(absl::StatusCode::kInternal));
+  // A device that is only said to be broken copies on, into `read`.
+  rig.EndLink();
 }
 
 TEST(LinkRead, IsGivenUpWithImages) {
