@@ -85,6 +85,11 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& socket,
   arguments.SetMaxReceiveMessageSize(-1);
   // hoistctl is no place for a proxy of the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // hoistd may have no room for a moment; gRPC's own second before it tries
+  // again is longer than some timeouts.
+  constexpr int kTryAgainMs = 100;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kTryAgainMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kTryAgainMs);
   // While a call is under way, hoistd's transport is asked for a sign of life.
   const int half = static_cast<int>(timeout.count() / 2);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, half);
