@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ._device_part import DevicePart
+from ._idle import IdleTensor
 from ._live import LiveGroup
 from ._others import Modules
 
@@ -120,10 +121,7 @@ class Tree:
                             value.device == device):
                         continue
                     with torch.no_grad():
-                        if isinstance(value, nn.Parameter):
-                            value.data = value.data.to(device)
-                        else:
-                            holder[key] = value.to(device)
+                        holder[key] = _moved(value, device)
 
     def _visit(self) -> dict[nn.Module, torch.device]:
         """Every module that is there now, with the device that its inputs come
@@ -147,6 +145,15 @@ class Tree:
         devices[module] = own.get(module, device)
         for child in module.children():
             self._visit_below(child, devices[module], own, devices)
+
+
+def _moved(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if not isinstance(value, nn.Parameter):
+        return value.to(device)
+    if isinstance(value, IdleTensor):  # Made of a weight that lives in hoist.
+        return nn.Parameter(value.to(device), value.requires_grad)
+    value.data = value.data.to(device)
+    return value
 
 
 def ways_to(root: nn.Module, wanted: set[nn.Module]) -> set[nn.Module]:
