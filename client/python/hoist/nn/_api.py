@@ -239,9 +239,12 @@ def advance(module: nn.Module | Pipeline, *, wait: bool = False) -> None:
 
 
 def check(module: nn.Module | Pipeline) -> None:
-    """Raises if results of an attached module or pipeline may not be trusted:
-    hoistd, the session or a deadline ended while they were computed.
-    Synchronize first."""
+    """Waits for what this process has put on the module's devices, on any
+    stream, and raises if results of an attached module or pipeline may not be
+    trusted: hoistd, the session or a deadline ended while they were computed.
+
+    FailedPrecondition: the current stream is being captured.
+    """
     (_pipeline(module) or _attachment(module)).check()
 
 

@@ -317,7 +317,14 @@ class Attachment(NotCopied):
             raise self._void from None
 
     def check(self) -> None:
-        """Raises if results since the last check may not be trusted."""
+        """Raises if results since the last check may not be trusted. Waits for
+        the GPU first: of what it has yet to compute nobody can tell."""
+        for part in self.parts:
+            if part.is_capturing():
+                raise FailedPrecondition(
+                    "a CUDA graph is being captured, so nothing is computed "
+                    "that could be checked; check after its replay")
+            part.synchronize_all()
         void, self._void = self._void, None
         if void is not None:
             raise void
@@ -353,9 +360,6 @@ class Attachment(NotCopied):
             if self._place is None:
                 return
             try:
-                for part in self.parts:
-                    if part.torch_device.type == "cuda":
-                        torch.cuda.synchronize(part.torch_device)
                 self.check()
             finally:
                 self._end()
