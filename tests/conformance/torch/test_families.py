@@ -12,7 +12,8 @@ pytest.importorskip("diffusers")
 
 import hoist  # noqa: E402
 from compiling import CountingBackend, fresh_compiler  # noqa: E402
-from equal import assert_equal_outputs  # noqa: E402
+from equal import (assert_close_outputs,  # noqa: E402
+                   assert_equal_outputs)
 from families import FAMILIES  # noqa: E402
 
 
@@ -66,13 +67,14 @@ def test_a_compiled_family_equals_the_compiled_resident(hoistd, device,
     way = found.ways["forward"]
     with torch.no_grad(), fresh_compiler():
         expected = way(torch.compile(module, backend=found.backend), device)
+        uncompiled = way(module, device)
     with torch.no_grad(), fresh_compiler():
         smallest(hoist.attach, module, groups="block")
         counting = CountingBackend(found.backend)
         compiled = torch.compile(module, backend=counting)
-        for turn in range(3):  # Two may show the order, uncompiled.
-            assert_equal_outputs(way(compiled, device), expected,
-                                 f"pass {turn}")
+        for turn in range(2):  # They may show the order, uncompiled.
+            assert_close_outputs(way(compiled, device), expected, uncompiled)
+        assert_equal_outputs(way(compiled, device), expected, "pass 2")
         warm = counting.compilations
         for turn in range(2):
             assert_equal_outputs(way(compiled, device), expected,

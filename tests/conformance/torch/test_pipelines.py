@@ -363,7 +363,8 @@ def test_another_process_shares_what_is_pinned(hoistd, device):
     hoist.attach_pipeline(pipe, 4 * MIB)
     pinned = hoistd.tier("HOST")["used_bytes"]
     paths = [str(pathlib.Path(hoist.__file__).parents[1]),
-             str(pathlib.Path(__file__).parent)]
+             str(pathlib.Path(__file__).parent),
+             os.environ.get("PYTHONPATH", "")]
     with subprocess.Popen(
             [sys.executable, "-c", OTHER, str(4 * MIB)], text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},

@@ -426,7 +426,8 @@ def test_a_trace_is_right_or_refused(device, trace):
 
 @torch.no_grad()
 def test_another_thread_may_compile_meanwhile(device):
-    """torch.compiler.is_compiling() is true of this one too, then."""
+    """torch.compiler.is_compiling() may be true of this one too, then: it is
+    with torch 2.13."""
     model = Stack(4).eval()
     x = numbers(2, WIDTH).to(device)
     expected = copy.deepcopy(model).to(device)(x)
@@ -441,7 +442,7 @@ def test_another_thread_may_compile_meanwhile(device):
         target=torch.compile(lambda x: x + 1, backend=backend), args=(x,))
     with attached(model, least_budget(model)):
         other.start()
-        assert compiles.wait(60) and torch.compiler.is_compiling()
+        assert compiles.wait(60)
         try:
             for _ in range(3):
                 assert_equal_outputs(model(x), expected)

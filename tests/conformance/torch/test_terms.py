@@ -41,6 +41,7 @@ def test_terms_reach_the_plan_and_stay_when_it_is_made_anew(device, hoistd):
         hoist.check(model)
 
 
+@pytest.mark.hoistd(host=33 << 20)  # One that nobody is connected to by now.
 def test_a_worker_is_shown_under_the_name_that_it_chooses(monkeypatch, hoistd):
     monkeypatch.setenv("HOIST_CLIENT_NAME", "llama-3 of team a")
     with attached(Stack(2)):
