@@ -14,6 +14,7 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
 #include "hoist/shared/nearest.h"
+#include "hoist/shared/size_text.h"
 
 namespace hoist::ctl {
 namespace {
@@ -88,6 +89,21 @@ v1::LoadRequest LoadOf(const Parsed& parsed) {
   if (parsed.readers == "owner") request.set_readers(v1::READERS_OWNER);
   if (parsed.readers == "everyone") request.set_readers(v1::READERS_EVERYONE);
   return request;
+}
+
+// A rate as hoistd.toml has it; "/s" may be left out.
+CLI::Validator AsRate() {
+  return CLI::Validator(
+      [](std::string& text) {
+        std::optional<uint64_t> rate = ParseRate(text);
+        if (!rate.has_value()) rate = ParseSize(text);
+        if (!rate.has_value()) {
+          return text + " is no rate; write \"10GB/s\", \"1.5GiB/s\" or 0";
+        }
+        text = std::to_string(*rate);
+        return std::string();
+      },
+      "RATE");
 }
 
 // The commands: CLI11's half, and what each does.
@@ -263,8 +279,8 @@ class CommandLine {
               change->set_change_max_bytes_per_second(true);
               change->set_max_bytes_per_second(rate);
             },
-            "bytes a second, such as 10GB; 0: no cap")
-        ->transform(CLI::AsSizeValue(true));
+            "such as 10GB/s or 1.5GiB/s; 0: no cap")
+        ->transform(AsRate());
     share->callback([this] {
       if (parsed_.share.of_case() == v1::SetShareRequest::OF_NOT_SET) {
         throw CLI::RequiredError("PLAN or --loads");

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
 #include "daemon/terms/user.h"
@@ -125,14 +126,24 @@ void ApplyTable(const std::string& file, const std::string& prefix,
   }
 }
 
+// What a [[tenant]] calls the key `name`; "": it has none such.
+absl::string_view TenantKey(absl::string_view name) {
+  if (absl::StartsWith(name, "quota.")) return name;
+  if (!absl::ConsumePrefix(&name, "server.")) return "";
+  for (const absl::string_view own :
+       {"socket", "grpc_socket", "socket_mode", "group"}) {
+    if (name == own) return own;
+  }
+  return "";
+}
+
 // A key of a [[tenant]] means what it means in [server] and [quota].
 void SetTenantKey(const std::string& where, const std::string& key,
                   const toml::node& value, Config& config, Draft& draft) {
-  const bool server = key == "socket" || key == "grpc_socket" ||
-                      key == "socket_mode" || key == "group";
-  const ConfigKey* known = server ? FindKey("server." + key)
-                           : absl::StartsWith(key, "quota.") ? FindKey(key)
-                                                             : nullptr;
+  const ConfigKey* known = nullptr;
+  for (const ConfigKey& one : AllConfigKeys()) {
+    if (TenantKey(one.name) == key) known = &one;
+  }
   if (known == nullptr) {
     draft.Refuse(where, absl::StrCat("tenant.", key,
                                      ": no such key; a tenant has name, "
@@ -337,6 +348,28 @@ std::vector<std::string> ConfigKeys() {
   std::vector<std::string> names;
   for (const ConfigKey& key : AllConfigKeys()) names.emplace_back(key.name);
   return names;
+}
+
+std::vector<ConfigValue> ConfigValues(const Config& config) {
+  std::vector<ConfigValue> values;
+  for (const ConfigKey& key : AllConfigKeys()) {
+    values.push_back({std::string(key.name), key.show(config)});
+  }
+  for (const TenantConfig& tenant : config.tenants) {
+    Config as_one;
+    as_one.server.socket = tenant.socket;
+    as_one.server.grpc_socket = tenant.grpc_socket;
+    as_one.server.socket_mode = tenant.socket_mode;
+    as_one.server.group = tenant.group;
+    as_one.quota = tenant.quota;
+    for (const ConfigKey& key : AllConfigKeys()) {
+      const absl::string_view own = TenantKey(key.name);
+      if (own.empty()) continue;
+      values.push_back(
+          {absl::StrCat("tenant.", tenant.name, ".", own), key.show(as_one)});
+    }
+  }
+  return values;
 }
 
 }  // namespace hoistd

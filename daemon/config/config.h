@@ -176,6 +176,14 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text,
 // Every key there is, "server.socket" and so on.
 std::vector<std::string> ConfigKeys();
 
+// A key and its value as TOML has it, "\"64GiB\"".
+struct ConfigValue {
+  std::string key;
+  std::string value;
+};
+// Of every key; of tenants "tenant.NAME.KEY".
+std::vector<ConfigValue> ConfigValues(const Config& config);
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_CONFIG_CONFIG_H_

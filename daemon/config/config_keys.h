@@ -7,11 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "daemon/config/config.h"
-
-// Where NDEBUG is not defined, toml++ 3.3 would abort at a file that has "[" at
-// a line's end, before it gets to its own error for that.
-#define TOML_ASSERT(expr) static_assert(true)
-#include "toml++/toml.h"
+#include "daemon/config/toml.h"
 
 namespace hoistd {
 
@@ -20,6 +16,8 @@ struct ConfigKey {
   absl::string_view allowed;  // For messages.
   // False: `value` is not allowed here, and `config` is unchanged.
   bool (*apply)(const toml::node& value, Config& config);
+  // As TOML has it.
+  std::string (*show)(const Config& config);
 };
 
 std::span<const ConfigKey> AllConfigKeys();

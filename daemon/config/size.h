@@ -1,4 +1,4 @@
-// Sizes and rates as people write them.
+// A size, or a share of some whole that is known later.
 #ifndef HOIST_DAEMON_CONFIG_SIZE_H_
 #define HOIST_DAEMON_CONFIG_SIZE_H_
 
@@ -9,12 +9,6 @@
 
 namespace hoistd {
 
-// "64GiB", "512 MiB", "4096", "55GB": a whole number and a unit out of B, KiB,
-// MiB, GiB, TiB (powers of 1024), kB, MB, GB, TB (of 1000), or none for bytes.
-// nullopt: anything else, or more than 2^63 - 1 bytes.
-std::optional<uint64_t> ParseSize(absl::string_view text);
-
-// A size, or a share of some whole that is known later.
 struct SizeOrPercent {
   uint64_t bytes = 0;
   uint32_t percent =
@@ -28,11 +22,9 @@ struct SizeOrPercent {
   bool operator==(const SizeOrPercent&) const = default;
 };
 
-// "50%", of 1 to 100 whole percent, or as ParseSize. nullopt: anything else.
+// "50%", of 1 to 100 whole percent, or as hoist::ParseSize. nullopt: anything
+// else.
 std::optional<SizeOrPercent> ParseSizeOrPercent(absl::string_view text);
-
-// As ParseSize with "/s" behind it: "55GB/s". "0" means unlimited to callers.
-std::optional<uint64_t> ParseRate(absl::string_view text);
 
 }  // namespace hoistd
 

@@ -392,7 +392,7 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
     call.done(changed);
   });
   const Ran ran = Ctl({"share", "7", "--weight", "3", "--priority", "-2",
-                       "--max-rate", "10GB"});
+                       "--max-rate", "10GB/s"});
   EXPECT_EQ(ran.exit, 0) << ran.err;
   EXPECT_EQ(of, ShareOf(PlanId(7)));
   EXPECT_EQ(change.weight, 3u);

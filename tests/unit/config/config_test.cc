@@ -1,6 +1,7 @@
 #include "daemon/config/config.h"
 
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -27,33 +28,8 @@ absl::StatusOr<Config> Parse(const std::string& text) {
   return ParseConfig(text, "x.toml");
 }
 
-TEST(Config, ShippedFileHoldsTheDefaults) {
-  ASSERT_OK_AND_ASSIGN(const Config config, LoadConfig(HOIST_SHIPPED_CONFIG));
-  EXPECT_TRUE(config == Config());
-}
-
-TEST(Config, ShippedFileNamesEveryKey) {
-  std::stringstream text;
-  text << std::ifstream(HOIST_SHIPPED_CONFIG).rdbuf();
-  // A key is named if taking its line out makes a file that differs, so each
-  // `leaf =` must stand below its table's header.
-  for (const std::string& key : ConfigKeys()) {
-    const size_t dot = key.rfind('.');
-    const size_t table = text.str().find("\n[" + key.substr(0, dot) + "]\n");
-    ASSERT_NE(table, std::string::npos) << key;
-    const size_t end = text.str().find("\n[", table + 1);
-    const std::string section = text.str().substr(table, end - table);
-    EXPECT_THAT(section, HasSubstr("\n" + key.substr(dot + 1) + " = ")) << key;
-  }
-}
-
-TEST(Config, EmptyFileIsTheDefaults) {
-  ASSERT_OK_AND_ASSIGN(const Config config, Parse(""));
-  EXPECT_TRUE(config == Config());
-}
-
-TEST(Config, ReadsEveryKey) {
-  ASSERT_OK_AND_ASSIGN(const Config config, Parse(R"(
+// Every key, none as by default.
+constexpr char kEveryKey[] = R"(
 [server]
 socket = "/tmp/a.sock"
 grpc_socket = "/tmp/b.sock"
@@ -97,7 +73,65 @@ device_bytes = 4096
 [log]
 level = "debug"
 sink = "stderr"
+)";
+
+TEST(Config, ShippedFileHoldsTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const Config config, LoadConfig(HOIST_SHIPPED_CONFIG));
+  EXPECT_TRUE(config == Config());
+}
+
+TEST(Config, ShippedFileNamesEveryKey) {
+  std::stringstream text;
+  text << std::ifstream(HOIST_SHIPPED_CONFIG).rdbuf();
+  // A key is named if taking its line out makes a file that differs, so each
+  // `leaf =` must stand below its table's header.
+  for (const std::string& key : ConfigKeys()) {
+    const size_t dot = key.rfind('.');
+    const size_t table = text.str().find("\n[" + key.substr(0, dot) + "]\n");
+    ASSERT_NE(table, std::string::npos) << key;
+    const size_t end = text.str().find("\n[", table + 1);
+    const std::string section = text.str().substr(table, end - table);
+    EXPECT_THAT(section, HasSubstr("\n" + key.substr(dot + 1) + " = ")) << key;
+  }
+}
+
+TEST(Config, WhatIsShownIsReadAsTheSame) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(kEveryKey));
+  ConfigBase shown;
+  for (const ConfigValue& one : ConfigValues(config)) {
+    shown.settings.push_back(one.key + "=" + one.value);
+  }
+  ASSERT_OK_AND_ASSIGN(const Config again, ParseConfig("", "x.toml", shown));
+  EXPECT_TRUE(again == config);
+  EXPECT_EQ(shown.settings.size(), ConfigKeys().size());
+}
+
+TEST(Config, ATenantsValuesAreShownByItsName) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(R"(
+[quota]
+plans = 7
+[[tenant]]
+name = "a"
+socket = "/t/a \"b\""
+quota.plans = 9
 )"));
+  std::map<std::string, std::string> found;
+  for (const ConfigValue& one : ConfigValues(config)) {
+    found[one.key] = one.value;
+  }
+  EXPECT_EQ(found["quota.plans"], "7");
+  EXPECT_EQ(found["tenant.a.quota.plans"], "9");
+  EXPECT_EQ(found["tenant.a.socket"], R"("/t/a \"b\"")");
+  EXPECT_EQ(found["tenant.a.quota.held_bytes"], R"("auto")");
+}
+
+TEST(Config, EmptyFileIsTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(""));
+  EXPECT_TRUE(config == Config());
+}
+
+TEST(Config, ReadsEveryKey) {
+  ASSERT_OK_AND_ASSIGN(const Config config, Parse(kEveryKey));
   EXPECT_EQ(config.server.socket, "/tmp/a.sock");
   EXPECT_EQ(config.server.grpc_socket, "/tmp/b.sock");
   EXPECT_EQ(config.server.socket_mode, 0600u);
