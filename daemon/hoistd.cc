@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
+#include "daemon/doors.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_keys.h"
 #include "daemon/engine/kept_node.h"
@@ -27,15 +29,15 @@
 #include "daemon/io/create_io_engine.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
+#include "daemon/log.h"
 #include "daemon/open_devices.h"
 #include "daemon/preflight.h"
+#include "daemon/preloader.h"
 #include "daemon/quotas.h"
-#include "daemon/rpc/rpc_server.h"
 #include "daemon/session/peer_process.h"
-#include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/tier.h"
-#include "hoist/shared/wire.h"
+#include "hoist/shared/size_text.h"
 
 namespace hoistd {
 namespace {
@@ -116,7 +118,8 @@ std::optional<uint64_t> WantedPool(const HostConfig& config,
 
 // In the order in which they are built; destroyed the other way round.
 struct Hoistd::Parts {
-  Config config;
+  RunningConfig* running = nullptr;
+  Config config;  // As it was at the start.
   MonotonicClock clock;
   OpenedDevices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
@@ -131,11 +134,8 @@ struct Hoistd::Parts {
   std::unique_ptr<SpillStore> store;
   std::unique_ptr<Errands> errands;
   std::unique_ptr<Engine> engine;
-  // Of the last hoistd, until a server takes them up.
-  std::vector<ResumedSession> resumed;
-  // Of server.socket, then of each tenant's.
-  std::vector<std::unique_ptr<SessionServer>> sessions;
-  std::vector<std::unique_ptr<RpcServer>> rpc;
+  std::unique_ptr<Doors> doors;
+  std::unique_ptr<Preloader> preloader;
   std::string summary;
   std::function<void(const std::string&)> on_status;
   // Of Lives; the engine has it for as long as it has the question.
@@ -153,11 +153,11 @@ struct Hoistd::Parts {
   // Whoever asks for its health, and systemd, are told.
   void WatchDraining();
   void WatchDrainingNoMore();
-  absl::Status Serve(hoist::UniqueFd session_fd);
-  absl::Status ServeSessions(SessionServerOptions options,
-                             const std::string& group);
-  absl::Status ServeCalls(RpcOptions options);
-  absl::Status ServeTenant(const TenantConfig& tenant);
+  absl::Status OpenDoors(hoist::UniqueFd session_fd);
+  // What of the configuration has changed since the start, and may.
+  void Apply(const Config& now);
+  // What "auto" and the like have come to, by key.
+  std::map<std::string, std::string> ComesTo() const;
   std::vector<Device*> DevicePointers() const;
 };
 
@@ -367,88 +367,56 @@ void Hoistd::Parts::BringUpHost() {
               [this](std::string note) { relay.Note(std::move(note)); });
 }
 
-absl::Status Hoistd::Parts::ServeSessions(SessionServerOptions options,
-                                          const std::string& group) {
-  if (!group.empty()) {
-    const absl::StatusOr<gid_t> id = GroupByName(group);
-    if (!id.ok()) return Annotate(id.status(), "server.group");
-    options.socket.group = *id;
-  }
-  options.max_sessions = config.server.max_sessions;
+absl::Status Hoistd::Parts::OpenDoors(hoist::UniqueFd session_fd) {
+  DoorOptions options;
+  options.session_fd = std::move(session_fd);
   options.errands = errands.get();
-  options.instance_id = engine->instance().id;
+  options.control = running;
   options.keeps = keep.has_value();
-  options.generation = engine->instance().generation;
-  std::erase_if(resumed, [&](const ResumedSession& session) {
-    const User user = session.peer.uid;
-    const bool here =
-        options.tenant.has_value() ? user == options.tenant : !user.is_tenant();
-    if (here) options.resumed.push_back(session);
-    return here;
-  });
-  // At least what a message carries.
-  options.connection.max_in_flight_fds_of_uid =
-      std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
-                           options.connection.max_in_flight_fds_of_uid);
-  HOIST_ASSIGN_OR_RETURN(auto server,
-                         SessionServer::Create(std::move(options), *engine));
-  sessions.push_back(std::move(server));
-  return absl::OkStatus();
-}
-
-absl::Status Hoistd::Parts::ServeCalls(RpcOptions options) {
-  options.model_roots = config.models.roots;
-  options.errands = errands.get();
   options.max_publish_bytes = host->bytes();
-  HOIST_ASSIGN_OR_RETURN(auto server,
-                         RpcServer::Create(std::move(options), *engine));
-  rpc.push_back(std::move(server));
+  HOIST_ASSIGN_OR_RETURN(doors,
+                         Doors::Open(config, std::move(options), *engine));
   return absl::OkStatus();
 }
 
-absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
-  const ServerConfig& server = config.server;
-  resumed = engine->TakeResumed();
-  SessionServerOptions options;
-  options.socket.path = server.socket;
-  options.socket.mode = server.socket_mode;
-  options.listen_fd = std::move(session_fd);
-  if (const auto admins = GroupByName(server.admin_group); admins.ok()) {
-    options.admin_group = *admins;
+void Hoistd::Parts::Apply(const Config& now) {
+  SetLogLevel(now.log.level);
+  // Not where it is as before: `hoistctl share --loads` may have set another.
+  if (config.device.load_bytes_per_s != now.device.load_bytes_per_s) {
+    config.device.load_bytes_per_s = now.device.load_bytes_per_s;
+    engine->SetLoadRate(now.device.load_bytes_per_s);
   }
-  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
-  RpcOptions calls;
-  calls.socket = server.grpc_socket;
-  calls.socket_mode = server.socket_mode;
-  calls.group = server.group;
-  calls.admin_group = server.admin_group;
-  HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls)));
-  for (const TenantConfig& tenant : config.tenants) {
-    HOIST_RETURN_IF_ERROR(
-        Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
+  std::vector<uint64_t> pools;
+  for (const DeviceView& view : engine->facts().devices) {
+    pools.push_back(view.pool_bytes);
   }
-  for (const ResumedSession& session : resumed) {
-    spdlog::info("session {} does not go on: its tenant is none any more",
-                 session.id.number());
-    if (session.ended.ok()) engine->CloseSession(session.id);
-  }
-  resumed.clear();
-  return absl::OkStatus();
+  engine->SetQuotas(QuotasOf(now, host->bytes(), pools));
+  doors->SetModelRoots(now.models.roots);
+  preloader->Want(now.models.preload);
 }
 
-absl::Status Hoistd::Parts::ServeTenant(const TenantConfig& tenant) {
-  SessionServerOptions options;
-  options.tenant = User::Tenant(tenant.name);
-  options.socket.path = tenant.socket;
-  options.socket.mode = tenant.socket_mode;
-  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), tenant.group));
-  if (tenant.grpc_socket.empty()) return absl::OkStatus();
-  RpcOptions calls;
-  calls.tenant = User::Tenant(tenant.name);
-  calls.socket = tenant.grpc_socket;
-  calls.socket_mode = tenant.socket_mode;
-  calls.group = tenant.group;
-  return ServeCalls(std::move(calls));
+std::map<std::string, std::string> Hoistd::Parts::ComesTo() const {
+  std::vector<std::string> pools;
+  uint64_t in_place = 0;
+  for (const DeviceView& view : engine->facts().devices) {
+    if (view.info.kind == DeviceKind::kInPlace) {
+      in_place = view.pool_bytes;
+    } else {
+      pools.push_back(hoist::SizeText(view.pool_bytes));
+    }
+  }
+  std::map<std::string, std::string> values;
+  values["device.backend"] =
+      devices.all[0]->info().kind == DeviceKind::kCuda ? "cuda" : "emulated";
+  values["device.pool"] = absl::StrJoin(pools, ", ");
+  values["host.pool"] = hoist::SizeText(host->bytes());
+  values["host.in_place"] = hoist::SizeText(in_place);
+  values["disk.io"] = io->info().engine;
+  if (store != nullptr) {
+    values["disk.spill_capacity"] =
+        hoist::SizeText(store->usage().capacity_bytes);
+  }
+  return values;
 }
 
 void Hoistd::Parts::WatchDraining() {
@@ -457,7 +425,7 @@ void Hoistd::Parts::WatchDraining() {
       [this](const NodeEvent& event) {
         const bool drains = event.kind == EventKind::kDraining;
         if (!drains && event.kind != EventKind::kResumed) return;
-        for (const auto& server : rpc) server->SetServing(!drains);
+        doors->SetServing(!drains);
         on_status(absl::StrCat(drains ? "Draining: takes no new work; " : "",
                                summary));
       },
@@ -478,11 +446,12 @@ void Hoistd::Parts::WatchDrainingNoMore() {
 Hoistd::Hoistd(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
-    const Config& config, std::vector<HandedFd> handed, FdStore* store,
+    RunningConfig& config, std::vector<HandedFd> handed, FdStore* store,
     ErrandSpawner& spawner, std::function<void(const std::string&)> on_status) {
   std::unique_ptr<Hoistd> hoistd(new Hoistd(std::make_unique<Parts>()));
   Parts& parts = *hoistd->parts_;
-  parts.config = config;
+  parts.running = &config;
+  parts.config = config.at_start();
   std::vector<std::string> notes;
   if (store != nullptr) parts.TakeOver(*store, handed, notes);
   // Systemd's, if it listens for hoistd.
@@ -498,22 +467,28 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   HOIST_RETURN_IF_ERROR(parts.StartErrands(spawner));
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
   spdlog::debug("start: the engine has what the last hoistd had");
-  HOIST_RETURN_IF_ERROR(parts.Serve(std::move(session_fd)));
+  HOIST_RETURN_IF_ERROR(parts.OpenDoors(std::move(session_fd)));
   parts.on_status = std::move(on_status);
   parts.WatchDraining();
+  parts.preloader = std::make_unique<Preloader>(
+      *parts.engine, *parts.errands,
+      [&parts](std::string note) { parts.relay.Note(std::move(note)); });
+  parts.preloader->Want(parts.config.models.preload);
+  config.Connect([&parts](const Config& now) { parts.Apply(now); },
+                 parts.ComesTo());
   // Last: it holds up whoever starts a thread.
   parts.BringUpHost();
   return hoistd;
 }
 
 Hoistd::~Hoistd() {
+  parts_->running->Connect(nullptr, {});
+  parts_->preloader.reset();
   parts_->WatchDrainingNoMore();
-  // All calls together have a second to end.
-  const absl::Time end = parts_->clock.Now() + absl::Seconds(1);
-  for (const auto& rpc : parts_->rpc) {
-    rpc->Shutdown(std::max(absl::ZeroDuration(), end - parts_->clock.Now()));
+  if (parts_->doors != nullptr) {
+    parts_->doors->EndCalls(absl::Seconds(1));
+    parts_->doors->EndSessions();
   }
-  for (const auto& sessions : parts_->sessions) sessions->Shutdown();
   // The engine waits for what it has asked of them.
   if (parts_->errands != nullptr) parts_->errands->Stop();
   parts_->relay.Connect(nullptr);
@@ -537,41 +512,10 @@ absl::Status Hoistd::StoreAgain() {
   return stored;
 }
 
-std::vector<std::string> Hoistd::Reload(const Config& config) {
-  Config& now = parts_->config;
-  if (now.device.load_bytes_per_s != config.device.load_bytes_per_s) {
-    now.device.load_bytes_per_s = config.device.load_bytes_per_s;
-    parts_->engine->SetLoadRate(now.device.load_bytes_per_s);
-  }
-  now.quota = config.quota;
-  for (TenantConfig& tenant : now.tenants) {
-    for (const TenantConfig& other : config.tenants) {
-      if (other.name == tenant.name) tenant.quota = other.quota;
-    }
-  }
-  std::vector<uint64_t> pools;
-  for (const DeviceView& view : parts_->engine->facts().devices) {
-    pools.push_back(view.pool_bytes);
-  }
-  parts_->engine->SetQuotas(QuotasOf(now, parts_->host->bytes(), pools));
-  now.log.level = config.log.level;
-  std::vector<std::string> later;
-  if (now.server != config.server) later.push_back("[server]");
-  if (now.device != config.device) later.push_back("[device]");
-  if (now.host != config.host) later.push_back("[host]");
-  if (now.disk != config.disk) later.push_back("[disk]");
-  if (now.models != config.models) later.push_back("[models]");
-  if (now.log != config.log) later.push_back("[log]");
-  if (now.tenants != config.tenants) later.push_back("[[tenant]]");
-  return later;
-}
-
 uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
   Engine& engine = *parts_->engine;
   // Sessions that go on with the next hoistd ask it; others are refused.
-  if (parts_->keep.has_value()) {
-    for (const auto& sessions : parts_->sessions) sessions->Shutdown();
-  }
+  if (parts_->keep.has_value()) parts_->doors->EndSessions();
   engine.SetDraining(true, [](absl::Status) {});
   while (true) {
     absl::Notification over;

@@ -11,9 +11,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/config/config.h"
 #include "daemon/errand/errand_spawner.h"
 #include "daemon/keeper/fd_store.h"
+#include "daemon/running_config.h"
 
 namespace hoistd {
 
@@ -23,11 +23,12 @@ class Hoistd {
  public:
   // `handed`: a listening session socket from systemd, or none, and what the
   // last hoistd kept. `store`: who keeps what the next one is to have; nullptr:
-  // nobody. Both and `spawner` are borrowed. `on_status`: told what it does, in
+  // nobody. Both, `config` and `spawner` are borrowed; what `config` is changed
+  // to while it runs, it takes over. `on_status`: told what it does, in
   // a line for systemd, when that has changed; on a thread of its own. Errors
   // name the setting that would mend them.
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
-      const Config& config, std::vector<HandedFd> handed, FdStore* store,
+      RunningConfig& config, std::vector<HandedFd> handed, FdStore* store,
       ErrandSpawner& spawner,
       std::function<void(const std::string&)> on_status);
   // Sessions end at once, but for those that go on with the next hoistd; gRPC
@@ -42,11 +43,6 @@ class Hoistd {
   // Whether it has answered since this was asked last, and asks anew. For
   // systemd's watchdog.
   bool Lives();
-
-  // Takes over what can be changed while it runs: quotas, and device.load_rate;
-  // the caller does log.level. What else differs from what it runs with, as
-  // "[host]", takes a restart.
-  std::vector<std::string> Reload(const Config& config);
 
   // Before it ends: answers no session any more that goes on with the next
   // hoistd, while its plans stream on; takes no new sessions, models or plans,

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/sinks/systemd_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -14,24 +13,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "daemon/base/status.h"
-#include "daemon/config/config.h"
 #include "daemon/hoistd.h"
 #include "daemon/keeper/fd_store.h"
 #include "daemon/keeper/keeper_watch.h"
+#include "daemon/log.h"
 #include "daemon/preflight.h"
+#include "daemon/running_config.h"
 #include "daemon/terms/tier.h"
-#include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -53,30 +51,6 @@ int RefusedStatus() {
 int Refuse(int status) {
   if (status == kExitKept) absl::SleepFor(kPause);
   return status;
-}
-
-void SetLogLevel(LogConfig::Level level) {
-  switch (level) {
-    case LogConfig::Level::kDebug:
-      return spdlog::set_level(spdlog::level::debug);
-    case LogConfig::Level::kInfo:
-      return spdlog::set_level(spdlog::level::info);
-    case LogConfig::Level::kWarning:
-      return spdlog::set_level(spdlog::level::warn);
-    case LogConfig::Level::kError:
-      return spdlog::set_level(spdlog::level::err);
-  }
-}
-
-void SetUpLog(const LogConfig& config) {
-  const bool journal = config.sink == LogConfig::Sink::kJournal ||
-                       (config.sink == LogConfig::Sink::kAuto &&
-                        std::getenv("JOURNAL_STREAM") != nullptr);
-  spdlog::set_default_logger(journal ? spdlog::systemd_logger_mt("hoistd")
-                                     : spdlog::stderr_color_mt("hoistd"));
-  SetLogLevel(config.level);
-  // A line is worth most right before a crash.
-  spdlog::flush_on(spdlog::level::info);
 }
 
 // Sessions and slabs take descriptors: as many as we may have.
@@ -136,33 +110,13 @@ int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
   }
 }
 
-struct Flags {
-  std::string path;
-  bool user = false;
-  bool check = false;
-  std::vector<std::string> settings;
-};
-
-absl::StatusOr<Config> ReadConfig(const Flags& flags,
-                                  ConfigPlaces* places = nullptr) {
-  ConfigBase base;
-  base.settings = flags.settings;
-  if (flags.user) {
-    hoist::Result<std::string> folder = hoist::MakeUserSocketFolder();
-    if (!folder.ok()) return ToAbsl(folder.status());
-    base.defaults = UserDefaults(*folder);
-  }
-  if (flags.path.empty()) return ParseConfig("", kDefaults, base, places);
-  return LoadConfig(flags.path, base, places);
-}
-
 // What --check-config says: all that start would, without serving.
-int Check(const Flags& flags, const Config& config,
-          const ConfigPlaces& places) {
-  const std::string file = flags.path.empty() ? kDefaults : flags.path;
+int Check(const RunningConfig& config) {
+  const std::string file = config.source().file();
   spdlog::set_default_logger(spdlog::stderr_color_mt("hoistd"));
   spdlog::set_level(spdlog::level::err);
-  const std::vector<std::string> faults = FindFaults(config, places, file);
+  const std::vector<std::string> faults =
+      FindFaults(config.at_start(), config.places_at_start(), file);
   for (const std::string& fault : faults) {
     std::fprintf(stderr, "hoistd: %s\n", fault.c_str());
   }
@@ -171,37 +125,17 @@ int Check(const Flags& flags, const Config& config,
   return EXIT_SUCCESS;
 }
 
-// What of hoistd.toml can be changed while hoistd runs is as it says now.
-void Reload(const Flags& flags, Hoistd& hoistd) {
-  const absl::StatusOr<Config> config = ReadConfig(flags);
-  if (!config.ok()) {
-    spdlog::error("SIGHUP: all stays as it was: {}",
-                  std::string(config.status().message()));
-    return;
-  }
-  const std::vector<std::string> later = hoistd.Reload(*config);
-  if (later.empty()) {
-    spdlog::info("SIGHUP: the configuration was read again");
-  } else {
-    spdlog::warn(
-        "SIGHUP: the configuration was read again; what has changed of {} "
-        "needs a restart",
-        absl::StrJoin(later, ", "));
-  }
-  SetLogLevel(config->log.level);
-}
-
 // Returns with the name of the signal that asks hoistd to stop. SIGHUP does
 // only where it says that hoistd's terminal has gone.
 const char* AwaitStop(const sigset_t& awaited, bool on_terminal,
-                      const Flags& flags, Hoistd& hoistd) {
+                      RunningConfig& config, Hoistd& hoistd) {
   KeeperWatch keeper;
   while (true) {
     const int got = AwaitSignal(awaited, hoistd, keeper);
     if (got == SIGTERM) return "SIGTERM";
     if (got == SIGINT) return "SIGINT";
     if (on_terminal) return "SIGHUP";
-    Reload(flags, hoistd);
+    config.Reload().IgnoreError();  // The log has what came of it.
   }
 }
 
@@ -229,8 +163,8 @@ void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
   }
 }
 
-int Run(const Flags& flags, const Config& config) {
-  SetUpLog(config.log);
+int Run(RunningConfig& config) {
+  SetUpLog(config.at_start().log);
   RaiseDescriptorLimit();
   const bool on_terminal = isatty(STDIN_FILENO) == 1;
   const sigset_t awaited = BlockSignals();
@@ -258,12 +192,12 @@ int Run(const Flags& flags, const Config& config) {
     return Refuse(refused);
   }
   const std::string summary = (*hoistd)->Summary();
-  spdlog::info("hoistd {} serves {}: {}", HOIST_VERSION, config.server.socket,
-               summary);
+  spdlog::info("hoistd {} serves {}: {}", HOIST_VERSION,
+               config.at_start().server.socket, summary);
   sd_notifyf(0, "READY=1\nSTATUS=%s", summary.c_str());
 
   spdlog::info("stopping ({})",
-               AwaitStop(awaited, on_terminal, flags, **hoistd));
+               AwaitStop(awaited, on_terminal, config, **hoistd));
   sd_notify(0, "STOPPING=1");
   SavePublished(awaited, **hoistd);
   hoistd->reset();
@@ -274,38 +208,39 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "hoistd keeps the weights of models in GPU memory, pinned host RAM and "
       "NVMe, and stages them for the workers of this node.");
-  Flags flags;
-  app.add_option("-c,--config", flags.path,
+  ConfigSource source;
+  bool check = false;
+  app.add_option("-c,--config", source.path,
                  std::string("hoistd.toml (default: ") + kDefaultConfig +
                      ", if it exists; with --user none)");
-  app.add_flag("--user", flags.user,
+  app.add_flag("--user", source.user,
                "a hoistd of your own, for you alone: needs no root, group or "
                "file, and your workers and hoistctl find it by themselves");
-  app.add_option("--set", flags.settings,
+  app.add_option("--set", source.settings,
                  "KEY=VALUE, a key of hoistd.toml, such as device.pool=8GiB; "
                  "may be given many times, and wins over the file")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_flag("--check-config", flags.check,
+  app.add_flag("--check-config", check,
                "read the configuration, look for what it counts on (groups, "
                "folders, memory, devices), and exit");
   app.set_version_flag("--version", "hoistd " HOIST_VERSION);
   CLI11_PARSE(app, argc, argv);
 
-  if (flags.path.empty() && !flags.user && access(kDefaultConfig, F_OK) == 0) {
-    flags.path = kDefaultConfig;
+  if (source.path.empty() && !source.user &&
+      access(kDefaultConfig, F_OK) == 0) {
+    source.path = kDefaultConfig;
   }
-  ConfigPlaces places;
-  const absl::StatusOr<Config> config = ReadConfig(flags, &places);
+  const absl::StatusOr<std::unique_ptr<RunningConfig>> config =
+      RunningConfig::Read(std::move(source));
   if (!config.ok()) {
     for (const absl::string_view line :
          absl::StrSplit(config.status().message(), '\n')) {
       std::fprintf(stderr, "hoistd: %s\n", std::string(line).c_str());
     }
-    return flags.check ? kExitRefused : Refuse(RefusedStatus());
+    return check ? kExitRefused : Refuse(RefusedStatus());
   }
-  if (flags.check) return Check(flags, *config, places);
-  return Run(flags, *config);
+  return check ? Check(**config) : Run(**config);
 }
 
 }  // namespace

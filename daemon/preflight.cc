@@ -45,6 +45,15 @@ absl::Status CheckFolder(const std::string& path, int may) {
   return absl::OkStatus();
 }
 
+// A file, or a folder.
+absl::Status CheckReadable(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) return ErrnoToStatus(errno, path);
+  if (S_ISDIR(found.st_mode)) return CheckFolder(path, R_OK | X_OK);
+  if (access(path.c_str(), R_OK) != 0) return ErrnoToStatus(errno, path);
+  return absl::OkStatus();
+}
+
 class Faults {
  public:
   Faults(const ConfigPlaces& places, const std::string& file)
@@ -123,6 +132,10 @@ std::vector<std::string> FindFaults(const Config& config,
   }
   for (const std::string& root : config.models.roots) {
     faults.Check("models.roots", CheckFolder(root, R_OK | X_OK),
+                 "; hoistd's user must be able to read it");
+  }
+  for (const PreloadConfig& model : config.models.preload) {
+    faults.Check("models.preload", CheckReadable(model.path),
                  "; hoistd's user must be able to read it");
   }
   faults.Check("device.backend", OpenDevices(config.device).status());

@@ -345,6 +345,24 @@ class CommandLine {
                      "seconds to wait (default: 0, look once)")
         ->check(CLI::Range(0.0, 86400.0));
     drain->add_flag("--resume", parsed_.resume, "take new work again");
+    Add("config",
+        "what hoistd.toml's keys are, what \"auto\" has come to, and "
+        "where each is set",
+        [this](Connection& daemon, const Output& output) {
+          return ShowConfig(daemon, parsed_.name, output);
+        })
+        ->add_option("KEY", parsed_.name,
+                     "a key, or a table, such as host (default: all)");
+    Add("reload",
+        "have hoistd.toml read again; what needs a restart stays, and is named",
+        Reload);
+    Add("log-level", "have hoistd log more, or less, from now on",
+        [this](Connection& daemon, const Output& output) {
+          return SetLogLevel(daemon, parsed_.name, output);
+        })
+        ->add_option("LEVEL", parsed_.name, "debug, info, warning or error")
+        ->required()
+        ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
     app_.add_subcommand("version", "hoistctl's version");
     local_["version"] = [this](const Output&) {
       out_ << (parsed_.json ? "{\"version\":\"" HOIST_VERSION "\"}\n"

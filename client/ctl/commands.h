@@ -33,6 +33,13 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output);
 int Watch(Connection& daemon, const Output& output);
 
+// `key`: that key alone, or all that begin with it ("host"); "": all.
+int ShowConfig(Connection& daemon, const std::string& key,
+               const Output& output);
+int Reload(Connection& daemon, const Output& output);
+int SetLogLevel(Connection& daemon, const std::string& level,
+                const Output& output);
+
 }  // namespace hoist::ctl
 
 #endif  // HOIST_CLIENT_CTL_COMMANDS_H_

@@ -218,6 +218,7 @@ void MakeTenants(const std::string& file, Draft& draft) {
                                          "path"));
       }
     }
+    draft.places[absl::StrCat("tenant.", tenant.name)] = where;
     draft.config.tenants.push_back(std::move(tenant));
   }
 }

@@ -82,10 +82,22 @@ struct DiskConfig {
   bool operator==(const DiskConfig&) const = default;
 };
 
+// A model that is loaded as soon as hoistd serves, as `hoistctl load` would.
+struct PreloadConfig {
+  std::string path;
+  std::string name;  // "": the folder's or file's.
+  enum class Tier { kHost, kDevice } tier = Tier::kHost;
+  uint32_t device = 0;  // Of kDevice.
+  bool pin = false;
+
+  bool operator==(const PreloadConfig&) const = default;
+};
+
 struct ModelsConfig {
   // Folders below which gRPC callers may name paths.
   std::vector<std::string> roots;
   Readers readers = Readers::kOwner;  // Where the caller does not say.
+  std::vector<PreloadConfig> preload;
 
   bool operator==(const ModelsConfig&) const = default;
 };
@@ -145,6 +157,9 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
+// "debug", "info", "warning" or "error"; nullopt: anything else.
+std::optional<LogConfig::Level> LogLevelByName(absl::string_view name);
+
 // What a configuration is made of, besides the file. The later of two that
 // name a key wins: `defaults`, the file, `settings`.
 struct ConfigBase {
@@ -159,7 +174,7 @@ struct ConfigBase {
 Config UserDefaults(const std::string& folder);
 
 // Where each key was set last, "/etc/hoist/hoistd.toml:12" or "--set"; of those
-// that were set.
+// that were set. "tenant.NAME": where all of it is.
 using ConfigPlaces = std::map<std::string, std::string>;
 
 // InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed", or

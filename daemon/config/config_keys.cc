@@ -92,6 +92,11 @@ const ConfigKey kKeys[] = {
         "disk.read_deadline", "a time such as \"30s\", \"1s\" to \"1h\""),
     Key<Folders, &Config::models, &ModelsConfig::roots>(
         "models.roots", "a list of absolute paths, such as [\"/srv/models\"]"),
+    Key<Preloads, &Config::models, &ModelsConfig::preload>(
+        "models.preload",
+        "[[models.preload]] on a line of its own, once for each, and below it "
+        "path (absolute), and perhaps name, tier (\"host\" or \"device\"), "
+        "device (its number) and pin (true)"),
     Key<Choice<Readers>, &Config::models, &ModelsConfig::readers>(
         "models.readers", "\"owner\" or \"everyone\""),
     Key<Count<1, 1'000'000>, &Config::quota, &QuotaConfig::sessions>(

@@ -28,7 +28,17 @@ bool SetDuration(const toml::node& value, absl::Duration least,
   return true;
 }
 
+bool SetFlag(const toml::node& value, bool* to) {
+  if (!value.is_boolean()) return false;
+  *to = value.as_boolean()->get();
+  return true;
+}
+
 }  // namespace
+
+std::optional<LogConfig::Level> LogLevelByName(absl::string_view name) {
+  return Choice<LogConfig::Level>::ByName(name);
+}
 
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
@@ -94,6 +104,45 @@ std::string Folders::Show(const std::vector<std::string>& value) {
                                       absl::StrAppend(out, Quoted(folder));
                                     }),
                       "]");
+}
+
+bool Preloads::Set(const toml::node& value, std::vector<PreloadConfig>* to) {
+  if (!value.is_array()) return false;
+  std::vector<PreloadConfig> models;
+  for (const toml::node& element : *value.as_array()) {
+    if (!element.is_table()) return false;
+    PreloadConfig model;
+    for (const auto& [key, node] : *element.as_table()) {
+      const bool right =
+          key == "path"   ? Folder::Set(node, &model.path)
+          : key == "name" ? Text::Set(node, &model.name)
+          : key == "tier" ? Choice<PreloadConfig::Tier>::Set(node, &model.tier)
+          : key == "device" ? Count<0, 63>::Set(node, &model.device)
+          : key == "pin"    ? SetFlag(node, &model.pin)
+                            : false;
+      if (!right) return false;
+    }
+    if (model.path.empty()) return false;
+    models.push_back(std::move(model));
+  }
+  *to = std::move(models);
+  return true;
+}
+
+std::string Preloads::Show(const std::vector<PreloadConfig>& value) {
+  const auto show = [](std::string* out, const PreloadConfig& model) {
+    absl::StrAppend(out, "{path = ", Quoted(model.path));
+    if (!model.name.empty()) {
+      absl::StrAppend(out, ", name = ", Quoted(model.name));
+    }
+    absl::StrAppend(out,
+                    ", tier = ", Choice<PreloadConfig::Tier>::Show(model.tier));
+    if (model.tier == PreloadConfig::Tier::kDevice) {
+      absl::StrAppend(out, ", device = ", model.device);
+    }
+    absl::StrAppend(out, ", pin = ", model.pin ? "true" : "false", "}");
+  };
+  return absl::StrCat("[", absl::StrJoin(value, ", ", show), "]");
 }
 
 bool Mode::Set(const toml::node& value, uint32_t* to) {

@@ -45,6 +45,11 @@ struct Folders {
   static std::string Show(const std::vector<std::string>& value);
 };
 
+struct Preloads {
+  static bool Set(const toml::node& value, std::vector<PreloadConfig>* to);
+  static std::string Show(const std::vector<PreloadConfig>& value);
+};
+
 struct Mode {
   static bool Set(const toml::node& value, uint32_t* to);
   static std::string Show(uint32_t value);
@@ -147,6 +152,10 @@ constexpr auto NamesOf(Readers) {
   return std::array<Named<Readers>, 2>{
       {{"owner", Readers::kOwner}, {"everyone", Readers::kEveryone}}};
 }
+constexpr auto NamesOf(PreloadConfig::Tier) {
+  using T = PreloadConfig::Tier;
+  return std::array<Named<T>, 2>{{{"host", T::kHost}, {"device", T::kDevice}}};
+}
 constexpr auto NamesOf(LogConfig::Level) {
   using L = LogConfig::Level;
   return std::array<Named<L>, 4>{{{"debug", L::kDebug},
@@ -165,12 +174,16 @@ template <typename Enum>
 struct Choice {
   static bool Set(const toml::node& value, Enum* to) {
     const std::optional<std::string> text = TextOf(value);
+    if (!text.has_value()) return false;
+    const std::optional<Enum> choice = ByName(*text);
+    if (choice.has_value()) *to = *choice;
+    return choice.has_value();
+  }
+  static std::optional<Enum> ByName(absl::string_view text) {
     for (const auto& [name, choice] : NamesOf(Enum())) {
-      if (!text.has_value() || *text != name) continue;
-      *to = choice;
-      return true;
+      if (text == name) return choice;
     }
-    return false;
+    return std::nullopt;
   }
   static std::string Show(Enum value) {
     for (const auto& [name, choice] : NamesOf(value)) {

@@ -9,7 +9,8 @@
 
 namespace hoistd {
 
-// hoist.v1.Admin over the engine. Every method needs an admin.
+// hoist.v1.Admin over the engine, and what it asks of the daemon itself
+// (control_calls.cc). Every method needs an admin.
 //
 // Threads:  gRPC's; nothing here waits.
 class AdminService final : public hoist::v1::Admin::CallbackService {
@@ -60,6 +61,18 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
   grpc::ServerWriteReactor<hoist::v1::Event>* Watch(
       grpc::CallbackServerContext* context,
       const hoist::v1::WatchRequest* request) override;
+  grpc::ServerUnaryReactor* Reload(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ReloadRequest* request,
+      hoist::v1::ReloadResponse* response) override;
+  grpc::ServerUnaryReactor* GetConfig(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::GetConfigRequest* request,
+      hoist::v1::GetConfigResponse* response) override;
+  grpc::ServerUnaryReactor* SetLogLevel(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::SetLogLevelRequest* request,
+      hoist::v1::SetLogLevelResponse* response) override;
 
  private:
   const std::shared_ptr<CallEnv> env_;

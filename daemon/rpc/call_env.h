@@ -16,6 +16,9 @@
 #include "daemon/errand/errands.h"
 #include "daemon/rpc/audit.h"
 #include "daemon/rpc/call_counts.h"
+#include "daemon/rpc/model_path.h"
+#include "daemon/rpc/node_control.h"
+#include "daemon/rpc/open_path.h"
 #include "daemon/rpc/work_queue.h"
 #include "grpcpp/server_context.h"
 
@@ -33,10 +36,13 @@ struct CallEnv {
   // Whose connection it is; Connections::Find.
   FindPeer find_peer;
   std::shared_ptr<CallCounts> calls;  // nullptr: they are not counted.
-  std::vector<std::string> model_roots;
+  ModelRoots model_roots;
+  NodeControl* control = nullptr;  // As RpcOptions says.
   std::string admin_group;
   uint64_t max_publish_bytes = 0;             // Of all Publish calls at once.
   std::atomic<uint64_t> publishing_bytes{0};  // Of those being received.
+
+  PathEnv paths() { return {model_roots.Get(), errands, &queue}; }
 
   // ResourceExhausted: the user has too many calls in flight.
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;

@@ -4,9 +4,12 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "daemon/core/requests.h"
 
 namespace hoistd {
@@ -29,6 +32,23 @@ struct ModelFiles {
 // Blocks on the disk.
 absl::StatusOr<ModelFiles> OpenModelPath(const std::vector<std::string>& roots,
                                          const std::string& path);
+
+// The roots, which can change. Thread-safe.
+class ModelRoots {
+ public:
+  void Set(std::vector<std::string> roots) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    roots_ = std::move(roots);
+  }
+  std::vector<std::string> Get() const ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::MutexLock lock(&mu_);
+    return roots_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<std::string> roots_ ABSL_GUARDED_BY(mu_);
+};
 
 }  // namespace hoistd
 

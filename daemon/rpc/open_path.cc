@@ -106,18 +106,17 @@ absl::StatusOr<ModelFiles> OpenByErrand(ErrandRun& run,
 
 }  // namespace
 
-void OpenPath(CallEnv& env, User user, std::string path,
-              Done<ModelFiles> done) {
+void OpenPath(PathEnv env, User user, std::string path, Done<ModelFiles> done) {
   if (env.errands == nullptr) {
-    env.queue.Post(
-        [&env, path = std::move(path), done = std::move(done)]() mutable {
-          done(OpenModelPath(env.model_roots, path));
-        });
+    env.queue->Post([roots = std::move(env.roots), path = std::move(path),
+                     done = std::move(done)]() mutable {
+      done(OpenModelPath(roots, path));
+    });
     return;
   }
   env.errands->Post(
       user, ErrandKind::kOpen,
-      [roots = env.model_roots, path = std::move(path),
+      [roots = std::move(env.roots), path = std::move(path),
        done = std::move(done)](absl::StatusOr<ErrandRun*> run) mutable {
         if (!run.ok()) return done(run.status());
         done(OpenByErrand(**run, roots, path));

@@ -91,6 +91,10 @@ class RpcServerImpl final : public RpcServer {
     health->SetServingStatus(hoist::v1::Worker::service_full_name(), serving);
   }
 
+  void SetModelRoots(std::vector<std::string> roots) override {
+    env_->model_roots.Set(std::move(roots));
+  }
+
   size_t connections() const override { return connections_->count(); }
 
  private:
@@ -126,7 +130,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
                           options.tenant));
   auto env = std::make_shared<CallEnv>(engine);
   env->errands = options.errands;
-  env->model_roots = std::move(options.model_roots);
+  env->control = options.control;
+  env->model_roots.Set(std::move(options.model_roots));
   env->admin_group = std::move(options.admin_group);
   env->max_publish_bytes = options.max_publish_bytes;
   auto server = std::make_unique<RpcServerImpl>(

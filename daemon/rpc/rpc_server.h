@@ -14,6 +14,7 @@
 #include "daemon/engine/engine_api.h"
 #include "daemon/errand/errands.h"
 #include "daemon/rpc/connections.h"
+#include "daemon/rpc/node_control.h"
 
 namespace hoistd {
 
@@ -27,6 +28,9 @@ struct RpcOptions {
   // Open paths below the roots; until Shutdown. nullptr: the work threads do,
   // and wait for what hangs.
   Errands* errands = nullptr;
+  // Who is asked for a reload and the like; nullptr: nobody, and such calls are
+  // Unimplemented. Outlives the server.
+  NodeControl* control = nullptr;
   RpcLimits connections;
   // Of images being received over Worker.Publish, all together. A larger one
   // than the host pool could not be kept anyway.
@@ -57,6 +61,8 @@ class RpcServer {
   // What Health says from now on, of Worker and of all ("") : SERVING, or
   // NOT_SERVING; Admin is served to the last. Thread-safe.
   virtual void SetServing(bool serving) = 0;
+  // Instead of RpcOptions' from now on. Thread-safe.
+  virtual void SetModelRoots(std::vector<std::string> roots) = 0;
   // How many clients are connected.
   virtual size_t connections() const = 0;
 };

@@ -198,7 +198,7 @@ Reactor* WorkerService::RegisterModel(
     return call.get();
   }
   const User user = peer->uid;
-  OpenPath(*env_, user, request->path(),
+  OpenPath(env_->paths(), user, request->path(),
            [env = env_, call, peer = *std::move(peer),
             args = *std::move(args)](absl::StatusOr<ModelFiles> files) mutable {
              if (!files.ok()) return call->Fail(files.status());

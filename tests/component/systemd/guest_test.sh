@@ -156,15 +156,15 @@ else
 fi
 
 # By hoistd itself: -u would show what systemd says of the unit, too.
-logged_sighup() {
-  journalctl _SYSTEMD_UNIT=hoistd.service | grep -q SIGHUP
+logged_reload() {
+  journalctl _SYSTEMD_UNIT=hoistd.service | grep -q 'was read again'
 }
 restarted() {
   [[ $(main_pid) != 0 && $(main_pid) != "$pid" ]] &&
     [[ $(systemctl is-active hoistd) == active ]]
 }
 systemctl reload hoistd
-check "a reload is logged" eventually logged_sighup
+check "a reload is logged" eventually logged_reload
 check "and it runs on" same "$pid" "$(main_pid)"
 
 # The inode of the host pool's memory, which systemd holds as well.

@@ -203,12 +203,12 @@ class User(unittest.TestCase):
         self.await_line(daemon, "did you mean quota.sessions?")
         config.write_text("[quota]\nsessions = 8\n[host]\ntouch_threads = 3\n")
         daemon.send_signal(signal.SIGHUP)
-        self.await_line(daemon, "changed of [host] needs a restart")
+        self.await_line(daemon, "changed of host.touch_threads needs a restart")
         self.assertEqual(self.worker().returncode, 0)
         config.write_text('[log]\nlevel = "warning"\n[device]\n'
                           'load_rate = "1GiB/s"\n')
         daemon.send_signal(signal.SIGHUP)
-        self.await_line(daemon, "configuration was read again")
+        self.await_line(daemon, "was read again; changed: device.load_rate, log.level")
         self.assertIn("1.0 GiB/s", self.status().stdout)
 
     def test_it_goes_with_its_terminal(self):

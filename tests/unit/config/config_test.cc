@@ -60,6 +60,14 @@ spill_capacity = "1TiB"
 [models]
 roots = ["/srv/models", "/mnt/more"]
 readers = "everyone"
+[[models.preload]]
+path = "/srv/models/a"
+[[models.preload]]
+path = "/srv/models/b"
+name = "bee"
+tier = "device"
+device = 1
+pin = true
 [quota]
 sessions = 1
 plans = 2
@@ -156,6 +164,15 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.disk.spill_capacity_bytes, uint64_t{1} << 40);
   EXPECT_THAT(config.models.roots, ElementsAre("/srv/models", "/mnt/more"));
   EXPECT_EQ(config.models.readers, Readers::kEveryone);
+  ASSERT_EQ(config.models.preload.size(), 2u);
+  EXPECT_TRUE(config.models.preload[0] ==
+              PreloadConfig{.path = "/srv/models/a"});
+  EXPECT_TRUE(config.models.preload[1] ==
+              (PreloadConfig{.path = "/srv/models/b",
+                             .name = "bee",
+                             .tier = PreloadConfig::Tier::kDevice,
+                             .device = 1,
+                             .pin = true}));
   EXPECT_EQ(config.quota.sessions, 1u);
   EXPECT_EQ(config.quota.plans, 2u);
   EXPECT_EQ(config.quota.models, 3u);

@@ -608,6 +608,10 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
   unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
   unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
+  unary(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
+  unary(&Stub::GetConfig, v1::GetConfigRequest(), v1::GetConfigResponse());
+  unary(&Stub::SetLogLevel, v1::SetLogLevelRequest(),
+        v1::SetLogLevelResponse());
   stream(&Stub::Load, v1::LoadRequest());
   stream(&Stub::Check, v1::CheckRequest());
   stream(&Stub::Drain, v1::DrainRequest());

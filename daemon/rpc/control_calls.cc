@@ -1,0 +1,94 @@
+// Admin's calls that NodeControl answers.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "daemon/convert/types_convert.h"
+#include "daemon/rpc/admin_service.h"
+#include "daemon/rpc/unary_call.h"
+
+namespace hoistd {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+using Reactor = grpc::ServerUnaryReactor;
+
+// `ask` runs on a work thread, as it may read a file.
+template <typename Response, typename Ask>
+Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
+                    absl::StatusOr<AdminAct> act, Response* response, Ask ask) {
+  auto call = UnaryCall<Response>::Start(response);
+  if (!act.ok()) {
+    call->Fail(act.status());
+    return call.get();
+  }
+  env->queue.Post([env, call, act = *std::move(act), ask = std::move(ask)] {
+    Response out;
+    const absl::Status done =
+        env->control == nullptr
+            ? absl::UnimplementedError("this hoistd cannot be told so")
+            : ask(*env->control, &out);
+    act.Ended(done);
+    if (!done.ok()) return call->Fail(done);
+    call->Reply(std::move(out));
+  });
+  return call.get();
+}
+
+}  // namespace
+
+Reactor* AdminService::Reload(Context* context, const pb::ReloadRequest*,
+                              pb::ReloadResponse* response) {
+  return AskControl(env_, env_->AdminActOf(*context, "reload", ""), response,
+                    [](NodeControl& control, pb::ReloadResponse* out) {
+                      absl::StatusOr<Reloaded> done = control.Reload();
+                      if (!done.ok()) return done.status();
+                      for (std::string& key : done->changed) {
+                        out->add_changed(std::move(key));
+                      }
+                      for (std::string& key : done->needs_restart) {
+                        out->add_needs_restart(std::move(key));
+                      }
+                      return absl::OkStatus();
+                    });
+}
+
+Reactor* AdminService::SetLogLevel(Context* context,
+                                   const pb::SetLogLevelRequest* request,
+                                   pb::SetLogLevelResponse* response) {
+  return AskControl(
+      env_, env_->AdminActOf(*context, "log-level", request->level()), response,
+      [level = request->level()](NodeControl& control,
+                                 pb::SetLogLevelResponse*) {
+        return control.SetLogLevel(level);
+      });
+}
+
+Reactor* AdminService::GetConfig(Context* context, const pb::GetConfigRequest*,
+                                 pb::GetConfigResponse* response) {
+  auto call = UnaryCall<pb::GetConfigResponse>::Start(response);
+  absl::Status allowed = env_->AdminOf(*context).status();
+  if (allowed.ok() && env_->control == nullptr) {
+    allowed = absl::UnimplementedError("this hoistd does not tell");
+  }
+  if (!allowed.ok()) {
+    call->Fail(allowed);
+    return call.get();
+  }
+  env_->queue.Post([env = env_, call] {
+    pb::GetConfigResponse out;
+    for (Setting& one : env->control->Settings()) {
+      pb::ConfigSetting& setting = *out.add_settings();
+      setting.set_key(std::move(one.key));
+      setting.set_value(std::move(one.value));
+      setting.set_source(std::move(one.source));
+      setting.set_comes_to(std::move(one.comes_to));
+      setting.set_pending(std::move(one.pending));
+    }
+    call->Reply(std::move(out));
+  });
+  return call.get();
+}
+
+}  // namespace hoistd
