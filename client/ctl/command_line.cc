@@ -40,6 +40,8 @@ struct Parsed {
   std::string grouping = "block";
   std::string readers;
   double deadline_s = 0;
+  double every_s = 1;
+  uint64_t count = 0;
   bool forget = false;
   bool resume = false;
   bool repair = false;
@@ -181,6 +183,22 @@ class CommandLine {
 
   void AddLists() {
     Add("status", "the node: tiers, I/O, what was moved", ShowStatus);
+    CLI::App* top =
+        Add("top",
+            "status, rates, plans and sessions, live; one screen where "
+            "this is no terminal",
+            [this](Connection& daemon, const Output& output) {
+              TopOptions options;
+              options.every =
+                  std::chrono::milliseconds(Milliseconds(parsed_.every_s));
+              options.count = parsed_.count;
+              return Top(daemon, options, output);
+            });
+    top->add_option("--every", parsed_.every_s,
+                    "seconds from one screen to the next (default: 1)")
+        ->check(CLI::Range(0.1, 3600.0));
+    top->add_option("--count", parsed_.count,
+                    "screens (default: until Ctrl-C)");
     Add("models", "all models and where their bytes are", ShowModels);
     Add("groups", "a model's groups and their copies",
         [this](Connection& daemon, const Output& output) {

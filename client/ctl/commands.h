@@ -2,6 +2,8 @@
 #ifndef HOIST_CLIENT_CTL_COMMANDS_H_
 #define HOIST_CLIENT_CTL_COMMANDS_H_
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "client/ctl/connection.h"
@@ -10,6 +12,12 @@
 namespace hoist::ctl {
 
 int ShowStatus(Connection& daemon, const Output& output);
+struct TopOptions {
+  std::chrono::milliseconds every{1000};
+  uint64_t count = 0;  // 0: until it is ended; 1 where nobody looks on.
+};
+// Status with rates, over and over. As JSON: the statuses, a line each.
+int Top(Connection& daemon, const TopOptions& options, const Output& output);
 int ShowModels(Connection& daemon, const Output& output);
 int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output);

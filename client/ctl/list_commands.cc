@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/ctl/commands.h"
@@ -9,95 +12,6 @@ namespace hoist::ctl {
 namespace {
 
 using Align = Table::Align;
-
-std::string DeviceNameOf(const v1::NodeStatus& status, uint32_t index) {
-  for (const v1::Device& device : status.devices()) {
-    if (device.index() == index) return device.name();
-  }
-  return "";
-}
-
-std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
-  std::string what;
-  if (tier.tier() == v1::TIER_DEVICE) {
-    what = Shown(DeviceNameOf(status, tier.device()));
-  }
-  const auto add = [&](uint64_t bytes, const char* text) {
-    if (bytes == 0) return;
-    if (!what.empty()) what += "; ";
-    what += HumanBytes(bytes) + text;
-  };
-  add(tier.shared_bytes(), " shared by several groupings");
-  add(tier.doubled_bytes(), " doubled for several groupings");
-  add(tier.unsaved_bytes(), " published that no disk has");
-  return what;
-}
-
-void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
-  Table table({{"TIER"},
-               {"CAPACITY", Align::kRight},
-               {"USED", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"PINNED", Align::kRight},
-               {"LARGEST FREE", Align::kRight},
-               {"WHAT"}});
-  for (const v1::TierStatus& tier : status.tiers()) {
-    table.Add({TierName(tier.tier(), tier.device()),
-               HumanBytes(tier.capacity_bytes()), HumanBytes(tier.used_bytes()),
-               HumanBytes(tier.leased_bytes()), HumanBytes(tier.pinned_bytes()),
-               HumanBytes(tier.largest_free_bytes()), WhatOf(status, tier)});
-  }
-  table.Print(out);
-}
-
-void PrintMoved(const v1::Counters& counters, std::ostream& out) {
-  out << "moved: " << HumanBytes(counters.file_read_bytes())
-      << " read from files, " << HumanBytes(counters.host_to_device_bytes())
-      << " host to device, " << HumanBytes(counters.device_to_host_bytes())
-      << " device to host, " << HumanBytes(counters.spill_written_bytes())
-      << " spilled, " << HumanBytes(counters.spill_read_bytes())
-      << " read back\n";
-  out << "stages: " << counters.stages() << ", of them "
-      << counters.stages_resident() << " without a copy, "
-      << counters.stages_refused()
-      << " refused; evictions: " << counters.device_evictions() << " device, "
-      << counters.host_evictions() << " host\n";
-  if (const uint64_t touched =
-          counters.touched_hot_bytes() + counters.touched_cold_bytes();
-      touched > 0) {
-    out << "in place: " << HumanBytes(touched) << " touched, of them "
-        << HumanBytes(counters.touched_cold_bytes()) << " read over a link\n";
-  }
-  if (counters.models_forgotten() > 0) {
-    out << "models that made room, unused: " << counters.models_forgotten()
-        << "\n";
-  }
-  if (counters.slow_events() > 0) {
-    out << "others waited: " << counters.slow_events()
-        << " steps took more than 5 ms, the longest "
-        << counters.longest_event_us() / 1000 << " ms\n";
-  }
-}
-
-// "link of device 0: 1.0 GiB for plans, ..."
-void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
-  for (const v1::LinkStatus& link : status.links()) {
-    out << "link of device " << link.device() << ": "
-        << HumanBytes(link.plan_bytes()) << " for plans, "
-        << HumanBytes(link.lease_bytes()) << " for who waited, "
-        << HumanBytes(link.background_bytes()) << " in the background";
-    if (link.load_max_bytes_per_second() > 0) {
-      out << " (at most " << HumanBytes(link.load_max_bytes_per_second())
-          << "/s)";
-    }
-    out << "; " << HumanBytes(link.bytes_per_second()) << "/s of late";
-    if (link.read_bytes_per_second() > 0) {
-      out << ", and " << HumanBytes(link.read_bytes_per_second())
-          << "/s read in place";
-    }
-    out << "\n";
-  }
-}
 
 std::string Readers(v1::Readers readers) {
   return readers == v1::READERS_EVERYONE ? "everyone" : "owner";
@@ -126,40 +40,37 @@ std::string CopiesOf(const v1::GroupStatus& group) {
   return all.empty() ? "-" : all;
 }
 
-}  // namespace
+constexpr char kMapLegend[] =
+    "a letter a group, in order: # there, P pinned, L leased, + on its way, "
+    ". not there";
 
-int ShowStatus(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::NodeStatus status;
-  const grpc::Status got = daemon.admin().Status(context.get(), {}, &status);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(status, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  output.out << "hoistd " << Shown(status.version()) << ", pid " << status.pid()
-             << ", up " << HumanTime(status.uptime_ms())
-             << (status.draining() ? ", draining" : "") << '\n'
-             << status.models() << " models, " << status.sessions()
-             << " sessions, " << status.leases() << " leases\n\n";
-  PrintTiers(status, output.out);
-  output.out << "\ndisk I/O: " << Shown(status.io().engine())
-             << (status.io().direct() ? ", O_DIRECT where it pays" : "")
-             << (status.io().registered_buffers() ? ", registered buffers" : "")
-             << '\n';
-  for (const std::string& fallback : status.io().fallbacks()) {
-    output.out << "  not to be had: " << Shown(fallback) << '\n';
-  }
-  PrintMoved(status.counters(), output.out);
-  PrintLinks(status, output.out);
-  for (const std::string& note : status.notes()) {
-    output.out << "note: " << Shown(note) << '\n';
-  }
-  if (status.dropped_notes() > 0) {
-    output.out << status.dropped_notes() << " older notes are gone\n";
-  }
-  return kExitOk;
+char MarkOf(const v1::GroupStatus::Copy& copy) {
+  if (copy.residency() != v1::RESIDENCY_PRESENT) return '+';
+  if (copy.pinned()) return 'P';
+  return copy.leases() > 0 ? 'L' : '#';
 }
+
+// Of each tier that has any: "host", "##P..+".
+std::map<std::string, std::string> MapOf(const v1::ListGroupsResponse& groups) {
+  std::map<std::string, std::string> map;
+  const auto all = static_cast<size_t>(groups.groups_size());
+  for (size_t i = 0; i < all; ++i) {
+    for (const auto& copy : groups.groups(static_cast<int>(i)).copies()) {
+      std::string& line = map[TierName(copy.tier(), copy.device())];
+      line.resize(all, '.');
+      line[i] = MarkOf(copy);
+    }
+  }
+  size_t widest = 0;
+  for (const auto& [tier, line] : map) widest = std::max(widest, tier.size());
+  std::map<std::string, std::string> padded;
+  for (auto& [tier, line] : map) {
+    padded[tier + std::string(widest - tier.size(), ' ')] = std::move(line);
+  }
+  return padded;
+}
+
+}  // namespace
 
 int ShowModels(Connection& daemon, const Output& output) {
   const auto context = daemon.context(Lasts::kTimeout);
@@ -207,6 +118,10 @@ int ShowGroups(Connection& daemon, const std::string& model,
     PrintJson(response, JsonStyle::kPretty, output);
     return kExitOk;
   }
+  for (const auto& [tier, map] : MapOf(response)) {
+    output.out << tier << "  " << map << '\n';
+  }
+  output.out << kMapLegend << "\n\n";
   Table table({{"GROUP"},
                {"TENSORS", Align::kRight},
                {"SIZE", Align::kRight},

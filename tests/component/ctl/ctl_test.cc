@@ -62,6 +62,9 @@ class CtlTest : public RpcTest {
     device.at = OnDevice(DeviceIndex(0));
     device.capacity_bytes = uint64_t{3} << 29;
     device.used_bytes = 8192;
+    device.holders = {{"minilm\x1b[31m/encoder.layer.0", 4096},
+                      {"minilm\x1b[31m/encoder.layer.1", 2048},
+                      {"slab slack", 2048}};
     snapshot.tiers.push_back(device);
     ModelSnapshot model;
     model.name = "minilm\x1b[31m";
@@ -99,8 +102,24 @@ TEST_F(CtlTest, StatusShowsTiersInHumanSizes) {
   const Ran ran = Ctl({"status"});
   EXPECT_EQ(ran.exit, 0);
   EXPECT_THAT(ran.out, StartsWith("hoistd 1.2.3, pid "));
-  EXPECT_THAT(ran.out, HasSubstr("device 0   1.5 GiB  8.0 KiB"));
+  EXPECT_THAT(ran.out,
+              HasSubstr("device 0  [#...................]   1.5 GiB  8.0 KiB"));
+  EXPECT_THAT(ran.out, HasSubstr("\ndevice 0: minilm\\x1b[31m 6.0 KiB, slab "
+                                 "slack 2.0 KiB\n"));
   EXPECT_THAT(ran.out, HasSubstr("note: a note"));
+}
+
+TEST_F(CtlTest, TopIsOneScreenWhereNobodyLooksOn) {
+  const Ran ran = Ctl({"top", "--every", "0.1"});
+  EXPECT_EQ(ran.exit, 0);
+  EXPECT_THAT(ran.out, StartsWith("hoistd 1.2.3, pid "));
+  EXPECT_THAT(ran.out, HasSubstr("stages: 0/s"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("\x1b")));
+  const Ran twice = Ctl({"top", "--every", "0.1", "--count", "2"}, true);
+  const std::string clear = "\x1b[H\x1b[J";
+  EXPECT_EQ(twice.out.find(clear), 0u);
+  EXPECT_NE(twice.out.find(clear, 1), std::string::npos);
+  EXPECT_EQ(RunWords({"top", "--every", "0"}).exit, 2);
 }
 
 TEST_F(CtlTest, ListsEscapeWhatClientsNamed) {
@@ -110,6 +129,7 @@ TEST_F(CtlTest, ListsEscapeWhatClientsNamed) {
   EXPECT_THAT(models.out, Not(HasSubstr("\x1b")));
   const Ran groups = Ctl({"groups", "minilm\x1b[31m"});
   EXPECT_THAT(groups.out, HasSubstr("device 0 (2 leases, pinned)"));
+  EXPECT_THAT(groups.out, StartsWith("device 0  P\na letter a group"));
   const Ran sessions = Ctl({"sessions"});
   EXPECT_THAT(sessions.out, HasSubstr("embedder"));
   EXPECT_THAT(sessions.out, HasSubstr("1 min 30 s"));

@@ -28,7 +28,7 @@ STATED = 5.0  # Seconds, by default.
 NO_DAEMON = 3
 MODEL = ["--tier", "device"]
 VERBS = {
-    "status": [], "models": [], "groups": ["m"], "sessions": [], "plans": [],
+    "status": [], "top": [], "models": [], "groups": ["m"], "sessions": [], "plans": [],
     "watch": [], "load": ["/some/model"], "check": [], "pin": ["m", *MODEL],
     "unpin": ["m", *MODEL], "evict": ["m"],
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],

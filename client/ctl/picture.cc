@@ -1,0 +1,119 @@
+#include "client/ctl/picture.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "client/ctl/table.h"
+#include "client/ctl/text.h"
+
+namespace hoist::ctl {
+namespace {
+
+using Align = Table::Align;
+
+constexpr size_t kBarColumns = 22;
+constexpr size_t kMostHolders = 3;
+
+std::string DeviceNameOf(const v1::NodeStatus& status, uint32_t index) {
+  for (const v1::Device& device : status.devices()) {
+    if (device.index() == index) return device.name();
+  }
+  return "";
+}
+
+std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
+  std::string what;
+  if (tier.tier() == v1::TIER_DEVICE) {
+    what = Shown(DeviceNameOf(status, tier.device()));
+  }
+  const auto add = [&](uint64_t bytes, const char* text) {
+    if (bytes == 0) return;
+    if (!what.empty()) what += "; ";
+    what += HumanBytes(bytes) + text;
+  };
+  add(tier.shared_bytes(), " shared by several groupings");
+  add(tier.doubled_bytes(), " doubled for several groupings");
+  add(tier.unsaved_bytes(), " published that no disk has");
+  return what;
+}
+
+// "llama 12.0 GiB, slab slack 1.0 MiB, 4 more 30.0 MiB": models, the largest
+// first.
+std::string HeldBy(const v1::TierStatus& tier) {
+  std::map<std::string, uint64_t> by_model;
+  for (const v1::Holder& holder : tier.holders()) {
+    by_model[holder.name().substr(0, holder.name().find('/'))] +=
+        holder.bytes();
+  }
+  std::vector<std::pair<std::string, uint64_t>> holders(by_model.begin(),
+                                                        by_model.end());
+  std::ranges::stable_sort(holders, std::greater<>(),
+                           &std::pair<std::string, uint64_t>::second);
+  std::string text;
+  uint64_t others = 0;
+  for (size_t i = 0; i < holders.size(); ++i) {
+    if (i >= kMostHolders) {
+      others += holders[i].second;
+      continue;
+    }
+    if (!text.empty()) text += ", ";
+    text += Shown(holders[i].first) + " " + HumanBytes(holders[i].second);
+  }
+  if (others > 0) {
+    text += ", " + std::to_string(holders.size() - kMostHolders) + " more " +
+            HumanBytes(others);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Bar(uint64_t part, uint64_t whole, size_t columns) {
+  const size_t inner = columns - 2;
+  size_t filled = 0;
+  if (whole > 0) {
+    const double share = static_cast<double>(part) / static_cast<double>(whole);
+    filled = std::min(inner,
+                      static_cast<size_t>(share * static_cast<double>(inner)));
+    if (part > 0) filled = std::max<size_t>(filled, 1);
+  }
+  return "[" + std::string(filled, '#') + std::string(inner - filled, '.') +
+         "]";
+}
+
+void PrintHead(const v1::NodeStatus& status, std::ostream& out) {
+  out << "hoistd " << Shown(status.version()) << ", pid " << status.pid()
+      << ", up " << HumanTime(status.uptime_ms())
+      << (status.draining() ? ", draining" : "") << '\n'
+      << status.models() << " models, " << status.sessions() << " sessions, "
+      << status.leases() << " leases\n";
+}
+
+void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
+  Table table({{"TIER"},
+               {"USE"},
+               {"CAPACITY", Align::kRight},
+               {"USED", Align::kRight},
+               {"LEASED", Align::kRight},
+               {"PINNED", Align::kRight},
+               {"LARGEST FREE", Align::kRight},
+               {"WHAT"}});
+  for (const v1::TierStatus& tier : status.tiers()) {
+    table.Add({TierName(tier.tier(), tier.device()),
+               Bar(tier.used_bytes(), tier.capacity_bytes(), kBarColumns),
+               HumanBytes(tier.capacity_bytes()), HumanBytes(tier.used_bytes()),
+               HumanBytes(tier.leased_bytes()), HumanBytes(tier.pinned_bytes()),
+               HumanBytes(tier.largest_free_bytes()), WhatOf(status, tier)});
+  }
+  table.Print(out);
+  for (const v1::TierStatus& tier : status.tiers()) {
+    const std::string held = HeldBy(tier);
+    if (held.empty()) continue;
+    out << TierName(tier.tier(), tier.device()) << ": " << held << '\n';
+  }
+}
+
+}  // namespace hoist::ctl

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/picture.h"
+#include "client/ctl/table.h"
+#include "client/ctl/text.h"
+
+namespace hoist::ctl {
+namespace {
+
+using Align = Table::Align;
+
+constexpr size_t kMostRows = 10;
+
+struct Sample {
+  v1::NodeStatus status;
+  v1::ListPlansResponse plans;
+  v1::ListSessionsResponse sessions;
+};
+
+grpc::Status Take(Connection& daemon, Sample& sample) {
+  grpc::Status got = daemon.admin().Status(
+      daemon.context(Lasts::kTimeout).get(), {}, &sample.status);
+  if (!got.ok()) return got;
+  got = daemon.admin().ListPlans(daemon.context(Lasts::kTimeout).get(), {},
+                                 &sample.plans);
+  if (!got.ok()) return got;
+  return daemon.admin().ListSessions(daemon.context(Lasts::kTimeout).get(), {},
+                                     &sample.sessions);
+}
+
+// What has grown from one sample to the next, a second.
+class Rates {
+ public:
+  Rates(const Sample& before, const Sample& now)
+      : before_(before.status),
+        now_(now.status),
+        // Another hoistd's counters begin anew.
+        seconds_(
+            now_.uptime_ms() > before_.uptime_ms()
+                ? static_cast<double>(now_.uptime_ms() - before_.uptime_ms()) /
+                      1000
+                : 0) {}
+
+  uint64_t Of(uint64_t before, uint64_t now) const {
+    if (seconds_ == 0 || now < before) return 0;
+    return static_cast<uint64_t>(static_cast<double>(now - before) / seconds_);
+  }
+  uint64_t Of(uint64_t (v1::Counters::*counter)() const) const {
+    return Of((before_.counters().*counter)(), (now_.counters().*counter)());
+  }
+  std::string Bytes(uint64_t before, uint64_t now) const {
+    return HumanBytes(Of(before, now)) + "/s";
+  }
+  std::string Bytes(uint64_t (v1::Counters::*counter)() const) const {
+    return HumanBytes(Of(counter)) + "/s";
+  }
+  const v1::LinkStatus* LinkBefore(uint32_t device) const {
+    for (const v1::LinkStatus& link : before_.links()) {
+      if (link.device() == device) return &link;
+    }
+    return nullptr;
+  }
+
+ private:
+  const v1::NodeStatus& before_;
+  const v1::NodeStatus& now_;
+  const double seconds_;
+};
+
+void PrintRates(const Sample& before, const Sample& now, std::ostream& out) {
+  const Rates rates(before, now);
+  for (const v1::LinkStatus& link : now.status.links()) {
+    const v1::LinkStatus* was = rates.LinkBefore(link.device());
+    if (was == nullptr) continue;
+    out << "link of device " << link.device() << ": "
+        << rates.Bytes(was->plan_bytes(), link.plan_bytes()) << " for plans, "
+        << rates.Bytes(was->lease_bytes(), link.lease_bytes())
+        << " for who waits, "
+        << rates.Bytes(was->background_bytes(), link.background_bytes())
+        << " in the background, " << HumanBytes(link.read_bytes_per_second())
+        << "/s read in place\n";
+  }
+  out << "disk: " << rates.Bytes(&v1::Counters::file_read_bytes)
+      << " of files, " << rates.Bytes(&v1::Counters::spill_read_bytes)
+      << " read back, " << rates.Bytes(&v1::Counters::spill_written_bytes)
+      << " spilled\n"
+      << "stages: " << rates.Of(&v1::Counters::stages) << "/s, of them "
+      << rates.Of(&v1::Counters::stages_resident) << "/s without a copy, "
+      << rates.Of(&v1::Counters::stages_refused)
+      << "/s refused; evictions: " << rates.Of(&v1::Counters::device_evictions)
+      << "/s device, " << rates.Of(&v1::Counters::host_evictions)
+      << "/s host\n";
+}
+
+// The largest first, and no more than fit a screen.
+template <typename Row, typename By>
+std::vector<Row> Largest(const google::protobuf::RepeatedPtrField<Row>& rows,
+                         By by) {
+  std::vector<Row> sorted(rows.begin(), rows.end());
+  std::ranges::stable_sort(sorted, std::greater<>(), by);
+  if (sorted.size() > kMostRows) sorted.resize(kMostRows);
+  return sorted;
+}
+
+void PrintRows(const Sample& now, std::ostream& out) {
+  Table plans({{"PLAN", Align::kRight},
+               {"CLIENT"},
+               {"MODEL"},
+               {"DEVICE", Align::kRight},
+               {"NOW", Align::kRight},
+               {"A PASS", Align::kRight},
+               {"RESIDENT", Align::kRight}});
+  for (const v1::PlanStatus& plan :
+       Largest(now.plans.plans(), &v1::PlanStatus::bytes_per_second)) {
+    plans.Add({std::to_string(plan.id()), Shown(plan.client_name()),
+               Shown(plan.model()), std::to_string(plan.device()),
+               HumanBytes(plan.bytes_per_second()) + "/s",
+               HumanBytes(plan.streamed_bytes()),
+               HumanBytes(plan.resident_bytes())});
+  }
+  Table sessions({{"SESSION", Align::kRight},
+                  {"CLIENT"},
+                  {"PID", Align::kRight},
+                  {"USER", Align::kRight},
+                  {"LEASED", Align::kRight},
+                  {"WAITING", Align::kRight}});
+  for (const v1::SessionStatus& session :
+       Largest(now.sessions.sessions(), &v1::SessionStatus::leased_bytes)) {
+    sessions.Add({std::to_string(session.id()), Shown(session.client_name()),
+                  ProcessText(session.pid()),
+                  UserName(session.tenant(), session.uid()),
+                  HumanBytes(session.leased_bytes()),
+                  std::to_string(session.waiting())});
+  }
+  for (const Table* table : {&plans, &sessions}) {
+    if (table->empty()) continue;
+    out << '\n';
+    table->Print(out);
+  }
+}
+
+}  // namespace
+
+int Top(Connection& daemon, const TopOptions& options, const Output& output) {
+  constexpr char kHomeAndClear[] = "\x1b[H\x1b[J";
+  const uint64_t count = options.count > 0 ? options.count
+                         : output.terminal ? UINT64_MAX
+                                           : 1;
+  Sample before;
+  if (const grpc::Status got = Take(daemon, before); !got.ok()) {
+    return daemon.Fail(got, output);
+  }
+  for (uint64_t shown = 0; shown < count; ++shown) {
+    std::this_thread::sleep_for(options.every);
+    Sample now;
+    if (const grpc::Status got = Take(daemon, now); !got.ok()) {
+      return daemon.Fail(got, output);
+    }
+    if (output.json) {
+      PrintJson(now.status, JsonStyle::kLine, output);
+      continue;
+    }
+    if (output.terminal) output.out << kHomeAndClear;
+    PrintHead(now.status, output.out);
+    output.out << '\n';
+    PrintTiers(now.status, output.out);
+    output.out << '\n';
+    PrintRates(before, now, output.out);
+    PrintRows(now, output.out);
+    output.out << std::flush;
+    before = std::move(now);
+  }
+  return kExitOk;
+}
+
+}  // namespace hoist::ctl
