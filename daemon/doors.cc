@@ -56,6 +56,7 @@ absl::Status Doors::ServeCalls(RpcOptions options) {
   options.model_roots = config_.models.roots;
   options.errands = options_.errands;
   options.control = options_.control;
+  options.examine = options_.examine;
   options.max_publish_bytes = options_.max_publish_bytes;
   HOIST_ASSIGN_OR_RETURN(auto server,
                          RpcServer::Create(std::move(options), engine_));

@@ -3,6 +3,7 @@
 #define HOIST_DAEMON_DOORS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "daemon/rpc/node_control.h"
 #include "daemon/rpc/rpc_server.h"
 #include "daemon/session/session_server.h"
+#include "daemon/terms/finding.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -23,6 +25,7 @@ struct DoorOptions {
   hoist::UniqueFd session_fd;  // A listening socket of systemd's, or none.
   Errands* errands = nullptr;
   NodeControl* control = nullptr;
+  std::function<std::vector<Finding>()> examine;
   bool keeps = false;  // Sessions can go on with the next hoistd.
   uint64_t max_publish_bytes = 0;
 };

@@ -19,6 +19,8 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
+#include "daemon/doctor/doctor.h"
+#include "daemon/doctor/machine.h"
 #include "daemon/doors.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_keys.h"
@@ -124,7 +126,8 @@ struct Hoistd::Parts {
   OpenedDevices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
-  std::optional<Keep> keep;  // If somebody holds what is kept.
+  std::optional<Keep> keep;               // If somebody holds what is kept.
+  std::atomic<bool> keeper_gone = false;  // Who held it; see KeeperGone.
   FoundOnHost kept;
   FoundNode found;
   std::map<KeptKey, std::string> kept_records;  // All that the last one wrote.
@@ -156,6 +159,7 @@ struct Hoistd::Parts {
   absl::Status OpenDoors(hoist::UniqueFd session_fd);
   // What of the configuration has changed since the start, and may.
   void Apply(const Config& now);
+  SelfKnowledge Knowledge() const;
   // What "auto" and the like have come to, by key.
   std::map<std::string, std::string> ComesTo() const;
   std::vector<Device*> DevicePointers() const;
@@ -372,6 +376,7 @@ absl::Status Hoistd::Parts::OpenDoors(hoist::UniqueFd session_fd) {
   options.session_fd = std::move(session_fd);
   options.errands = errands.get();
   options.control = running;
+  options.examine = [this] { return Examine(ReadMachine(""), Knowledge()); };
   options.keeps = keep.has_value();
   options.max_publish_bytes = host->bytes();
   HOIST_ASSIGN_OR_RETURN(doors,
@@ -393,6 +398,17 @@ void Hoistd::Parts::Apply(const Config& now) {
   engine->SetQuotas(QuotasOf(now, host->bytes(), pools));
   doors->SetModelRoots(now.models.roots);
   preloader->Want(now.models.preload);
+}
+
+SelfKnowledge Hoistd::Parts::Knowledge() const {
+  SelfKnowledge self;
+  for (const auto& device : devices.all) self.devices.push_back(device->info());
+  self.no_in_place = devices.no_in_place;
+  self.gpu_on_board = devices.gpu_on_board;
+  self.io = io->info();
+  self.keeps = keep.has_value() && !keeper_gone;
+  self.host_pool_bytes = host->bytes();
+  return self;
 }
 
 std::map<std::string, std::string> Hoistd::Parts::ComesTo() const {
@@ -495,6 +511,7 @@ Hoistd::~Hoistd() {
 }
 
 void Hoistd::KeeperGone() {
+  parts_->keeper_gone = true;
   parts_->relay.Note(
       "hoist-keeper has ended: if hoistd does too, what it has is lost; start "
       "hoist-keeper again in the same folder");
@@ -508,7 +525,9 @@ absl::Status Hoistd::StoreAgain() {
     over.Notify();
   });
   over.WaitForNotification();
-  if (stored.ok()) parts_->relay.Note("a new hoist-keeper has taken over");
+  if (!stored.ok()) return stored;
+  parts_->keeper_gone = false;
+  parts_->relay.Note("a new hoist-keeper has taken over");
   return stored;
 }
 

@@ -65,9 +65,11 @@ absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config) {
   HOIST_ASSIGN_OR_RETURN(devices.all, FindDevices(config));
   const bool stands_in = config.backend == DeviceConfig::Backend::kAuto &&
                          devices.all[0]->info().kind == DeviceKind::kEmulated;
-  if (const std::string gpu = stands_in ? GpuOnBoard("") : ""; !gpu.empty()) {
+  if (stands_in) devices.gpu_on_board = GpuOnBoard("");
+  if (!devices.gpu_on_board.empty()) {
     devices.note = absl::StrCat(
-        "this machine has a GPU (", gpu, ") that hoistd cannot use: ",
+        "this machine has a GPU (", devices.gpu_on_board,
+        ") that hoistd cannot use: ",
         hoist::cuda::Driver::Load().status().message(),
         "; its devices are emulated, in host memory. Mend the driver, or set "
         "device.backend to \"emulated\" if that is meant");

@@ -20,6 +20,7 @@ struct OpenedDevices {
   std::vector<std::unique_ptr<Device>> all;
   std::span<std::byte> in_place;  // Of the last of them, if it is that.
   std::string no_in_place;        // Why it is not.
+  std::string gpu_on_board;       // One that is not used; "": there is none.
   std::string note;               // What the operator should know; or "".
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kFooter[] =
     "\nExit codes: 0 done; 1 refused by the daemon; 2 wrong usage; 3 no daemon "
-    "answers at the socket; 4 check found damage.\nWith --json, commands that "
+    "answers at the socket; 4 check, or doctor, found something.\nWith --json, commands that "
     "follow "
     "something (load, check, drain, watch) print one object a line; bytes are "
     "base64; errors are {\"error\":{\"code\",\"message\"}} on stderr.";
@@ -47,6 +47,7 @@ struct Parsed {
   bool repair = false;
   std::string shell;
   v1::SetShareRequest share;
+  DoctorOptions doctor;
 };
 
 v1::Tier TierOf(const std::string& tier) {
@@ -371,6 +372,21 @@ class CommandLine {
         })
         ->add_option("KEY", parsed_.name,
                      "a key, or a table, such as host (default: all)");
+    CLI::App* doctor =
+        Add("doctor",
+            "what this node lacks, and what would do; reads a model for the "
+            "disk's rate",
+            [this](Connection& daemon, const Output& output) {
+              return Doctor(daemon, parsed_.doctor, output);
+            });
+    CLI::Option* disk = doctor->add_option(
+        "--disk", parsed_.doctor.disk,
+        "a file, or a folder of models (default: below models.roots)");
+    doctor
+        ->add_flag_callback(
+            "--no-disk", [this] { parsed_.doctor.tries_disk = false; },
+            "read none")
+        ->excludes(disk);
     Add("reload",
         "have hoistd.toml read again; what needs a restart stays, and is named",
         Reload);

@@ -44,6 +44,13 @@ int Watch(Connection& daemon, const Output& output);
 // `key`: that key alone, or all that begin with it ("host"); "": all.
 int ShowConfig(Connection& daemon, const std::string& key,
                const Output& output);
+struct DoctorOptions {
+  std::string disk;  // A file or folder to read from; "": below models.roots.
+  bool tries_disk = true;
+};
+// kExitDamaged where something is not as good as it could be.
+int Doctor(Connection& daemon, const DoctorOptions& options,
+           const Output& output);
 int Reload(Connection& daemon, const Output& output);
 int SetLogLevel(Connection& daemon, const std::string& level,
                 const Output& output);

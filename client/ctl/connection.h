@@ -20,7 +20,7 @@ enum ExitCode {
   kExitRefused = 1,   // By the daemon.
   kExitUsage = 2,     // The command line.
   kExitNoDaemon = 3,  // Nobody answers at the socket, or we may not open it.
-  kExitDamaged = 4,   // check found something.
+  kExitDamaged = 4,   // check, or doctor, found something.
 };
 
 // Where a command writes, and how.

@@ -69,6 +69,10 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const hoist::v1::GetConfigRequest* request,
       hoist::v1::GetConfigResponse* response) override;
+  grpc::ServerUnaryReactor* Examine(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ExamineRequest* request,
+      hoist::v1::ExamineResponse* response) override;
   grpc::ServerUnaryReactor* SetLogLevel(
       grpc::CallbackServerContext* context,
       const hoist::v1::SetLogLevelRequest* request,

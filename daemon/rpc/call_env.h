@@ -20,6 +20,7 @@
 #include "daemon/rpc/node_control.h"
 #include "daemon/rpc/open_path.h"
 #include "daemon/rpc/work_queue.h"
+#include "daemon/terms/finding.h"
 #include "grpcpp/server_context.h"
 
 namespace hoistd {
@@ -37,7 +38,8 @@ struct CallEnv {
   FindPeer find_peer;
   std::shared_ptr<CallCounts> calls;  // nullptr: they are not counted.
   ModelRoots model_roots;
-  NodeControl* control = nullptr;  // As RpcOptions says.
+  NodeControl* control = nullptr;  // As RpcOptions says, like the next.
+  std::function<std::vector<Finding>()> examine;
   std::string admin_group;
   uint64_t max_publish_bytes = 0;             // Of all Publish calls at once.
   std::atomic<uint64_t> publishing_bytes{0};  // Of those being received.

@@ -36,6 +36,27 @@ Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
   return call.get();
 }
 
+// What an admin may know, put together on a work thread.
+template <typename Response, typename Fill>
+Reactor* Tell(const std::shared_ptr<CallEnv>& env, const Context& context,
+              bool knows, Response* response, Fill fill) {
+  auto call = UnaryCall<Response>::Start(response);
+  absl::Status allowed = env->AdminOf(context).status();
+  if (allowed.ok() && !knows) {
+    allowed = absl::UnimplementedError("this hoistd does not tell");
+  }
+  if (!allowed.ok()) {
+    call->Fail(allowed);
+    return call.get();
+  }
+  env->queue.Post([env, call, fill] {
+    Response out;
+    fill(*env, &out);
+    call->Reply(std::move(out));
+  });
+  return call.get();
+}
+
 }  // namespace
 
 Reactor* AdminService::Reload(Context* context, const pb::ReloadRequest*,
@@ -67,28 +88,36 @@ Reactor* AdminService::SetLogLevel(Context* context,
 
 Reactor* AdminService::GetConfig(Context* context, const pb::GetConfigRequest*,
                                  pb::GetConfigResponse* response) {
-  auto call = UnaryCall<pb::GetConfigResponse>::Start(response);
-  absl::Status allowed = env_->AdminOf(*context).status();
-  if (allowed.ok() && env_->control == nullptr) {
-    allowed = absl::UnimplementedError("this hoistd does not tell");
-  }
-  if (!allowed.ok()) {
-    call->Fail(allowed);
-    return call.get();
-  }
-  env_->queue.Post([env = env_, call] {
-    pb::GetConfigResponse out;
-    for (Setting& one : env->control->Settings()) {
-      pb::ConfigSetting& setting = *out.add_settings();
-      setting.set_key(std::move(one.key));
-      setting.set_value(std::move(one.value));
-      setting.set_source(std::move(one.source));
-      setting.set_comes_to(std::move(one.comes_to));
-      setting.set_pending(std::move(one.pending));
-    }
-    call->Reply(std::move(out));
-  });
-  return call.get();
+  return Tell(env_, *context, env_->control != nullptr, response,
+              [](CallEnv& env, pb::GetConfigResponse* out) {
+                for (Setting& one : env.control->Settings()) {
+                  pb::ConfigSetting& setting = *out->add_settings();
+                  setting.set_key(std::move(one.key));
+                  setting.set_value(std::move(one.value));
+                  setting.set_source(std::move(one.source));
+                  setting.set_comes_to(std::move(one.comes_to));
+                  setting.set_pending(std::move(one.pending));
+                }
+              });
+}
+
+Reactor* AdminService::Examine(Context* context, const pb::ExamineRequest*,
+                               pb::ExamineResponse* response) {
+  return Tell(env_, *context, env_->examine != nullptr, response,
+              [](CallEnv& env, pb::ExamineResponse* out) {
+                for (Finding& one : env.examine()) {
+                  pb::Finding& finding = *out->add_findings();
+                  finding.set_what(std::move(one.what));
+                  finding.set_state(one.state == Finding::State::kGood
+                                        ? pb::Finding::STATE_GOOD
+                                        : pb::Finding::STATE_DEGRADED);
+                  finding.set_found(std::move(one.found));
+                  finding.set_cure(std::move(one.cure));
+                }
+                for (std::string& root : env.model_roots.Get()) {
+                  out->add_model_roots(std::move(root));
+                }
+              });
 }
 
 }  // namespace hoistd

@@ -131,6 +131,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
   auto env = std::make_shared<CallEnv>(engine);
   env->errands = options.errands;
   env->control = options.control;
+  env->examine = std::move(options.examine);
   env->model_roots.Set(std::move(options.model_roots));
   env->admin_group = std::move(options.admin_group);
   env->max_publish_bytes = options.max_publish_bytes;

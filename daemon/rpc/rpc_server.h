@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "daemon/errand/errands.h"
 #include "daemon/rpc/connections.h"
 #include "daemon/rpc/node_control.h"
+#include "daemon/terms/finding.h"
 
 namespace hoistd {
 
@@ -31,6 +33,8 @@ struct RpcOptions {
   // Who is asked for a reload and the like; nullptr: nobody, and such calls are
   // Unimplemented. Outlives the server.
   NodeControl* control = nullptr;
+  // What the node lacks, on a work thread; nullptr: Unimplemented.
+  std::function<std::vector<Finding>()> examine;
   RpcLimits connections;
   // Of images being received over Worker.Publish, all together. A larger one
   // than the host pool could not be kept anyway.

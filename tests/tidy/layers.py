@@ -64,6 +64,7 @@ ZONES = {
     "daemon/device": zone(TERMS, "absl spdlog cuda"),
     "daemon/io": zone(TERMS + " daemon/model", "absl spdlog liburing"),
     "daemon/errand": zone(TERMS + " daemon/model daemon/io", "absl spdlog"),
+    "daemon/doctor": zone(TERMS, "absl"),
     "daemon/host": zone(TERMS, "absl spdlog"),
     "daemon/store": zone(TERMS + " daemon/model daemon/io",
                           "absl spdlog sqlite xxhash nlohmann"),
@@ -90,7 +91,7 @@ ZONES = {
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/errand daemon/io"
         " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
-        " daemon/engine daemon/session daemon/rpc",
+        " daemon/engine daemon/session daemon/rpc daemon/doctor",
         "absl cli11 spdlog systemd"),
 }
 

@@ -1,5 +1,5 @@
 """hoistd.toml while hoistd runs: `hoistctl config`, `reload` and `log-level`,
-and models.preload.
+models.preload, and `hoistctl doctor`.
 
 running_config_test.py HOISTD [unittest options]
 """
@@ -202,6 +202,37 @@ tier = "device"
                  if str(never) in note]
         self.assertEqual(len(notes), 1, notes)
         self.assertNotIn("tried again", notes[0])
+
+
+class Doctor(Configured):
+    def findings(self, daemon, *arguments):
+        """Those that are not good, by name; hoistctl's exit status says if
+        there are any."""
+        try:
+            said, code = daemon.ctl("doctor", "--json", *arguments), 0
+        except subprocess.CalledProcessError as error:
+            said, code = error.stdout, error.returncode
+        found = {one["what"]: one for one in json.loads(said)["findings"]}
+        amiss = [one for one in found.values()
+                 if one["state"] == "STATE_DEGRADED"]
+        self.assertEqual(code, 4 if amiss else 0)
+        self.assertTrue(all(one["cure"] for one in amiss), amiss)
+        return found
+
+    def test_what_is_amiss_has_a_cure_and_a_status(self):
+        daemon = self.start()
+        found = self.findings(daemon, "--no-disk")
+        self.assertEqual(found["outliving"]["state"], "STATE_DEGRADED")
+        self.assertNotIn("disk rate", found)
+
+    def test_a_model_is_read_for_the_disks_rate(self):
+        daemon = self.start()
+        self.assertIn("name a file", self.findings(daemon)["disk rate"]["found"])
+        path = self.write_model(daemon, "m")
+        for where in (path, daemon.path):
+            rate = self.findings(daemon, "--disk", str(where))["disk rate"]
+            self.assertIn(f"of {path}", rate["found"])
+            self.assertIn("2.0 MiB", rate["found"])
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ VERBS = {
     "watch": [], "load": ["/some/model"], "check": [], "pin": ["m", *MODEL],
     "unpin": ["m", *MODEL], "evict": ["m"],
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
-    "config": [], "reload": [], "log-level": ["info"],
+    "config": [], "doctor": ["--no-disk"], "reload": [], "log-level": ["info"],
 }
 LOCAL = {"version", "help", "completion"}
 

@@ -610,6 +610,7 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
   unary(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
   unary(&Stub::GetConfig, v1::GetConfigRequest(), v1::GetConfigResponse());
+  unary(&Stub::Examine, v1::ExamineRequest(), v1::ExamineResponse());
   unary(&Stub::SetLogLevel, v1::SetLogLevelRequest(),
         v1::SetLogLevelResponse());
   stream(&Stub::Load, v1::LoadRequest());

@@ -1,0 +1,30 @@
+#ifndef HOIST_DAEMON_DOCTOR_DOCTOR_H_
+#define HOIST_DAEMON_DOCTOR_DOCTOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/doctor/machine.h"
+#include "daemon/terms/device.h"
+#include "daemon/terms/finding.h"
+#include "daemon/terms/io_engine.h"
+
+namespace hoistd {
+
+// What hoistd knows of itself.
+struct SelfKnowledge {
+  std::vector<DeviceInfo> devices;  // That it serves, that in place too.
+  std::string no_in_place;          // Why nothing is read in place; "": it is.
+  std::string gpu_on_board;  // A GPU that is not used; "": there is none.
+  IoInfo io;
+  bool keeps = false;  // Somebody holds what is to outlive it.
+  uint64_t host_pool_bytes = 0;
+};
+
+// One of each thing that can be amiss, good ones too, in a fixed order.
+std::vector<Finding> Examine(const Machine& machine, const SelfKnowledge& self);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_DOCTOR_DOCTOR_H_

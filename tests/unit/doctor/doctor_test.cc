@@ -1,0 +1,99 @@
+#include "daemon/doctor/doctor.h"
+
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A node that lacks nothing.
+struct Node {
+  Machine machine;
+  SelfKnowledge self;
+
+  Node() {
+    machine.driver = "580.95.05";
+    machine.gpus = {{"0000:17:00.0", 16, 16}};
+    machine.memlock_bytes = Machine::kUnlimited;
+    machine.descriptors = 262144;
+    machine.shmem_huge_pages = "advise";
+    DeviceInfo gpu;
+    gpu.name = "NVIDIA H200";
+    gpu.kind = DeviceKind::kCuda;
+    gpu.backing = Backing::kVmm;
+    gpu.stream_words = true;
+    self.devices = {gpu};
+    self.io.engine = "io_uring";
+    self.keeps = true;
+    self.host_pool_bytes = uint64_t{64} << 30;
+  }
+
+  // "what: found -> cure" of what is not good.
+  std::map<std::string, std::string> Degraded() const {
+    std::map<std::string, std::string> degraded;
+    for (const Finding& finding : Examine(machine, self)) {
+      EXPECT_FALSE(finding.found.empty()) << finding.what;
+      const bool good = finding.state == Finding::State::kGood;
+      EXPECT_EQ(good, finding.cure.empty()) << finding.what;
+      if (!good) degraded[finding.what] = finding.found + " -> " + finding.cure;
+    }
+    return degraded;
+  }
+};
+
+TEST(Doctor, AGoodNodeLacksNothing) {
+  EXPECT_TRUE(Node().Degraded().empty());
+  EXPECT_EQ(Examine(Node().machine, Node().self).size(), 11u);
+}
+
+TEST(Doctor, ANodeWithoutAGpuIsGoodToo) {
+  Node node;
+  node.machine.gpus.clear();
+  node.machine.driver.clear();
+  node.self.devices.front() = DeviceInfo();
+  EXPECT_TRUE(node.Degraded().empty());
+  node.self.gpu_on_board = "/dev/nvidia0";
+  EXPECT_THAT(
+      node.Degraded()["driver"],
+      AllOf(HasSubstr("/dev/nvidia0"), HasSubstr("-> mend the driver")));
+}
+
+TEST(Doctor, EachThingThatIsMissingIsNamedWithItsCure) {
+  Node node;
+  node.machine.gpus.front().width = 8;
+  node.machine.memlock_bytes = 8 << 20;
+  node.machine.descriptors = 1024;
+  node.machine.shmem_huge_pages = "never";
+  node.self.devices.front().backing = Backing::kIpc;
+  node.self.devices.front().stream_words = false;
+  node.self.no_in_place = "no memory";
+  node.self.io.fallbacks = {"io_uring: EPERM"};
+  node.self.keeps = false;
+  std::map<std::string, std::string> found = node.Degraded();
+  EXPECT_EQ(found.size(), 9u);
+  EXPECT_THAT(found["PCI links"], HasSubstr("0000:17:00.0 has 8 of 16 lanes"));
+  EXPECT_THAT(found["locked memory"], HasSubstr("-> set LimitMEMLOCK"));
+  EXPECT_THAT(found["descriptors"], HasSubstr("1024"));
+  EXPECT_THAT(found["huge pages"], HasSubstr("shmem_enabled"));
+  EXPECT_THAT(found["sharing"], HasSubstr("device.share = \"vmm\""));
+  EXPECT_THAT(found["stream memory operations"], HasSubstr("NVIDIA H200"));
+  EXPECT_THAT(found["read in place"], HasSubstr("no memory"));
+  EXPECT_THAT(found["disk I/O"], HasSubstr("EPERM"));
+  EXPECT_THAT(found["outliving"], HasSubstr("hoist-keeper"));
+}
+
+TEST(Doctor, ASmallPoolNeedsLittleLockedMemory) {
+  Node node;
+  node.machine.memlock_bytes = 8 << 20;
+  node.self.host_pool_bytes = 4 << 20;
+  EXPECT_TRUE(node.Degraded().empty());
+}
+
+}  // namespace
+}  // namespace hoistd
