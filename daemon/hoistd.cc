@@ -11,10 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
@@ -28,9 +26,11 @@
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
 #include "daemon/open_devices.h"
+#include "daemon/pool_relay.h"
 #include "daemon/preflight.h"
 #include "daemon/quotas.h"
 #include "daemon/rpc/rpc_server.h"
+#include "daemon/serve_metrics.h"
 #include "daemon/session/peer_process.h"
 #include "daemon/session/session_server.h"
 #include "daemon/store/spill_store.h"
@@ -39,34 +39,6 @@
 
 namespace hoistd {
 namespace {
-
-// Lets the host pool's threads tell the engine of its growth, and of what did
-// not work out, while there is an engine.
-//
-// Threads: thread-safe.
-class PoolRelay {
- public:
-  void Connect(Engine* engine) {
-    const absl::MutexLock lock(&mu_);
-    engine_ = engine;
-    if (engine_ != nullptr && ready_ > 0) engine_->GrowHost(ready_);
-  }
-  void Grown(uint64_t ready_bytes) {
-    const absl::MutexLock lock(&mu_);
-    ready_ = ready_bytes;
-    if (engine_ != nullptr) engine_->GrowHost(ready_);
-  }
-  void Note(std::string note) {
-    const absl::MutexLock lock(&mu_);
-    if (engine_ != nullptr) return engine_->AddNote(std::move(note));
-    spdlog::warn("{}", note);
-  }
-
- private:
-  absl::Mutex mu_;
-  Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;
-  uint64_t ready_ ABSL_GUARDED_BY(mu_) = 0;
-};
 
 absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
                                                       IoEngine& io) {
@@ -136,6 +108,7 @@ struct Hoistd::Parts {
   // Of server.socket, then of each tenant's.
   std::vector<std::unique_ptr<SessionServer>> sessions;
   std::vector<std::unique_ptr<RpcServer>> rpc;
+  std::unique_ptr<MetricsServer> metrics;
   std::string summary;
   std::function<void(const std::string&)> on_status;
   // Of Lives; the engine has it for as long as it has the question.
@@ -423,6 +396,11 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   calls.group = server.group;
   calls.admin_group = server.admin_group;
   HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls)));
+  HOIST_ASSIGN_OR_RETURN(metrics,
+                         ServeMetrics(config,
+                                      {.keeps = keep.has_value(),
+                                       .stands_in = !devices.note.empty()},
+                                      *engine, clock));
   for (const TenantConfig& tenant : config.tenants) {
     HOIST_RETURN_IF_ERROR(
         Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
@@ -561,6 +539,7 @@ std::vector<std::string> Hoistd::Reload(const Config& config) {
   if (now.host != config.host) later.push_back("[host]");
   if (now.disk != config.disk) later.push_back("[disk]");
   if (now.models != config.models) later.push_back("[models]");
+  if (now.metrics != config.metrics) later.push_back("[metrics]");
   if (now.log != config.log) later.push_back("[log]");
   if (now.tenants != config.tenants) later.push_back("[[tenant]]");
   return later;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/base/loopback_address.h"
 #include "daemon/config/size.h"
 #include "hoist/shared/nearest.h"
 
@@ -32,6 +33,20 @@ bool SetSocketPath(const toml::node& value, std::string* to) {
   const std::optional<std::string> text = Text(value);
   if (!text.has_value() || text->empty() || text->front() != '/') return false;
   if (text->size() >= sizeof(sockaddr_un::sun_path)) return false;
+  *to = *text;
+  return true;
+}
+
+bool SetSocketPathOrNone(const toml::node& value, std::string* to) {
+  if (Text(value) != "") return SetSocketPath(value, to);
+  to->clear();
+  return true;
+}
+
+bool SetLoopback(const toml::node& value, std::string* to) {
+  const std::optional<std::string> text = Text(value);
+  if (!text.has_value()) return false;
+  if (!text->empty() && !ParseLoopback(*text).ok()) return false;
   *to = *text;
   return true;
 }
@@ -330,6 +345,20 @@ const ConfigKey kKeys[] = {
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.host_bytes); }},
     {"quota.device_bytes", kQuotaAllowed,
      [](Node& v, Config& c) { return SetQuota(v, &c.quota.device_bytes); }},
+    {"metrics.socket",
+     "an absolute path of at most 107 bytes, or \"\" for none",
+     [](Node& v, Config& c) {
+       return SetSocketPathOrNone(v, &c.metrics.socket);
+     }},
+    {"metrics.listen",
+     "a loopback address and a port, such as \"127.0.0.1:9464\" or "
+     "\"[::1]:9464\", or \"\" for none; for other machines put a proxy that "
+     "asks who they are, or a node agent, before it",
+     [](Node& v, Config& c) { return SetLoopback(v, &c.metrics.listen); }},
+    {"metrics.models", "a whole number, 0 (none is named) to 1000",
+     [](Node& v, Config& c) {
+       return SetCount<0, 1000>(v, &c.metrics.models);
+     }},
     {"log.level", "\"debug\", \"info\", \"warning\" or \"error\"",
      [](Node& v, Config& c) {
        using L = LogConfig::Level;
