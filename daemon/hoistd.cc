@@ -399,7 +399,8 @@ absl::Status Hoistd::Parts::Serve(hoist::UniqueFd session_fd) {
   HOIST_ASSIGN_OR_RETURN(metrics,
                          ServeMetrics(config,
                                       {.keeps = keep.has_value(),
-                                       .stands_in = !devices.note.empty()},
+                                       .stands_in = !devices.note.empty(),
+                                       .host = host.get()},
                                       *engine, clock));
   for (const TenantConfig& tenant : config.tenants) {
     HOIST_RETURN_IF_ERROR(

@@ -1,5 +1,6 @@
 #include "daemon/serve_metrics.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,10 @@ MetricsFacts FactsOf(const Config& config, const MetricsStart& start,
        node.io.engine == "io_uring" && !node.io.registered_buffers},
       {"gpu_unusable", start.stands_in},
       {"no_vmm_export", ipc},
+      {"no_stream_memory_operations",
+       std::any_of(
+           node.devices.begin(), node.devices.end(),
+           [](const DeviceView& view) { return !view.info.stream_words; })},
       {"no_in_place",
        config.host.in_place_bytes != 0 && !node.no_in_place.empty()},
       {"nothing_outlives_hoistd", !start.keeps},
@@ -61,9 +66,13 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
                      models = config.metrics.models](Done<NodeMeasure> done) {
     engine.Measure(models, std::move(done));
   };
-  options.render = [&engine, facts = FactsOf(config, start, engine)](
+  options.render = [&engine, &host = *start.host,
+                    fixed = FactsOf(config, start, engine)](
                        const NodeMeasure& node, MetricsFormat format) {
     const NodeNotes notes = engine.notes();
+    MetricsFacts facts = fixed;
+    facts.degraded.emplace_back("host_pool_unpinned",
+                                host.unpinned_bytes() > 0);
     return RenderMetrics(facts, notes.notes.size() + notes.dropped, node,
                          ReadProcessStats(), format);
   };

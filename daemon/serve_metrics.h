@@ -7,6 +7,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/config/config.h"
 #include "daemon/engine/engine.h"
+#include "daemon/host/host_pool.h"
 #include "daemon/metrics/metrics_server.h"
 
 namespace hoistd {
@@ -15,6 +16,8 @@ namespace hoistd {
 struct MetricsStart {
   bool keeps = false;      // Something outlives hoistd.
   bool stands_in = false;  // Devices are emulated in the place of a GPU.
+  // Borrowed.
+  const HostPool* host = nullptr;
 };
 
 // As hoistd.toml has it; nullptr: nowhere. Errors name the key. `engine` and

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
       options.span_bytes != 0 ? options.span_bytes : 4 * info.total_bytes,
       info.granularity);
   info.ipc = true;  // Until the probe says otherwise.
+  info.stream_words = HasStreamWords(driver, id);
 
   hoist::cuda::Context context = nullptr;
   HOIST_RETURN_IF_ERROR(CheckDriver(driver, driver.primary_retain(&context, id),
@@ -133,9 +134,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
       base = 0;
     }
   }
-  auto device = absl::WrapUnique(
-      new CudaDevice(driver, id, context, std::move(info), base,
-                     HasStreamWords(driver, id), std::move(host)));
+  auto device = absl::WrapUnique(new CudaDevice(
+      driver, id, context, std::move(info), base, std::move(host)));
   HOIST_RETURN_IF_ERROR(device->Probe());
   return device;
 }
@@ -143,14 +143,13 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
 CudaDevice::CudaDevice(const hoist::cuda::Driver& driver,
                        hoist::cuda::DeviceId device,
                        hoist::cuda::Context context, DeviceInfo info,
-                       hoist::cuda::Address base, bool stream_words,
+                       hoist::cuda::Address base,
                        std::shared_ptr<CudaHostRanges> host)
     : driver_(driver),
       device_(device),
       context_(context),
       info_(std::move(info)),
       base_(base),
-      stream_words_(stream_words),
       host_(std::move(host)),
       slabs_(info_.granularity, info_.span_bytes) {}
 

@@ -90,8 +90,7 @@ class CudaDevice final : public Device {
 
   CudaDevice(const hoist::cuda::Driver& driver, hoist::cuda::DeviceId device,
              hoist::cuda::Context context, DeviceInfo info,
-             hoist::cuda::Address base, bool stream_words,
-             std::shared_ptr<CudaHostRanges> host);
+             hoist::cuda::Address base, std::shared_ptr<CudaHostRanges> host);
 
   absl::Status Probe();
   absl::Status CheckBacking(Backing backing) const;
@@ -118,9 +117,6 @@ class CudaDevice final : public Device {
   const hoist::cuda::Context context_;
   DeviceInfo info_;
   const hoist::cuda::Address base_;  // 0: this GPU has no VMM.
-  // Whether streams can write words in registered host memory, and at its own
-  // addresses.
-  const bool stream_words_;
   // Shared by the devices that were found together: registering host memory
   // for one pins it for all.
   const std::shared_ptr<CudaHostRanges> host_;

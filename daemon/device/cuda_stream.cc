@@ -81,7 +81,7 @@ absl::Status CudaStream::CopyInPieces(std::span<const std::byte> host,
 
 absl::Status CudaStream::WriteWords(std::span<const WordWrite> words) {
   if (words.empty()) return absl::OkStatus();
-  if (!device_.stream_words_) {
+  if (!device_.info_.stream_words) {
     Waiter waiter;
     HOIST_ASSIGN_OR_RETURN(waiter.event, Record());
     waiter.done = [this,

@@ -170,8 +170,10 @@ absl::Status Server::ListenOnTcp(const LoopbackAddress& at) {
   if (bind(tcp_.get(), reinterpret_cast<const sockaddr*>(&at.address),
            at.bytes) != 0 ||
       listen(tcp_.get(), SOMAXCONN) != 0) {
-    return Annotate(ErrnoToStatus(errno, "listen there"),
-                    "free that port, or choose another one");
+    const absl::Status why = ErrnoToStatus(errno, "listen on loopback");
+    return absl::Status(why.code(), absl::StrCat(std::string(why.message()),
+                                                 "; free that port, or choose "
+                                                 "another one"));
   }
   return absl::OkStatus();
 }

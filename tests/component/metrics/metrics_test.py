@@ -174,6 +174,19 @@ class Metrics(unittest.TestCase):
         self.assertIn(":2: metrics.listen: ", said.stderr)
         self.assertIn("node agent", said.stderr)
 
+    def test_a_port_that_is_taken_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            daemon = RealDaemon(
+                HOISTD, extra=f'[metrics]\nlisten = "127.0.0.1:{port}"')
+            self.assertEqual(daemon.process.wait(timeout=60), 1)
+            said = daemon.log_text()
+            daemon.stop()
+        self.assertIn("[metrics]", said)
+        self.assertIn("free that port", said)
+
     @unittest.skipIf(missing("prometheus"), missing("prometheus"))
     def test_prometheus_scrapes_it(self):
         port, own = free_port(), free_port()
