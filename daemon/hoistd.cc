@@ -12,10 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/status.h"
@@ -33,9 +31,11 @@
 #include "daemon/link/link.h"
 #include "daemon/log.h"
 #include "daemon/open_devices.h"
+#include "daemon/pool_relay.h"
 #include "daemon/preflight.h"
 #include "daemon/preloader.h"
 #include "daemon/quotas.h"
+#include "daemon/serve_metrics.h"
 #include "daemon/session/peer_process.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/tier.h"
@@ -43,34 +43,6 @@
 
 namespace hoistd {
 namespace {
-
-// Lets the host pool's threads tell the engine of its growth, and of what did
-// not work out, while there is an engine.
-//
-// Threads: thread-safe.
-class PoolRelay {
- public:
-  void Connect(Engine* engine) {
-    const absl::MutexLock lock(&mu_);
-    engine_ = engine;
-    if (engine_ != nullptr && ready_ > 0) engine_->GrowHost(ready_);
-  }
-  void Grown(uint64_t ready_bytes) {
-    const absl::MutexLock lock(&mu_);
-    ready_ = ready_bytes;
-    if (engine_ != nullptr) engine_->GrowHost(ready_);
-  }
-  void Note(std::string note) {
-    const absl::MutexLock lock(&mu_);
-    if (engine_ != nullptr) return engine_->AddNote(std::move(note));
-    spdlog::warn("{}", note);
-  }
-
- private:
-  absl::Mutex mu_;
-  Engine* engine_ ABSL_GUARDED_BY(mu_) = nullptr;
-  uint64_t ready_ ABSL_GUARDED_BY(mu_) = 0;
-};
 
 absl::StatusOr<std::unique_ptr<SpillStore>> OpenStore(const DiskConfig& config,
                                                       IoEngine& io) {
@@ -139,6 +111,7 @@ struct Hoistd::Parts {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Doors> doors;
   std::unique_ptr<Preloader> preloader;
+  std::unique_ptr<MetricsServer> metrics;
   std::string summary;
   std::function<void(const std::string&)> on_status;
   // Of Lives; the engine has it for as long as it has the question.
@@ -381,6 +354,12 @@ absl::Status Hoistd::Parts::OpenDoors(hoist::UniqueFd session_fd) {
   options.max_publish_bytes = host->bytes();
   HOIST_ASSIGN_OR_RETURN(doors,
                          Doors::Open(config, std::move(options), *engine));
+  HOIST_ASSIGN_OR_RETURN(metrics,
+                         ServeMetrics(config,
+                                      {.keeps = keep.has_value(),
+                                       .stands_in = !devices.note.empty(),
+                                       .host = host.get()},
+                                      *engine, clock));
   return absl::OkStatus();
 }
 

@@ -118,6 +118,9 @@ std::vector<std::string> FindFaults(const Config& config,
   if (faults.IsSet("server.grpc_socket")) {  // Else it lies beside the other.
     faults.CheckSocket("server.grpc_socket", config.server.grpc_socket);
   }
+  if (faults.IsSet("metrics.socket")) {
+    faults.CheckSocket("metrics.socket", config.metrics.socket);
+  }
   for (const TenantConfig& tenant : config.tenants) {
     const std::string key = absl::StrCat("tenant ", tenant.name);
     faults.CheckGroup(key, tenant.group);

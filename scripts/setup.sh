@@ -52,6 +52,8 @@ to_test=(
   fio
   # For the tests that run hoist in a root of its own.
   systemd-container debootstrap
+  # What reads hoistd's metrics. The program alone: see install_quietly.
+  prometheus curl
 )
 
 say() { echo "setup: $*"; }
@@ -96,6 +98,22 @@ become_root() {  # PACKAGE...
     die "needs root to install them; run it as root or with sudo"
 }
 
+# Runs apt-get, and Prometheus is not started, if it is among the packages: its
+# service would listen on every address, from now on and from each boot. Who
+# wants it: systemctl unmask prometheus.
+install_quietly='
+case " $* " in *" prometheus "*) ;; *) exec "$@" ;; esac
+unit=/etc/systemd/system/prometheus.service policy=/usr/sbin/policy-rc.d
+if [ -d /etc/systemd/system ] && ! [ -e $unit ] && ! [ -L $unit ]; then
+  ln -s /dev/null $unit
+fi
+if [ ! -e $policy ]; then
+  trap "rm -f $policy" EXIT INT TERM
+  printf "#!/bin/sh\nexit 101\n" >$policy
+  chmod 755 $policy
+fi
+"$@"'
+
 install_packages() {
   command -v dpkg-query >/dev/null || die "knows Debian 12 and Ubuntu 24.04" \
     "only; elsewhere install the counterparts of: ${packages[*]}"
@@ -111,7 +129,8 @@ install_packages() {
   progress "setup: ${#missing[@]} packages and what they need" \
     "$logs/apt-install.log" \
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+    sh -c "$install_quietly" setup "${apt[@]}" \
+    install -y --no-install-recommends "${missing[@]}"
 }
 
 # True if the virtual environment has every package named.

@@ -21,7 +21,8 @@ namespace {
 
 constexpr char kFooter[] =
     "\nExit codes: 0 done; 1 refused by the daemon; 2 wrong usage; 3 no daemon "
-    "answers at the socket; 4 check, or doctor, found something.\nWith --json, commands that "
+    "answers at the socket; 4 check, or doctor, found something.\nWith --json, "
+    "commands that "
     "follow "
     "something (load, check, drain, watch) print one object a line; bytes are "
     "base64; errors are {\"error\":{\"code\",\"message\"}} on stderr.";

@@ -198,7 +198,8 @@ void MakeTenants(const std::string& file, Draft& draft) {
   if (draft.tenants == nullptr) return;
   std::set<std::string> names;
   std::set<std::string> sockets = {draft.config.server.socket,
-                                   draft.config.server.grpc_socket};
+                                   draft.config.server.grpc_socket,
+                                   draft.config.metrics.socket};
   const Config all = draft.config;
   for (const toml::node& node : *draft.tenants) {
     const std::string where = Where(file, node.source());
@@ -241,6 +242,12 @@ void ApplySetting(const std::string& setting, Draft& draft) {
   SetKey("--set", name, toml::value<std::string>(text), draft);
 }
 
+// "/run/hoist/hoistd.metrics.sock" of "/run/hoist/hoistd.sock".
+std::string MetricsSocketBeside(absl::string_view session_socket) {
+  absl::ConsumeSuffix(&session_socket, ".sock");
+  return absl::StrCat(session_socket, ".metrics.sock");
+}
+
 // What no key can see by itself. `file`: where what is nowhere set belongs.
 void CheckTogether(const std::string& file, Draft& draft) {
   const Config& config = draft.config;
@@ -253,6 +260,12 @@ void CheckTogether(const std::string& file, Draft& draft) {
     refuse("server.grpc_socket",
            absl::StrCat("is the same as server.socket (", config.server.socket,
                         "); give each its own path"));
+  }
+  if (config.metrics.socket == config.server.socket ||
+      config.metrics.socket == config.server.grpc_socket) {
+    refuse("metrics.socket",
+           absl::StrCat(config.metrics.socket,
+                        " is another socket's; give each its own path"));
   }
   if (config.disk.spill_dir.empty() &&
       config.disk.spill_capacity_bytes.has_value()) {
@@ -316,6 +329,11 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text,
     draft.config.server.grpc_socket =
         hoist::GrpcSocketBeside(draft.config.server.socket);
   }
+  if (draft.places.contains("server.socket") &&
+      !draft.places.contains("metrics.socket")) {
+    draft.config.metrics.socket =
+        MetricsSocketBeside(draft.config.server.socket);
+  }
   CheckTogether(name, draft);
   MakeTenants(name, draft);
   if (!draft.wrong.empty()) {
@@ -336,6 +354,7 @@ Config UserDefaults(const std::string& folder) {
   Config config;
   config.server.socket = folder + "/hoistd.sock";
   config.server.grpc_socket = hoist::GrpcSocketBeside(config.server.socket);
+  config.metrics.socket = MetricsSocketBeside(config.server.socket);
   config.server.socket_mode = 0600;
   config.server.group = "";
   config.server.admin_group = "";

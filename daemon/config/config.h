@@ -132,6 +132,16 @@ struct TenantConfig {
   bool operator==(const TenantConfig&) const = default;
 };
 
+// Where scrapers ask; whoever may connect may read.
+struct MetricsConfig {
+  // "": none. Where only server.socket is set: beside it, as grpc_socket is.
+  std::string socket = "/run/hoist/hoistd.metrics.sock";
+  std::string listen;     // As ParseLoopback has it; "": none.
+  uint32_t models = 100;  // So many are named; the rest is summed.
+
+  bool operator==(const MetricsConfig&) const = default;
+};
+
 struct LogConfig {
   enum class Level { kDebug, kInfo, kWarning, kError };
   enum class Sink { kAuto, kJournal, kStderr };
@@ -151,6 +161,7 @@ struct Config {
   DiskConfig disk;
   ModelsConfig models;
   QuotaConfig quota;
+  MetricsConfig metrics;
   LogConfig log;
   std::vector<TenantConfig> tenants;  // [[tenant]]; at most kMostTenants.
 

@@ -117,6 +117,16 @@ const ConfigKey kKeys[] = {
                                                           kQuotaAllowed),
     Key<Amount, &Config::quota, &QuotaConfig::device_bytes>(
         "quota.device_bytes", kQuotaAllowed),
+    Key<SocketPathOrNone, &Config::metrics, &MetricsConfig::socket>(
+        "metrics.socket",
+        "an absolute path of at most 107 bytes, or \"\" for none"),
+    Key<Loopback, &Config::metrics, &MetricsConfig::listen>(
+        "metrics.listen",
+        "a loopback address and a port, such as \"127.0.0.1:9464\" or "
+        "\"[::1]:9464\", or \"\" for none; for other machines put a proxy that "
+        "asks who they are, or a node agent, before it"),
+    Key<Count<0, 1000>, &Config::metrics, &MetricsConfig::models>(
+        "metrics.models", "a whole number, 0 (none is named) to 1000"),
     Key<Choice<LogConfig::Level>, &Config::log, &LogConfig::level>(
         "log.level", "\"debug\", \"info\", \"warning\" or \"error\""),
     Key<Choice<LogConfig::Sink>, &Config::log, &LogConfig::sink>(

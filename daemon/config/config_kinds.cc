@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "daemon/base/loopback_address.h"
 
 namespace hoistd {
 namespace {
@@ -72,6 +73,20 @@ bool SocketPath::Set(const toml::node& value, std::string* to) {
   const std::optional<std::string> text = TextOf(value);
   if (!text.has_value() || text->empty() || text->front() != '/') return false;
   if (text->size() >= sizeof(sockaddr_un::sun_path)) return false;
+  *to = *text;
+  return true;
+}
+
+bool SocketPathOrNone::Set(const toml::node& value, std::string* to) {
+  if (TextOf(value) != "") return SocketPath::Set(value, to);
+  to->clear();
+  return true;
+}
+
+bool Loopback::Set(const toml::node& value, std::string* to) {
+  const std::optional<std::string> text = TextOf(value);
+  if (!text.has_value()) return false;
+  if (!text->empty() && !ParseLoopback(*text).ok()) return false;
   *to = *text;
   return true;
 }

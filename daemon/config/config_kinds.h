@@ -36,6 +36,15 @@ struct SocketPath : Text {
   static bool Set(const toml::node& value, std::string* to);
 };
 
+struct SocketPathOrNone : Text {
+  static bool Set(const toml::node& value, std::string* to);
+};
+
+// An address and a port, or "".
+struct Loopback : Text {
+  static bool Set(const toml::node& value, std::string* to);
+};
+
 struct Folder : Text {
   static bool Set(const toml::node& value, std::string* to);
 };

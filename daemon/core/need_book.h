@@ -54,8 +54,10 @@ struct Waiter {
   absl::Time deadline;
   bool lease = false;
   bool pin = false;
-  bool waited = false;   // A transfer was needed.
-  bool no_wait = false;  // Refused rather than let wait for space.
+  absl::Time since;              // Of a lease: when it was asked for, and
+  Tier nearest = Tier::kDevice;  // which tier had the bytes then.
+  bool waited = false;           // A transfer was needed.
+  bool no_wait = false;          // Refused rather than let wait for space.
   std::optional<PlanId> hold;
   std::shared_ptr<hoist::UniqueFd> memfd;  // The image is copied there.
   std::optional<Place> mend;               // Or over the copy there.

@@ -259,6 +259,7 @@ class Node {
 
  private:
   friend class NodeRestore;
+  friend class NodeMeasurer;
 
   // What of a tier is taken, as one who asks may know it.
   struct Shares {

@@ -126,6 +126,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
       continue;
     }
     Note(effects, EventKind::kCopyDropped, ref, "by an admin");
+    ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions_by_admins
+                                          : counters_.host_evictions_by_admins);
     Drop(ref, *copy, ResidencyEvent::kDrop);
   }
   Tick(now, effects);

@@ -112,6 +112,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   waiter.request = args.request;
   waiter.session = args.session;
   waiter.lease = args.lease;
+  waiter.since = now;
   waiter.pin = args.pin;
   waiter.hold = args.hold;
   waiter.memfd = args.memfd;
@@ -129,6 +130,9 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
     return;
   }
   waiter.waited = true;
+  const Copy* host = copies_.Find({args.copy.key, kHost});
+  waiter.nearest =
+      host != nullptr && host->usable() ? Tier::kHost : Tier::kDisk;
   if (args.copy.place.at.tier == Tier::kDevice) {
     spaces_[args.copy.place.at.device.number()]->RetrySlabs();
   }
@@ -154,6 +158,8 @@ void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
   Answer answer = {waiter.request};
   if (waiter.lease) {
     if (!waiter.waited) ++counters_.stages_resident;
+    counters_.stage_times[static_cast<size_t>(waiter.nearest)].Add(
+        now - waiter.since);
     answer.lease = Grant(waiter, ref, copy, now);
   }
   effects.answers.push_back(std::move(answer));

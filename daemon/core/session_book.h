@@ -72,6 +72,7 @@ class SessionBook {
   // nullptr: there is none.
   const Lease* FindLease(LeaseId id) const;
   Lease EndLease(LeaseId id);
+  size_t lease_count() const { return leases_.size(); }
 
   // There is such a session.
   void Use(SessionId id, ModelId model);

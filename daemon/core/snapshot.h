@@ -2,12 +2,14 @@
 #ifndef HOIST_DAEMON_CORE_SNAPSHOT_H_
 #define HOIST_DAEMON_CORE_SNAPSHOT_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "daemon/base/time_histogram.h"
 #include "daemon/core/residency.h"
 #include "daemon/model/tensor.h"
 #include "daemon/plan/link_share.h"
@@ -120,6 +122,12 @@ struct Counters {
   uint64_t stages_refused = 0;
   uint64_t device_evictions = 0;
   uint64_t host_evictions = 0;
+  // By admins; those above made room.
+  uint64_t device_evictions_by_admins = 0;
+  uint64_t host_evictions_by_admins = 0;
+  // From when a lease was asked for until it was given, by the tier that had
+  // the bytes nearest then: on the device itself, or copied, or read.
+  std::array<TimeHistogram, 3> stage_times;  // By Tier.
   uint64_t models_forgotten = 0;  // To make room, not because it was asked for.
   // Of the engine's one thread: who asks meanwhile waits.
   uint64_t slow_events = 0;  // Longer than Engine::kSlowEvent.

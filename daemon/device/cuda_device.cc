@@ -120,6 +120,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
       info.granularity);
   info.stream_words = HasStreamWords(driver, id);
   info.ipc = true;  // Until the probe says otherwise.
+  info.stream_words = HasStreamWords(driver, id);
 
   hoist::cuda::Context context = nullptr;
   HOIST_RETURN_IF_ERROR(CheckDriver(driver, driver.primary_retain(&context, id),

@@ -117,8 +117,6 @@ class CudaDevice final : public Device {
   const hoist::cuda::Context context_;
   DeviceInfo info_;
   const hoist::cuda::Address base_;  // 0: this GPU has no VMM.
-  // Whether streams can write words in registered host memory, and at its own
-  // addresses.
   // Shared by the devices that were found together: registering host memory
   // for one pins it for all.
   const std::shared_ptr<CudaHostRanges> host_;

@@ -203,7 +203,11 @@ void Engine::Handle(Event& event) {
   WriteKept();
   Carry(std::move(effects));
   const absl::Duration took = Now() - begin;
-  if (took > kSlowEvent) ++slow_events_;
+  ++handled_;
+  if (took > kSlowEvent) {
+    ++slow_events_;
+    slow_event_times_.Add(took);
+  }
   longest_event_ = std::max(longest_event_, took);
 }
 
@@ -244,6 +248,7 @@ void Engine::Carry(Effects effects) {
     if (found == pending_.end()) continue;  // Its session was closed.
     OnReply on_reply = std::move(found->second.on_reply);
     pending_.erase(found);
+    Refused(answer.status);
     on_reply(std::move(answer));
   }
 }

@@ -16,6 +16,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/threads.h"
 #include "daemon/core/node.h"
+#include "daemon/core/node_measure.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/kept_host.h"
 #include "daemon/engine/kept_node.h"
@@ -94,6 +95,9 @@ class Engine final : public EngineApi, private Loop {
   std::vector<ResumedSession> TakeResumed();
   // Answers once all that was asked before is done: it lives.
   void Ping(DoneStatus done);
+  // For metrics, in steps between which others are served; of models, the so
+  // many that use most by name. Unavailable: it is stopping.
+  void Measure(size_t models, Done<NodeMeasure> done);
   // Something that `status` should show, and the log.
   void AddNote(std::string note);
 
@@ -249,6 +253,9 @@ class Engine final : public EngineApi, private Loop {
   bool Stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void RefusePending();
   void Handle(Event& event);
+  void MeasureNext(std::shared_ptr<MeasureWalk> walk, Done<NodeMeasure> done);
+  void Refused(const absl::Status& status);
+  static LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link);
   void Carry(Effects effects);
   void TellOfSaving(const NodeEvent& event);
   RequestId Await(SessionId session, OnReply on_reply);
@@ -285,7 +292,10 @@ class Engine final : public EngineApi, private Loop {
   uint64_t moving_ = 0;       // Transfers under way.
   uint64_t slow_events_ = 0;  // That took more than kSlowEvent.
   absl::Duration longest_event_;
-  uint64_t opening_ = 0;  // Models with the openers.
+  uint64_t handled_ = 0;  // Events.
+  TimeHistogram slow_event_times_;
+  std::array<uint64_t, 17> refused_ = {};  // By absl::StatusCode.
+  uint64_t opening_ = 0;                   // Models with the openers.
   uint64_t next_opener_ = 0;
   bool saw_stopping_ = false;
   bool over_ = false;

@@ -21,7 +21,9 @@ void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
   plan.captured = lane.captured;
 }
 
-LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link) {
+}  // namespace
+
+LinkSnapshot Engine::SnapshotLink(DeviceIndex device, const Link& link) {
   LinkSnapshot of;
   of.device = device;
   of.plan_bytes = link.copied_bytes(LinkClass::kPlans);
@@ -32,8 +34,6 @@ LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link) {
   of.load_max_bytes_per_second = link.load_rate();
   return of;
 }
-
-}  // namespace
 
 void Engine::Snapshot(Done<NodeSnapshot> done) {
   Post([this, done = std::move(done)](Effects&) mutable {

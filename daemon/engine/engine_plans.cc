@@ -51,6 +51,7 @@ void Engine::SetPlan(SessionId session, SetPlanArgs args,
     }
     // What the request's own numbers cause leaves the old plan as it is.
     if (absl::Status s = node_.CheckPlan(session, args); !s.ok()) {
+      Refused(s);
       return done(std::move(s));
     }
     const PlanId old = *args.replaces;

@@ -23,6 +23,7 @@ void Engine::OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
     absl::StatusOr<SessionId> session = node_.OpenSession(args, Now(), effects);
     if (session.ok() && on_ask != nullptr)
       askers_[*session] = std::move(on_ask);
+    Refused(session.status());
     done(std::move(session));
   });
 }
@@ -117,6 +118,7 @@ void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
   Post([this, session, readers, opened = std::move(opened),
         done = std::move(done)](Effects& effects) mutable {
     --opening_;
+    Refused(opened.status());
     if (!opened.ok()) return done(opened.status());
     absl::StatusOr<ModelPtr> model =
         node_.AddModel(session, opened->spec, readers, effects);
@@ -125,6 +127,7 @@ void Engine::AddOpened(SessionId session, std::optional<Readers> readers,
       KeepModel(**model, *opened->files);
       mover_->AddFiles((*model)->id, std::move(opened->files));
     }
+    Refused(model.status());
     done(std::move(model));
   });
 }

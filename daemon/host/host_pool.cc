@@ -317,6 +317,7 @@ void HostPool::RegisterPiece(std::span<std::byte> piece) {
       continue;
     }
     // The memory works all the same; its copies are slower.
+    unpinned_bytes_ += piece.size();
     const absl::MutexLock lock(&note_mu_);
     if (on_note_ == nullptr) continue;
     on_note_(absl::StrCat(

@@ -96,6 +96,8 @@ class HostPool {
   // [0, ready_bytes()) may be used; bytes().. is the end.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const { return options_.bytes; }
+  // That could not be pinned, for each device.
+  uint64_t unpinned_bytes() const { return unpinned_bytes_; }
   // Of the whole pool, ready or not.
   std::span<std::byte> span() const { return memory_.span(); }
   std::byte* Address(uint64_t offset) const { return memory_.data() + offset; }
@@ -150,6 +152,7 @@ class HostPool {
   // Of found memory, by shy piece.
   enum class Pinned : uint8_t { kNo, kBusy, kYes };
   std::vector<Pinned> pinned_ ABSL_GUARDED_BY(mu_);
+  std::atomic<uint64_t> unpinned_bytes_ = 0;
   std::atomic<bool> all_pinned_ = true;  // There is nothing for Pin to do.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

@@ -125,6 +125,11 @@ bool Lane::LookAtWords(absl::Time now) {
   if (!alive()) return true;
   const std::optional<Wanted> wanted = FindWanted();
   if (wanted != wanted_) {
+    if (wanted_.has_value()) {
+      stats_.waited += now - wanted_since_;
+      ++stats_.waits;
+      changed_ = true;
+    }
     wanted_ = wanted;
     wanted_since_ = now;
   }
@@ -497,6 +502,8 @@ absl::Time Lane::deadline() const {
 
 void Lane::CheckDeadline(absl::Time now) {
   if (now < deadline()) return;
+  stats_.waited += now - wanted_since_;
+  ++stats_.waits;
   const LaneGroup group = schedule_.GroupAt(wanted_->position);
   Fail(absl::DeadlineExceededError(absl::StrCat(
       "streamed group ", group, " (position ", wanted_->position,

@@ -23,7 +23,25 @@ void LaneBoard::Publish(const LaneStats& stats, absl::Time now) {
 
 void LaneBoard::Erase(PlanId plan) {
   const absl::MutexLock lock(&mu_);
-  published_.erase(plan);
+  const auto found = published_.find(plan);
+  if (found == published_.end()) return;
+  erased_.Add(found->second.stats);
+  published_.erase(found);
+}
+
+void LaneBoard::Totals::Add(const LaneStats& stats) {
+  waited += stats.waited;
+  waits += stats.waits;
+  loads += stats.loads;
+  wasted_loads += stats.wasted_loads;
+  host_waits += stats.host_waits;
+}
+
+LaneBoard::Totals LaneBoard::AllTotals() const {
+  const absl::MutexLock lock(&mu_);
+  Totals totals = erased_;
+  for (const auto& [plan, lane] : published_) totals.Add(lane.stats);
+  return totals;
 }
 
 std::vector<LaneStats> LaneBoard::Stats(absl::Time now) const {

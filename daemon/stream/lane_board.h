@@ -26,6 +26,10 @@ struct LaneStats {
   uint64_t wasted_loads = 0;      // Loads of positions that were then skipped.
   uint64_t host_waits = 0;        // Times a load waited for the host tier.
   uint64_t bytes_per_second = 0;  // Over about the last second.
+  // For how long, and how often, the client had asked for a position that was
+  // not ready: its stream waited, or was about to.
+  absl::Duration waited;
+  uint64_t waits = 0;
   bool captured = false;
   absl::Status fault;
 };
@@ -36,6 +40,17 @@ class LaneBoard {
   void Publish(const LaneStats& stats, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   void Erase(PlanId plan) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<LaneStats> Stats(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Of all lanes that there ever were.
+  struct Totals {
+    absl::Duration waited;
+    uint64_t waits = 0;
+    uint64_t loads = 0;
+    uint64_t wasted_loads = 0;
+    uint64_t host_waits = 0;
+
+    void Add(const LaneStats& stats);
+  };
+  Totals AllTotals() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // The rate is the bytes since `since`.
@@ -50,6 +65,7 @@ class LaneBoard {
 
   mutable absl::Mutex mu_;
   std::map<PlanId, Published> published_ ABSL_GUARDED_BY(mu_);
+  Totals erased_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

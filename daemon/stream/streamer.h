@@ -111,6 +111,8 @@ class Streamer {
   std::vector<LaneStats> Stats() const {
     return board_.Stats(parts_.link->clock().Now());
   }
+  // Of all plans that there ever were.
+  LaneBoard::Totals Totals() const { return board_.AllTotals(); }
 
  private:
   struct Entry {

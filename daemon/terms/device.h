@@ -45,8 +45,8 @@ struct DeviceInfo {
   // Usual backing, and whether IPC slabs can be had beside it.
   Backing backing = Backing::kMemfd;
   bool ipc = false;
-  // CUDA: its streams can wait for words in host memory, and write them.
-  bool stream_words = false;
+  // Copies can be followed by words that kernels wait for: plans can stream.
+  bool stream_words = true;
 };
 
 // One physical allocation, at a fixed place in the device's span.

@@ -87,11 +87,14 @@ ZONES = {
         CORE + " daemon/engine daemon/convert daemon/errand daemon/session"
         " proto",
         "absl spdlog protobuf grpc"),
+    "daemon/metrics": zone(
+        CORE + " daemon/engine/engine_api.h daemon/session/listening_socket.h",
+        "absl"),
     # main: the only place that builds concrete things.
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/errand daemon/io"
         " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
-        " daemon/engine daemon/session daemon/rpc daemon/doctor",
+        " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics",
         "absl cli11 spdlog systemd"),
 }
 

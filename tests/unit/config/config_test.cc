@@ -78,6 +78,10 @@ held_bytes = "50%"
 published_bytes = "3GiB"
 host_bytes = "70%"
 device_bytes = 4096
+[metrics]
+socket = "/tmp/m.sock"
+listen = "127.0.0.2:9464"
+models = 7
 [log]
 level = "debug"
 sink = "stderr"
@@ -183,6 +187,9 @@ TEST(Config, ReadsEveryKey) {
             SizeOrPercent{.bytes = uint64_t{3} << 30});
   EXPECT_EQ(config.quota.host_bytes, SizeOrPercent{.percent = 70});
   EXPECT_EQ(config.quota.device_bytes, SizeOrPercent{.bytes = 4096});
+  EXPECT_EQ(config.metrics.socket, "/tmp/m.sock");
+  EXPECT_EQ(config.metrics.listen, "127.0.0.2:9464");
+  EXPECT_EQ(config.metrics.models, 7u);
   EXPECT_EQ(config.log.level, LogConfig::Level::kDebug);
   EXPECT_EQ(config.log.sink, LogConfig::Sink::kStderr);
 }
@@ -253,6 +260,16 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: quota.device_bytes: ", "\"50%\""},
         Refusal{"[quota]\nheld_bytes = 0\n",
                 "x.toml:2: quota.held_bytes: ", "\"auto\""},
+        Refusal{"[metrics]\nlisten = \"0.0.0.0:9464\"\n",
+                "x.toml:2: metrics.listen: ", "put a proxy"},
+        Refusal{"[metrics]\nlisten = \"127.0.0.1\"\n",
+                "x.toml:2: metrics.listen: ", "\"127.0.0.1:9464\""},
+        Refusal{"[metrics]\nsocket = \"here\"\n",
+                "x.toml:2: metrics.socket: ", "absolute"},
+        Refusal{"[metrics]\nmodels = 1001\n",
+                "x.toml:2: metrics.models: ", "0 (none is named) to 1000"},
+        Refusal{"[metrics]\nsocket = \"/run/hoist/hoistd.sock\"\n",
+                "x.toml:2: metrics.socket: ", "its own path"},
         Refusal{"device = 3\n", "x.toml:1: device: ", "[device]"},
         Refusal{"[server]\nsocket = \"/a\"\ngrpc_socket = \"/a\"\n",
                 "x.toml:3: server.grpc_socket: ", "its own path"},
@@ -367,12 +384,23 @@ TEST(Config, GrpcsSocketFollowsTheSessions) {
   EXPECT_EQ(config.server.grpc_socket, "/a/b.grpc.sock");
 }
 
+TEST(Config, TheMetricsSocketFollowsTheSessions) {
+  ASSERT_OK_AND_ASSIGN(const Config beside,
+                       ParseWith("", {"server.socket=/a/b.sock"}));
+  EXPECT_EQ(beside.metrics.socket, "/a/b.metrics.sock");
+  ASSERT_OK_AND_ASSIGN(
+      const Config none,
+      ParseWith("", {"server.socket=/a/b.sock", "metrics.socket="}));
+  EXPECT_EQ(none.metrics.socket, "");
+}
+
 TEST(Config, AUsersOwnIsForThatUserAlone) {
   ConfigBase base;
   base.defaults = UserDefaults("/run/user/1/hoist");
   ASSERT_OK_AND_ASSIGN(const Config config, ParseConfig("", "x.toml", base));
   EXPECT_EQ(config.server.socket, "/run/user/1/hoist/hoistd.sock");
   EXPECT_EQ(config.server.grpc_socket, "/run/user/1/hoist/hoistd.grpc.sock");
+  EXPECT_EQ(config.metrics.socket, "/run/user/1/hoist/hoistd.metrics.sock");
   EXPECT_EQ(config.server.socket_mode, 0600u);
   EXPECT_EQ(config.server.group, "");
   EXPECT_EQ(config.server.admin_group, "");

@@ -226,6 +226,7 @@ TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
       [&](std::string note) { notes.push_back(std::move(note)); });
   growth.WaitForAll();
   EXPECT_EQ(device.pinned(), 3u);
+  EXPECT_EQ(pool->unpinned_bytes(), 8 * kMiB);
   EXPECT_THAT(notes, ElementsAre(AllOf(HasSubstr("bytes 2097152 + 8388608"),
                                        HasSubstr("LimitMEMLOCK"))));
 }

@@ -97,6 +97,25 @@ TEST(Streamer, ASlotIsNotFilledAnewBeforeItsGroupIsDone) {
   EXPECT_OK(rig.Step(lane, 1));
 }
 
+TEST(Streamer, HowLongAClientWaitedIsCountedAndOutlivesItsPlan) {
+  testing::HandClock clock;
+  StreamRig rig({.clock = &clock});
+  TestLane lane = rig.Make(std::vector<uint64_t>(2, 16 * kKiB), 1);
+  rig.Open(lane, false);
+  lane.client->Announce(0);
+  // It is seen before time passes.
+  ASSERT_TRUE(testing::Until([&] { return !rig.wanted(lane.plan).empty(); }));
+  clock.Advance(3);
+  rig.HostReady(lane, 0);
+  ASSERT_TRUE(testing::Until([&] { return rig.Stats(lane.plan).waits > 0; }));
+  const auto before = rig.streamer().Totals();
+  EXPECT_GE(before.waited, absl::ZeroDuration());
+  EXPECT_LE(before.waited, absl::Seconds(3));
+  rig.Close(lane.plan);
+  EXPECT_EQ(rig.streamer().Totals().waits, before.waits);
+  EXPECT_GE(rig.streamer().Totals().waited, before.waited);
+}
+
 class StreamerSeeds : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(StreamerSeeds, SkipsAndRepeatsAreCorrect) {

@@ -1,0 +1,37 @@
+// How long something took, counted by fixed bounds.
+#ifndef HOIST_DAEMON_BASE_TIME_HISTOGRAM_H_
+#define HOIST_DAEMON_BASE_TIME_HISTOGRAM_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace hoistd {
+
+// From a lease that needs no copy to a model that is read from a slow disk. The
+// bounds are fixed: what was recorded under others could not be compared.
+struct TimeHistogram {
+  static constexpr std::array<double, 15> kBounds = {  // Seconds.
+      0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+      0.25,   0.5,   1,      2.5,   5,    10,    30};
+
+  // Of those up to each bound and above the one before; the last: above all.
+  std::array<uint64_t, kBounds.size() + 1> counts = {};
+  uint64_t total = 0;
+  double seconds = 0;  // Of all.
+
+  void Add(absl::Duration took) {
+    const double s = std::max(0.0, absl::ToDoubleSeconds(took));
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), s);
+    ++counts[static_cast<size_t>(bound - kBounds.begin())];
+    ++total;
+    seconds += s;
+  }
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_BASE_TIME_HISTOGRAM_H_

@@ -1,0 +1,184 @@
+#include "daemon/core/node_measure.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace hoistd {
+namespace {
+
+// Keeps `most` of the models by name: those that use most of what is scarce.
+void Fold(size_t most, NodeMeasure& found) {
+  if (found.models.size() <= most) return;
+  const auto more = [](const ModelMeasure& a, const ModelMeasure& b) {
+    const auto rank = [](const ModelMeasure& m) {
+      return std::tuple(m.device_bytes, m.in_place_bytes + m.host_bytes,
+                        m.disk_bytes);
+    };
+    if (rank(a) != rank(b)) return rank(a) > rank(b);
+    return a.id < b.id;
+  };
+  const auto rest = found.models.begin() + static_cast<ptrdiff_t>(most);
+  std::nth_element(found.models.begin(), rest, found.models.end(), more);
+  for (auto it = rest; it != found.models.end(); ++it) {
+    found.other_models.device_bytes += it->device_bytes;
+    found.other_models.in_place_bytes += it->in_place_bytes;
+    found.other_models.host_bytes += it->host_bytes;
+    found.other_models.disk_bytes += it->disk_bytes;
+  }
+  found.models.erase(rest, found.models.end());
+}
+
+}  // namespace
+
+const char* ToString(Holding holding) {
+  switch (holding) {  // No default: a new one must fail to compile here.
+    case Holding::kHot:
+      return "in_place_hot";
+    case Holding::kResident:
+      return "plan_resident";
+    case Holding::kLeased:
+      return "leased";
+    case Holding::kRing:
+      return "plan_ring";
+    case Holding::kHeld:
+      return "plan_held";
+    case Holding::kPinned:
+      return "pinned";
+    case Holding::kMoving:
+      return "moving";
+    case Holding::kUnsaved:
+      return "unsaved";
+    case Holding::kCache:
+      return "cache";
+  }
+  return "?";
+}
+
+Holding NodeMeasurer::HoldingOf(const CopyRef& ref, const Copy& copy,
+                                const GroupEntry& group) const {
+  const bool host = ref.place == kHost;
+  const bool used = copy.leases > 0;
+  if (host && used) return Holding::kHeld;
+  if (!host) {
+    if (used && ref.place.apart && !node_.names_.IsInPlace(ref.place.at)) {
+      return Holding::kHot;
+    }
+    if (node_.plans_.promises(ref.place.at.device).Promised(ref)) {
+      return Holding::kResident;
+    }
+    if (used) return Holding::kLeased;
+  }
+  if (copy.pinned) return Holding::kPinned;
+  if (!copy.usable() || copy.readers > 0) return Holding::kMoving;
+  return host && !group.on_disk() ? Holding::kUnsaved : Holding::kCache;
+}
+
+void NodeMeasurer::AddGroup(GroupKey key, const GroupEntry& group,
+                            MeasureWalk& walk) const {
+  std::vector<TierMeasure>& tiers = walk.found.tiers;
+  for (const auto& [place, copy] : group.copies) {
+    if (copy.state == Residency::kAbsent) continue;
+    const CopyRef ref = {key, place};
+    uint64_t space = SpaceOf(*group.group);
+    if (place == kHost) {
+      if (node_.AwaitsPool(key, copy)) continue;
+      // Each byte once: what groups share is its first user's.
+      if (node_.parts_.Has(key)) space = node_.parts_.OwnSpace(key);
+      walk.model.host_bytes += space;
+    } else if (node_.names_.IsInPlace(place.at)) {
+      walk.model.in_place_bytes += space;
+    } else {
+      walk.model.device_bytes += space;
+    }
+    // Devices come first, then the host.
+    TierMeasure& tier =
+        place == kHost ? tiers[node_.spaces_.size()]
+                       : tiers[static_cast<size_t>(place.at.device.number())];
+    const Holding holding = HoldingOf(ref, copy, group);
+    // What nothing holds is the rest.
+    if (holding != Holding::kCache) tier.of(holding) += space;
+  }
+  if (!group.spilled.has_value()) return;
+  walk.model.disk_bytes += group.group->image_bytes;
+  tiers.back().used_bytes += group.group->image_bytes;
+}
+
+void NodeMeasurer::End(NodeMeasure& found) const {
+  found.draining = node_.draining_;
+  found.counters = node_.counters_;
+  found.model_count = node_.copies_.models().size();
+  found.sessions = node_.sessions_.all().size();
+  found.leases = node_.sessions_.lease_count();
+  found.waiting_plans = node_.plans_.waiting().size();
+  for (const auto& [id, plan] : node_.plans_.standing()) {
+    if (!plan.ended) ++found.plans;
+    found.tiers[plan.grant.device.number()].of(Holding::kRing) +=
+        plan.grant.ring_bytes;
+  }
+  for (const auto& [request, incoming] : node_.incoming_.all()) {
+    if (!incoming.offset.has_value()) continue;
+    found.tiers[node_.spaces_.size()].of(Holding::kMoving) +=
+        SpaceOf(*incoming.group);
+  }
+  for (TierMeasure& tier : found.tiers) {
+    tier.capacity_bytes = node_.CapacityOf(tier.at);
+    if (tier.at.tier == Tier::kDevice) {
+      const DeviceSpace& space = *node_.spaces_[tier.at.device.number()];
+      tier.used_bytes = space.used();
+      tier.largest_free_bytes = space.largest_free();
+      tier.allocated_bytes = space.allocated();
+    } else if (tier.at.tier == Tier::kHost) {
+      tier.used_bytes = node_.host_.used();
+      tier.largest_free_bytes = node_.host_.largest_free();
+      tier.allocated_bytes = node_.host_.bytes();
+    }
+    uint64_t held = 0;
+    for (const uint64_t bytes : tier.held) held += bytes;
+    tier.of(Holding::kCache) =
+        tier.used_bytes - std::min(tier.used_bytes, held);
+  }
+}
+
+bool NodeMeasurer::Step(MeasureWalk& walk) const {
+  NodeMeasure& found = walk.found;
+  if (!walk.at.has_value()) {
+    for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
+      found.tiers.push_back({.at = OnDevice(DeviceIndex(d))});
+    }
+    found.tiers.push_back({.at = OnHost()});
+    found.tiers.push_back({.at = OnDisk()});
+    walk.at = ModelId(0);
+  }
+  size_t left = MeasureWalk::kGroupsAStep;
+  for (auto it = node_.copies_.models().lower_bound(*walk.at);
+       it != node_.copies_.models().end(); ++it) {
+    const ModelEntry& entry = *it->second;
+    if (*walk.at != it->first) walk.group = 0;
+    walk.at = it->first;
+    if (walk.group == 0) {
+      walk.model = {.id = it->first,
+                    .owner = entry.model->owner,
+                    .name = entry.model->spec->name};
+    }
+    while (walk.group < entry.groups.size()) {
+      if (left-- == 0) return true;
+      const GroupIndex group(walk.group);
+      AddGroup({it->first, group}, entry.groups[walk.group++], walk);
+    }
+    found.models.push_back(std::move(walk.model));
+    if (found.models.size() > 2 * walk.most_models + 64) {
+      Fold(walk.most_models, found);
+    }
+    walk.at = ModelId(it->first.number() + 1);
+    walk.group = 0;
+    if (left-- == 0) return true;  // Empty ones cost, too.
+  }
+  Fold(walk.most_models, found);
+  std::sort(found.models.begin(), found.models.end(),
+            [](const auto& a, const auto& b) { return a.id < b.id; });
+  End(found);
+  return false;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,46 @@
+// What metrics say: of the books, and of what the engine itself counts.
+#include <utility>
+
+#include "daemon/engine/engine.h"
+
+namespace hoistd {
+
+// What was asked for and is not given, whatever verb asked.
+void Engine::Refused(const absl::Status& status) {
+  if (!status.ok()) ++refused_[static_cast<size_t>(status.code())];
+}
+
+void Engine::Measure(size_t models, Done<NodeMeasure> done) {
+  MeasureNext(std::make_shared<MeasureWalk>(models), std::move(done));
+}
+
+void Engine::MeasureNext(std::shared_ptr<MeasureWalk> walk,
+                         Done<NodeMeasure> done) {
+  Post(
+      [this, walk = std::move(walk), done = std::move(done)](Effects&) mutable {
+        if (Stopping())
+          return done(absl::UnavailableError("hoistd is stopping"));
+        if (NodeMeasurer(node_).Step(*walk)) {
+          return MeasureNext(std::move(walk), std::move(done));
+        }
+        NodeMeasure& found = walk->found;
+        found.events = handled_;
+        found.counters.slow_events = slow_events_;
+        found.counters.longest_event = longest_event_;
+        found.slow_events = slow_event_times_;
+        found.refused = refused_;
+        for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
+          found.links.push_back(SnapshotLink(
+              DeviceIndex(static_cast<uint32_t>(i)), *parts_.mover.links[i]));
+        }
+        for (const std::unique_ptr<Streamer>& streamer : streamers_) {
+          const LaneBoard::Totals totals = streamer->Totals();
+          found.waits.push_back({absl::ToDoubleSeconds(totals.waited),
+                                 totals.waits, totals.host_waits, totals.loads,
+                                 totals.wasted_loads});
+        }
+        done(std::move(found));
+      });
+}
+
+}  // namespace hoistd
