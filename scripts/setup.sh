@@ -52,6 +52,8 @@ to_test=(
   fio
   # For the tests that run hoist in a root of its own.
   systemd-container debootstrap
+  # And in containers.
+  buildah runc
 )
 
 say() { echo "setup: $*"; }
