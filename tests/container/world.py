@@ -22,7 +22,7 @@ INSIDE = "HOIST_CONTAINER_WORLD"
 BASES = {  # Image: what debootstrap adds, and what is set in it.
     "docker.io/library/debian:bookworm-slim": ("slim", [], []),
     "docker.io/library/python:3.12-slim-bookworm": (
-        "python", ["python3", "python3-pip"],
+        "numpy", ["python3", "python3-pip", "python3-numpy"],
         ["--env", "PIP_BREAK_SYSTEM_PACKAGES=1"]),
 }
 
@@ -97,7 +97,11 @@ class World:
                         self.archive], check=True, stdout=subprocess.DEVNULL)
         tools = self.scratch / "bin"
         tools.mkdir()
-        (tools / "docker").symlink_to(ROOT / "tests/container/docker.py")
+        for name in ("docker", "kubectl"):
+            (tools / name).write_text(
+                f"#!/bin/sh\nexec {sys.executable} -B "
+                f"{ROOT}/tests/container/{name}.py \"$@\"\n")
+            (tools / name).chmod(0o755)
         self.environment = {
             **os.environ, "PATH": f"{tools}:{os.environ['PATH']}",
             "HOIST_DOCKER_HOME": str(self.scratch / "docker"),
@@ -134,8 +138,7 @@ def commands(readme, heading):
     """What is indented by four below a heading, one a command."""
     section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)",
                         pathlib.Path(readme).read_text(), re.M | re.S).group(1)
-    # Blocks: what stands in a list belongs to the list.
     lines = "\n".join(re.findall(r"^    (.*)$", section, re.M))
-    return [line for line in re.sub(r"\\\n\s*", "", lines).splitlines()
-            if line.strip()]
+    return [line.strip() for line in
+            re.sub(r"\\\n\s*", "", lines).splitlines() if line.strip()]
 
