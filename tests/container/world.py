@@ -141,4 +141,3 @@ def commands(readme, heading):
     lines = "\n".join(re.findall(r"^    (.*)$", section, re.M))
     return [line.strip() for line in
             re.sub(r"\\\n\s*", "", lines).splitlines() if line.strip()]
-
