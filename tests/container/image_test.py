@@ -225,7 +225,8 @@ class Workers(Running):
             "/run/hoist:/run/hoist:ro", "worker", "python3", "-c",
             "import hoist; hoist.connect()", check=False)
         self.assertIn("PermissionDenied", said)
-        self.assertIn("your user must be in the socket's group (hoist", said)
+        self.assertIn("your user must be in the socket's group (hoist; here "
+                      f"gid {UID})", said)
 
     def test_a_container_of_root_is_nobody(self):
         self.worker("0:0")()

@@ -280,11 +280,16 @@ class Namespaces(unittest.TestCase):
         self.assertIn("you are uid 54321", said.stderr)
         self.assertNotIn("namespace", said.stderr)
 
-    def test_a_closed_socket_says_which_group_is_lacking(self):
+    def test_a_closed_socket_or_folder_says_which_group_is_lacking(self):
         self.start(*PIDS)
-        os.chmod(self.daemon.socket, 0o660)
-        self.assertIn("your user must be in the socket's group (hoist)",
-                      Worker(self, uid=54321).first)
+        for closed, mode in ((self.daemon.socket, 0o660),
+                             (self.daemon.path, 0o750)):
+            with self.subTest(closed=closed):
+                os.chown(closed, -1, 10640)
+                os.chmod(closed, mode)
+                self.assertIn("your user must be in the socket's group "
+                              "(hoist; here gid 10640)",
+                              Worker(self, uid=54321).first)
 
 
 if __name__ == "__main__":
