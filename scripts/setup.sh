@@ -54,6 +54,8 @@ to_test=(
   systemd-container debootstrap
   # What reads hoistd's metrics. The program alone: see install_quietly.
   prometheus curl
+  # And in containers.
+  buildah runc
 )
 
 say() { echo "setup: $*"; }
@@ -150,7 +152,7 @@ pip() {  # WHAT ARGUMENT...: a line of the screen, and pip's arguments.
 install_python() {
   local modules=(numpy) from=(-r scripts/python-requirements.txt)
   if [[ $want_tests == 1 ]]; then
-    modules+=(pytest grpc google.protobuf)
+    modules+=(pytest grpc google.protobuf kubernetes_validate)
     from+=(-r scripts/python-test-requirements.txt)
   fi
   if ! venv_has "${modules[@]}"; then

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -85,6 +86,17 @@ Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
   return socket;
 }
 
+// The group that may open the socket, as far as it can be seen: of the socket,
+// or of the closed folder around it. In a container its name means nothing.
+std::string GroupOf(const std::string& path) {
+  struct stat seen = {};
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (stat(path.c_str(), &seen) != 0 && stat(folder.c_str(), &seen) != 0) {
+    return "hoist";
+  }
+  return "hoist; here gid " + std::to_string(seen.st_gid);
+}
+
 // Why no hoistd was reached at any of these.
 Status Unreached(const std::vector<Refusal>& refusals) {
   bool nobody_listens = false;
@@ -103,8 +115,9 @@ Status Unreached(const std::vector<Refusal>& refusals) {
   if (refusals.front().error == EACCES) {
     return Status(Code::kPermissionDenied,
                   "connect to " + tried +
-                      "; your user must be in the socket's group (hoist), or "
-                      "start a hoistd of your own (hoistd --user)");
+                      "; your user must be in the socket's group (" +
+                      GroupOf(refusals.front().path) +
+                      "), or start a hoistd of your own (hoistd --user)");
   }
   return ErrnoStatus(refusals.front().error,
                      "connect to " + refusals.front().path);

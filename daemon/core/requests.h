@@ -32,6 +32,8 @@ struct Peer {
   // nor through a tenant's socket.
   bool admin = false;
   std::string via;  // "socket", "grpc".
+  // It would be an admin, but lives in other user or pid namespaces.
+  bool apart = false;
 };
 
 struct OpenSessionArgs {

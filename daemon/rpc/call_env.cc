@@ -47,7 +47,11 @@ absl::Status CallEnv::CheckAdmin(const Peer& peer) const {
       admin_group.empty()
           ? std::string(" (server.admin_group in hoistd.toml adds a group)")
           : absl::StrCat(" and the group ", admin_group),
-      "; you are uid ", peer.uid.number()));
+      "; you are uid ", peer.uid.number(),
+      peer.apart ? " of another user or pid namespace, where nobody is an "
+                   "admin; run hoistctl where hoistd runs (docker exec, "
+                   "kubectl exec, or outside of your container)"
+                 : ""));
 }
 
 absl::Duration TimeLeft(const grpc::ServerContextBase& call) {

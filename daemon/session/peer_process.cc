@@ -187,6 +187,7 @@ absl::StatusOr<PeerProcess> PeerOf(int socket, std::optional<gid_t> admin_group,
     HOIST_ASSIGN_OR_RETURN(
         process.peer.admin,
         SharesOurNamespaces(credentials.pid, process.pidfd.get()));
+    process.peer.apart = !process.peer.admin;
   }
   // Root of a container is not the root whose models everybody trusts.
   if (credentials.uid == 0 && !process.peer.admin) process.peer.uid = kNobody;

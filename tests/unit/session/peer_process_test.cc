@@ -29,6 +29,7 @@ TEST(PeerOf, TellsThisProcessAsItIs) {
   EXPECT_EQ(process.peer.uid.number(), geteuid());
   EXPECT_EQ(process.peer.pid, getpid());
   EXPECT_TRUE(process.peer.admin);  // Our own uid.
+  EXPECT_FALSE(process.peer.apart);
   ASSERT_TRUE(process.pidfd.valid());
   pollfd alive = {process.pidfd.get(), POLLIN, 0};
   EXPECT_EQ(poll(&alive, 1, 0), 0);
@@ -100,6 +101,7 @@ TEST(PeerOf, RootOfAnotherUserNamespaceIsNoAdmin) {
   // Nor is it the root whose models everybody trusts.
   EXPECT_EQ(peer->peer.uid.number(), geteuid() == 0 ? 65534u : geteuid());
   EXPECT_FALSE(peer->peer.admin);
+  EXPECT_TRUE(peer->peer.apart);
 }
 
 TEST(PeerOf, RootOfAnotherPidNamespaceIsNoAdmin) {
@@ -108,6 +110,7 @@ TEST(PeerOf, RootOfAnotherPidNamespaceIsNoAdmin) {
   if (!peer.has_value()) GTEST_SKIP() << "may make no pid namespace";
   EXPECT_EQ(peer->peer.uid.number(), 65534u);
   EXPECT_FALSE(peer->peer.admin);
+  EXPECT_TRUE(peer->peer.apart);
 }
 
 TEST(PeerOf, WhatIsNoUnixSocketIsAnError) {
