@@ -47,7 +47,7 @@ header='{"layer.0.w":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}}'
 chmod -R a+rX "$root/srv/models"
 
 install -m 755 "$script" "$root/out/guest_test.sh"
-for file in "${files[@]}"; do install -m 755 "$file" "$root/out/"; done
+for file in "$here/guest.lib.sh" "${files[@]}"; do install -m 755 "$file" "$root/out/"; done
 cat >"$root/etc/systemd/system/guest-test.service" <<'UNIT'
 [Unit]
 Wants=systemd-journald.service
