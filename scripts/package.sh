@@ -104,8 +104,9 @@ install_part() {  # COMPONENT
 
 take_texts() {
   mkdir -p "$out/share/hoist" "$out/python"
-  cp -r deploy/{README.md,hoistd.service,hoistd.toml,sysusers.d} \
-    "$out/share/hoist/"
+  cp -r deploy/. "$out/share/hoist/"
+  # What makes packages and the manual.
+  (cd "$out/share/hoist" && rm -r CMakeLists.txt packages.cmake debian man)
   cp -r proto/hoist "$out/share/hoist/proto-hoist"
   # For languages that build messages at run time.
   protoc -Iproto --include_imports \

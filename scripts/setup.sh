@@ -52,8 +52,8 @@ to_test=(
   fio
   # For the tests that run hoist in a root of its own.
   systemd-container debootstrap
-  # For those of the packages and of the manual.
-  lintian man-db mandoc
+  # For those of the packages, of the manual and of completion.
+  lintian man-db mandoc zsh fish
 )
 
 say() { echo "setup: $*"; }

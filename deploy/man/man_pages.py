@@ -70,7 +70,7 @@ def shape(name):
     elif (span := re.search(r" in \[(\S+) - (\S+)\]", kind)):
         kind = kind.partition(":")[0]
         limits.append(f"from {span[1]} to {span[2]}")
-    kind = re.sub(r":.*", "", kind)
+    kind = re.sub(r"^\w+:(\w+)$", r"\1", kind)  # "UINT:RATE" is a RATE.
     if excluded:
         limits.append(f"not together with {', '.join(excluded.split())}")
     return first, kind, limits
