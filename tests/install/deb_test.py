@@ -1,4 +1,5 @@
-"""The Debian packages: what each holds, asks for and does, and lintian's word.
+"""What `cmake --install` installs by component; and the Debian packages: what each
+holds, asks for and does, and lintian's word.
 
 deb_test.py BUILD
 """
@@ -38,6 +39,19 @@ usr/lib/python3/dist-packages/hoist/nn/_api.py
 usr/lib/python3/dist-packages/hoist/py.typed""",
 }
 
+COMPONENTS = {
+    "daemon": "bin/hoistd bin/hoist-keeper",
+    "cli": "bin/hoistctl",
+    "service": "lib/systemd/system/hoistd.service lib/sysusers.d/hoist.conf",
+    "config": "share/hoist/hoistd.toml",
+    "completions": """
+share/bash-completion/completions/hoistctl share/zsh/site-functions/_hoistctl
+share/fish/vendor_completions.d/hoistctl.fish""",
+    "man": """
+share/man/man1/hoistctl.1 share/man/man5/hoistd.toml.5 share/man/man8/hoistd.8
+share/man/man8/hoist-keeper.8""",
+}
+
 
 def run(*command):
     return subprocess.run([str(word) for word in command], check=True,
@@ -47,6 +61,34 @@ def run(*command):
 def project_version():
     return re.search(r"project\(hoist VERSION (\S+) ",
                      (ROOT / "CMakeLists.txt").read_text())[1]
+
+
+class Components(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.prefix = pathlib.Path(folder.name)
+
+    def install(self, *options):
+        run("cmake", "--install", BUILD, "--prefix", self.prefix, *options)
+        return {str(path.relative_to(self.prefix))
+                for path in self.prefix.rglob("*") if not path.is_dir()}
+
+    def test_each_has_what_is_its_own(self):
+        there = set()
+        for component, held in COMPONENTS.items():
+            before, there = there, self.install("--component", component)
+            self.assertEqual(there - before, set(held.split()), component)
+
+    def test_without_one_all_that_is_not_debians_is_installed(self):
+        there = self.install()
+        for held in COMPONENTS.values():
+            self.assertLessEqual(set(held.split()), there)
+        for name in ("libhoist.so", "libhoist.so.0", "hoist-config.cmake",
+                     "hoist.pc", "hoist_c.h", "torch.h"):
+            self.assertEqual(
+                len([one for one in there if one.endswith("/" + name)]), 1)
+        self.assertEqual([one for one in there if "dist-packages" in one], [])
 
 
 @unittest.skipIf(shutil.which("dpkg-deb") is None, "no dpkg-deb here")
