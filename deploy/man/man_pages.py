@@ -143,7 +143,7 @@ def toml_items(text):
         example.clear()
 
     for line in [*text.splitlines(), ""]:
-        if example and line or line.startswith("# [["):
+        if line.startswith("# [[" if not example else "#"):
             example.append(line[1:].strip())
         elif line.startswith("#"):
             said.append(line[1:].strip())
@@ -155,6 +155,7 @@ def toml_items(text):
         elif line:
             items.append(("keys", [line], " ".join(said)))
             said.clear()
+            end()  # Its example.
         else:
             end()
     return items
