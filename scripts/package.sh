@@ -4,7 +4,13 @@
 #
 #   scripts/package.sh [--with-tests] [--from BUILD] [--dir DIR]
 #                      [--target NAME]...
+#   scripts/package.sh --deb [--release N] [--from BUILD] [--dir DIR]
 #
+#   --deb         Debian packages in place of the archive, in build/deb or DIR:
+#                 hoist, libhoist0, libhoist-dev, python3-hoist-client; for the
+#                 distribution that builds them
+#   --release N   the part of their version behind the dash (1): packages that
+#                 are built again need another
 #   --with-tests  the test programs, benches and Python tests too, in tests/
 #   --from BUILD  package what lies in this build folder, which is taken to be
 #                 up to date, in place of building the preset package
@@ -12,19 +18,22 @@
 #   --target NAME build this target alone, and package what there is: for one
 #                 test on another machine
 #
-# Shared libraries lie beside the programs, all but glibc's and the driver's.
-# libhoist is the exception: it lives in somebody else's process, and must use
-# that process's libstdc++, so it has no search path of its own.
+# Shared libraries come along in lib/hoist, all but glibc's and the driver's.
+# libhoist has lib/ for itself: it lives in somebody else's process, and must use
+# that process's libstdc++, so it has no search path of its own, and who links
+# with -L lib finds no other library there.
 #
 # share/hoist/built-from names the sources (see scripts/sources.lib.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/sources.lib.sh
 
-with_tests=0 from='' dir='' targets=()
+with_tests=0 from='' dir='' targets=() deb=0 release=1
 while [[ $# -gt 0 ]]; do
   case $1 in
     --with-tests) with_tests=1 ;;
+    --deb) deb=1 ;;
+    --release) release=${2:?--release needs a number}; shift ;;
     --from) from=${2:?--from needs a build folder}; shift ;;
     --dir) dir=${2:?--dir needs a folder}; shift ;;
     --target) targets+=("${2:?--target needs a name}"); shift ;;
@@ -68,38 +77,36 @@ take_programs() {
   for file in "$tree"/daemon/hoistd "$tree"/daemon/keeper/hoist-keeper \
     "$tree"/client/ctl/hoistctl "$tree"/client/examples/*; do
     if is_program "$file"; then
-      take_program "$file" "$out/bin" "\$ORIGIN/../lib"
+      take_program "$file" "$out/bin" "\$ORIGIN/../lib/hoist:\$ORIGIN/../lib"
     fi
   done
 }
 
+# libhoist with what others find it by, and the Python package.
 take_libhoist() {
-  local file
-  file=$(find "$tree/client" -name 'libhoist.so*' -type f | head -1)
-  mkdir -p "$out/lib" "$out/python"
-  if [[ -z $file ]]; then
-    [[ -n ${targets[*]} ]] || die "no libhoist.so in $tree/client"
-    return
-  fi
-  cp -P "$(dirname "$file")"/libhoist.so* "$out/lib/"
-  strip --strip-unneeded "$out/lib/$(basename "$file")"
-  patchelf --remove-rpath "$out/lib/$(basename "$file")"
-  if [[ -d client/python/hoist ]]; then
-    cp -r client/python/hoist "$out/python/"
-    find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
-    # By its soname, which is what the package looks for.
-    cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
-    cp client/python/{README.md,pyproject.toml,build_wheel.py} "$out/python/"
-  fi
+  local library=$tree/client/libhoist.so part
+  if [[ ! -e $library && -n ${targets[*]} ]]; then return; fi
+  for part in client dev; do install_part "$part"; done
+  [[ -e $out/lib/libhoist.so ]] ||
+    die "$tree installs libhoist elsewhere than in lib: CMAKE_INSTALL_LIBDIR"
+  strip --strip-unneeded "$(realpath "$out/lib/libhoist.so")"
+  cp -r client/python/hoist "$out/python/"
+  find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
+  # By its soname, which is what the package looks for.
+  cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
+  cp client/python/{README.md,pyproject.toml,build_wheel.py} "$out/python/"
+}
+
+install_part() {  # COMPONENT
+  cmake --install "$tree" --prefix "$out" --component "$1" >"$work/install" ||
+    { cat "$work/install" >&2; die "cannot install $1 of $tree"; }
 }
 
 take_texts() {
-  mkdir -p "$out/include" "$out/share/hoist"
-  local folder
-  for folder in shared/include client/include; do
-    if [[ -d $folder ]]; then cp -r "$folder/." "$out/include/"; fi
-  done
-  if [[ -d deploy ]]; then cp -r deploy/. "$out/share/hoist/"; fi
+  mkdir -p "$out/share/hoist" "$out/python"
+  cp -r deploy/. "$out/share/hoist/"
+  # What makes packages and the manual.
+  (cd "$out/share/hoist" && rm -r CMakeLists.txt packages.cmake debian man)
   cp -r proto/hoist "$out/share/hoist/proto-hoist"
   # For languages that build messages at run time.
   protoc -Iproto --include_imports \
@@ -122,7 +129,8 @@ take_tests() {
   while read -r file; do
     is_program "$file" || continue
     kind=${file#"$tree/tests/"}
-    take_program "$file" "$out/tests/${kind%%/*}" "\$ORIGIN/../../lib"
+    take_program "$file" "$out/tests/${kind%%/*}" \
+      "\$ORIGIN/../../lib/hoist:\$ORIGIN/../../lib"
   done < <(find "$tree/tests" -type f -perm -u+x ! -path '*/CMakeFiles/*' \
     ! -path '*/component/libtorch/*' ! -path '*/install/*')  # Tests made these.
   while read -r file; do
@@ -143,9 +151,9 @@ take_libraries() {
       awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u)
   for lib in "${libs[@]}"; do
     [[ $(basename "$lib") =~ $host_libs || $lib == "$out"/* ]] && continue
-    install -m 644 "$lib" "$out/lib/$(basename "$lib")"
-    strip --strip-unneeded "$out/lib/$(basename "$lib")"
-    patchelf --set-rpath "\$ORIGIN" "$out/lib/$(basename "$lib")"
+    install -D -m 644 "$lib" "$out/lib/hoist/$(basename "$lib")"
+    strip --strip-unneeded "$out/lib/hoist/$(basename "$lib")"
+    patchelf --set-rpath "\$ORIGIN" "$out/lib/hoist/$(basename "$lib")"
     take_license "$lib"
   done
 }
@@ -163,14 +171,20 @@ take_license() {  # LIBRARY: the terms it is passed on under.
   fi
 }
 
-take_completions() {
-  local ctl=$out/bin/hoistctl folder=$out/share
-  [[ -x $ctl ]] || return 0
-  mkdir -p "$folder/bash-completion/completions" \
-    "$folder/zsh/site-functions" "$folder/fish/vendor_completions.d"
-  "$ctl" completion bash >"$folder/bash-completion/completions/hoistctl"
-  "$ctl" completion zsh >"$folder/zsh/site-functions/_hoistctl"
-  "$ctl" completion fish >"$folder/fish/vendor_completions.d/hoistctl.fish"
+take_manual() {
+  if [[ -n ${targets[*]} ]]; then return; fi
+  install_part man
+  install_part completions
+}
+
+# Into $out; CPack stages in a folder of its own.
+make_debs() {
+  rm -f "$out"/*.deb
+  cpack --config "$tree/CPackConfig.cmake" -B "$work" \
+    -D "CPACK_DEBIAN_PACKAGE_RELEASE=$release" >"$work/log" 2>&1 ||
+    { cat "$work/log" >&2; die "CPack failed"; }
+  mv "$work"/*.deb "$out/"
+  (cd "$out" && ls -- *.deb) | while read -r deb; do say "$out/$deb"; done
 }
 
 # Runs what was packed, from another place and with nothing in the environment.
@@ -200,22 +214,27 @@ else
   say "building (preset package)"
   build_tree "$([[ $with_tests == 1 ]] && echo ON || echo OFF)"
 fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [[ $deb == 1 ]]; then dir=${dir:-build/deb}; fi
 if [[ -n $dir ]]; then
   mkdir -p "$dir"
   out=$(realpath "$dir")
-  rm -rf "${out:?}"/*
 else
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
   out=$work/$name
   mkdir "$out"
 fi
+if [[ $deb == 1 ]]; then
+  make_debs
+  exit 0
+fi
+rm -rf "${out:?}"/*
+take_texts
 take_libhoist
 take_programs
-take_texts
 if [[ $with_tests == 1 ]]; then take_tests; fi
 take_libraries
-take_completions
+take_manual
 smoke_test
 if [[ -n $dir ]]; then
   say "$dir: $(du -sh "$out" | cut -f1)"

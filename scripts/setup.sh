@@ -56,6 +56,8 @@ to_test=(
   prometheus curl
   # And in containers.
   buildah runc
+  # For those of the packages, of the manual and of completion.
+  lintian man-db mandoc zsh fish
 )
 
 say() { echo "setup: $*"; }

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -110,6 +111,36 @@ CLI::Validator AsRate() {
       "RATE");
 }
 
+// "TEXT:{device,host}" -> device, host.
+std::vector<std::string> ChoicesOf(const std::string& type) {
+  std::vector<std::string> choices;
+  const size_t open = type.find(":{");
+  const size_t close = type.find('}');
+  if (open == std::string::npos || close == std::string::npos) return choices;
+  std::istringstream inside(type.substr(open + 2, close - open - 2));
+  for (std::string one; std::getline(inside, one, ',');) {
+    choices.push_back(one);
+  }
+  return choices;
+}
+
+std::vector<CompletedArgument> ArgumentsOf(const CLI::App& command,
+                                           bool positional) {
+  std::vector<CompletedArgument> found;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_positional() != positional) continue;
+    CompletedArgument argument = {
+        positional ? option->get_name(/*positional=*/true)
+                   : "--" + option->get_lnames().front(),
+        option->get_description(), option->get_items_expected_max() > 0,
+        ChoicesOf(option->get_type_name())};
+    // Each command has one of its own, which says the same.
+    if (argument.name == "--help" && command.get_parent() != nullptr) continue;
+    found.push_back(std::move(argument));
+  }
+  return found;
+}
+
 // The commands: CLI11's half, and what each does.
 class CommandLine {
  public:
@@ -160,6 +191,18 @@ class CommandLine {
     }
     return app_.remaining().empty() ? std::optional<std::string>("")
                                     : std::nullopt;
+  }
+
+  // What can stand where, for completion.
+  CompletedLine Described() {
+    CompletedLine line;
+    line.options = ArgumentsOf(app_, /*positional=*/false);
+    for (const CLI::App* command : app_.get_subcommands({})) {
+      line.commands.push_back({command->get_name(), command->get_description(),
+                               ArgumentsOf(*command, /*positional=*/false),
+                               ArgumentsOf(*command, /*positional=*/true)});
+    }
+    return line;
   }
 
   int Run(const Output& output) {
@@ -425,29 +468,9 @@ class CommandLine {
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
     local_["completion"] = [this](const Output&) {
-      out_ << CompletionScript(parsed_.shell, Commands());
+      out_ << CompletionScript(parsed_.shell);
       return kExitOk;
     };
-  }
-
-  std::vector<CompletedCommand> Commands() {
-    std::vector<CompletedCommand> commands;
-    for (CLI::App* command : app_.get_subcommands({})) {
-      CompletedCommand completed = {
-          command->get_name(),
-          command->get_description(),
-          {"--json", "--socket", "--timeout", "--help"}};
-      for (const CLI::Option* option : command->get_options()) {
-        for (const std::string& name : option->get_lnames()) {
-          if (name != "help") completed.options.push_back("--" + name);
-        }
-      }
-      if (completed.name == "completion") {
-        completed.options = {"bash", "zsh", "fish"};
-      }
-      commands.push_back(std::move(completed));
-    }
-    return commands;
   }
 
   Parsed& parsed_;
@@ -463,6 +486,12 @@ int RunCommandLine(int argc, const char* const* argv, std::ostream& out,
                    std::ostream& err, bool terminal) {
   Parsed parsed;
   CommandLine line(&parsed, out);
+  // Of the shells' scripts; no command of people's.
+  if (argc > 1 && std::string(argv[1]) == "__complete") {
+    WriteCandidates(line.Described(), {argv + 2, argv + argc}, NamesOfDaemon,
+                    out);
+    return kExitOk;
+  }
   try {
     line.app().parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -10,6 +10,7 @@ file.
 """
 
 import base64
+import ctypes
 import hashlib
 import os
 import pathlib
@@ -33,7 +34,17 @@ def said(name: str) -> str:
 
 
 NAME = said("name")
-VERSION = said("version")
+
+
+def version_of(library: str) -> str:
+    """What it says itself: CMakeLists.txt told it, and nothing else is told."""
+    try:
+        ask = ctypes.CDLL(os.path.abspath(library)).hoist_version
+    except OSError as error:
+        sys.exit(f"{NAME} has its version from {library}, which does not load "
+                 f"here: {error}")
+    ask.restype = ctypes.c_char_p
+    return ask().decode()
 
 
 def tag(library: bytes) -> str:
@@ -53,9 +64,9 @@ def stripped(library: str) -> bytes:
         return pathlib.Path(out).read_bytes()
 
 
-def metadata() -> str:
+def metadata(version: str) -> str:
     extras = PROJECT.partition("[project.optional-dependencies]\n")[2]
-    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {VERSION}",
+    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {version}",
              f"Summary: {said('description')}", "License: Apache-2.0",
              f"Requires-Python: {said('requires-python')}"]
     for extra, needs in re.findall(r'^(\w+) = \["(.*)"\]$', extras, re.M):
@@ -69,13 +80,14 @@ def build(library: str, folder: str) -> str:
     """Returns the wheel's file name."""
     carried = stripped(library)
     tags = tag(carried)
-    stem = f"{NAME.replace('-', '_')}-{VERSION}"
+    version = version_of(library)
+    stem = f"{NAME.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     files = {str(path.relative_to(HERE)): path.read_bytes()
              for path in sorted((HERE / "hoist").rglob("*"))
              if path.suffix == ".py" or path.name == "py.typed"}
     files[f"hoist/{LIBRARY_NAME}"] = carried
-    files[f"{info}/METADATA"] = metadata().encode()
+    files[f"{info}/METADATA"] = metadata(version).encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: hoist\nRoot-Is-Purelib: false\n"
         f"Tag: {tags}\n").encode()

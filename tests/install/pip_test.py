@@ -119,7 +119,9 @@ class Pip(unittest.TestCase):
             path=[str(site)]) if one.metadata["Name"].startswith("hoist"))
         project = (ROOT / "client/python/pyproject.toml").read_text()
         self.assertEqual(found.metadata["Name"], "hoist-client")
-        for name in ("name", "version", "requires-python"):
+        self.assertIn(f"project(hoist VERSION {found.version} ",
+                      (ROOT / "CMakeLists.txt").read_text())
+        for name in ("name", "requires-python"):
             self.assertIn(f'\n{name} = "{found.metadata[name]}"\n', project)
         extras = {extra: needs for needs, extra in (
             re.fullmatch(r"(.*); extra == '(\w+)'", one).groups()

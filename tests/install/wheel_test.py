@@ -22,9 +22,12 @@ PYTHON = ROOT / "client/python"
 
 WITHOUT_TORCH = """
 import sys
+from importlib.metadata import version
 import hoist
 assert not {"torch", "numpy"} & set(sys.modules), "imported by itself"
 assert {"attach", "load", "compat", "nn"} <= set(dir(hoist))
+assert hoist.__version__ == version("hoist-client"), hoist.__version__
+assert "__version__" in dir(hoist)
 with hoist.connect(connect_deadline=10) as session:
     print(hoist.__file__, hoist.library_path(), session.devices[0].kind)
 """

@@ -40,11 +40,11 @@ __all__ = [
     "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
     "UnknownError", "connect", "forget", "library_path", "library_version",
 ]
-__version__ = "0.1.0"
 
 # What needs torch is imported when it is first asked for. Type checkers read
 # the first branch alone, so that a name that is in none of these is an error.
 if TYPE_CHECKING:
+    __version__: str
     from . import compat as compat, nn as nn
     from .nn import (AttachStats as AttachStats,
                      PipelineStats as PipelineStats, advance as advance,
@@ -65,8 +65,10 @@ else:
             return getattr(importlib.import_module(".nn", __name__), name)
         if name in _MODULES:
             return importlib.import_module(f".{name}", __name__)
+        if name == "__version__":  # Of one release, as the wheel has it.
+            return library_version()
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_NN, *_MODULES})
+        return sorted({*globals(), *_NN, *_MODULES, "__version__"})

@@ -8,84 +8,31 @@
 set -uo pipefail
 archive=$1
 readme=$archive/share/hoist/README.md
-failed=0
-check() {  # CLAIM COMMAND...
-  local claim=$1
-  shift
-  if "$@"; then
-    echo "ok    $claim"
-  else
-    echo "FAILED $claim"
-    failed=1
-  fi
-}
-same() {  # WANTED GOT
-  [[ $2 == "$1" ]] || { echo "      wanted \"$1\", got \"$2\""; return 1; }
-}
-main_pid() { systemctl show -P MainPID hoistd; }
-as() {  # USER COMMAND...
-  setpriv --reuid "$1" --regid "$1" --init-groups "${@:2}"
-}
-exits_with() {  # CODE COMMAND...
-  local wanted=$1 got=0
-  "${@:2}" >/tmp/output 2>&1 || got=$?
-  [[ $got == "$wanted" ]] || { cat /tmp/output; same "$wanted" "$got"; }
-}
-denied_by_admin() {
-  exits_with 1 "$@" && grep -q "PERMISSION_DENIED.*hoist-admin" /tmp/output
-}
-eventually() {  # COMMAND...: true within 20 s.
-  local tries
-  for ((tries = 0; tries < 200; tries++)); do
-    if "$@"; then return 0; fi
-    read -rt 0.1 <> <(:)  # A pause without a child.
-  done
-  return 1
-}
+beside=$archive
+. "$(dirname "$0")/guest.lib.sh"
 
-# The commands below a heading: what is indented by four.
-commands() {  # HEADING
-  awk -v heading="## $1" '/^## / {on = $0 == heading}
-    on && /^    / {print substr($0, 5)}' "$readme"
-}
 headings_with_commands() {
   awk '/^## / {heading = substr($0, 4)}
     /^    / && heading != said {print heading; said = heading}' "$readme"
 }
-follow() {  # HEADING: runs its commands as they stand there.
-  local script
-  script=$(commands "$1")
-  [[ -n $script ]] || { echo "      \"$1\" has no commands"; return 1; }
-  (cd "$archive" && bash -euxo pipefail -c "$script") 2>&1 | sed 's/^/      /'
-}
-installed_files() {
-  find /etc /home /opt /usr /var -xdev ! -path '/etc/*-' ! -path '/var/log/*' \
-    ! -path '/var/tmp/*' ! -path '/var/lib/systemd/*' | sort
-}
-
 useradd alice
 useradd bob
 useradd carol
 installed_files >/tmp/before
 
 check "these are the sections with commands" same \
-  "Install Users Start Workers Upgrade Remove" \
+  "Install Users Start Workers Upgrade Remove From packages" \
   "$(headings_with_commands | paste -sd ' ')"
 check "it can be installed" follow Install
 check "users may be let in" follow Users
 # What "First say in hoistd.toml" stands for: a root, and pools that fit here.
-sed -i -e 's|^roots = \[\]|roots = ["/srv/models"]|' \
-  -e 's|^spill_dir = ""|spill_dir = "/var/lib/hoist/spill"|' \
-  -e '/^\[device\]/,/^\[/ s|^pool = "auto"|pool = "256MiB"|' \
-  -e '/^\[host\]/,/^\[/ s|^pool = "auto"|pool = "256MiB"|' \
-  /etc/hoist/hoistd.toml
+configure
 check "hoistd starts from its unit" follow Start
 pid=$(main_pid)
 
 check "systemd finds nothing wrong with the unit" \
-  same "" "$(systemd-analyze verify hoistd.service 2>&1)"
-check "its documentation is there" test -f \
-  "$(systemctl show -P Documentation hoistd | sed 's|^file://||')"
+  same "" "$(systemd-analyze verify --man=no hoistd.service 2>&1)"
+check "its documentation is there" documented /usr/local/share/man
 check "it runs as user hoist" same hoist "$(stat -c %U "/proc/$pid")"
 check "its folder is closed to others" \
   same "750 hoist hoist" "$(stat -c '%a %U %G' /run/hoist)"
@@ -122,22 +69,7 @@ check "compilers find it" test -f /usr/local/include/hoist/hoist.h -a \
 check "the shell finds the completions" \
   bash -n /usr/local/share/bash-completion/completions/hoistctl
 
-mkdir -m 777 /run/worker
-# Not by as(), whose process would be another.
-setpriv --reuid alice --regid alice --init-groups \
-  /out/stream_worker /run/worker/passes >/run/worker/log 2>&1 &
-worker=$!
-passes() {
-  local digits
-  digits=$(cat /run/worker/passes 2>/dev/null)
-  echo $((10#${digits:-0}))
-}
-passed() { kill -0 "$worker" && (($(passes) > $1)); }
-# Each pass compares all bytes and addresses; one that began before counts not.
-worker_goes_on() {
-  eventually passed $(($(passes) + 3)) || { cat /run/worker/log; return 1; }
-}
-ends_well() { kill "$worker" && wait "$worker" || { cat /run/worker/log; false; }; }
+start_worker
 check "a worker of alice's streams, and holds a lease" worker_goes_on
 
 status_line() { awk -v key="$1:" '$1 == key {print $2}' "/proc/$pid/status"; }
@@ -159,21 +91,10 @@ fi
 logged_reload() {
   journalctl _SYSTEMD_UNIT=hoistd.service | grep -q 'was read again'
 }
-restarted() {
-  [[ $(main_pid) != 0 && $(main_pid) != "$pid" ]] &&
-    [[ $(systemctl is-active hoistd) == active ]]
-}
 systemctl reload hoistd
 check "a reload is logged" eventually logged_reload
 check "and it runs on" same "$pid" "$(main_pid)"
 
-# The inode of the host pool's memory, which systemd holds as well.
-host_memory() {
-  local fd
-  for fd in /proc/"$(main_pid)"/fd/*; do
-    if [[ $(readlink "$fd") == *hoist-host* ]]; then stat -L -c %i "$fd"; fi
-  done
-}
 memory=$(host_memory)
 check "the host pool's memory is there" test -n "$memory"
 check "systemd holds what is kept" same 3 \

@@ -5,7 +5,7 @@
 # store, as hoistd keeps them, is killed again and again. PID 1 runs for no more
 # than 100 ms at a stretch meanwhile, and nothing is lost.
 set -uo pipefail
-export LD_LIBRARY_PATH=$1/lib
+export LD_LIBRARY_PATH=$1/lib/hoist
 most_us=100000
 count=20000
 failed=0

@@ -1,0 +1,95 @@
+// What the daemon has names for.
+#include <unistd.h>
+
+#include <chrono>
+#include <sstream>
+
+#include "client/ctl/completion.h"
+#include "client/ctl/connection.h"
+#include "client/ctl/text.h"
+
+namespace hoist::ctl {
+namespace {
+
+// Who hits Tab waits no longer.
+constexpr std::chrono::milliseconds kTimeout(1000);
+
+// As other commands take it: another user's is USER:NAME.
+std::string NameFor(uid_t asker, const v1::ModelSummary& model) {
+  const uid_t owner = model.owner_uid();
+  if (model.owner_tenant().empty() && (owner == asker || owner == 0)) {
+    return model.name();
+  }
+  return UserName(model.owner_tenant(), owner) + ":" + model.name();
+}
+
+std::vector<Candidate> Models(Connection& daemon) {
+  std::vector<Candidate> found;
+  v1::ListModelsResponse response;
+  const auto context = daemon.context(Lasts::kTimeout);
+  if (!daemon.admin().ListModels(context.get(), {}, &response).ok()) return {};
+  for (const v1::ModelSummary& model : response.models()) {
+    found.push_back(
+        {NameFor(geteuid(), model), HumanBytes(model.image_bytes())});
+  }
+  return found;
+}
+
+std::vector<Candidate> Groups(Connection& daemon, const std::string& model) {
+  std::vector<Candidate> found;
+  v1::ListGroupsRequest request;
+  request.set_model(model);
+  v1::ListGroupsResponse response;
+  const auto context = daemon.context(Lasts::kTimeout);
+  if (!daemon.admin().ListGroups(context.get(), request, &response).ok()) {
+    return {};
+  }
+  for (const v1::GroupStatus& group : response.groups()) {
+    found.push_back({group.name(), HumanBytes(group.image_bytes())});
+  }
+  return found;
+}
+
+std::vector<Candidate> Plans(Connection& daemon) {
+  std::vector<Candidate> found;
+  v1::ListPlansResponse response;
+  const auto context = daemon.context(Lasts::kTimeout);
+  if (!daemon.admin().ListPlans(context.get(), {}, &response).ok()) return {};
+  for (const v1::PlanStatus& plan : response.plans()) {
+    found.push_back({std::to_string(plan.id()),
+                     Shown(plan.model()) + " of " + Shown(plan.client_name())});
+  }
+  return found;
+}
+
+std::vector<Candidate> Devices(Connection& daemon) {
+  std::vector<Candidate> found;
+  v1::NodeStatus response;
+  const auto context = daemon.context(Lasts::kTimeout);
+  if (!daemon.admin().Status(context.get(), {}, &response).ok()) return {};
+  for (const v1::Device& device : response.devices()) {
+    found.push_back({std::to_string(device.index()), Shown(device.name())});
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Candidate> NamesOfDaemon(const std::string& argument,
+                                     const std::vector<std::string>& before,
+                                     const std::string& socket) {
+  const bool of_device = argument == "--device" || argument == "--loads";
+  const bool of_group = argument == "GROUP" && !before.empty();
+  if (!of_device && !of_group && argument != "MODEL" && argument != "PLAN") {
+    return {};
+  }
+  Connection daemon(socket, kTimeout);
+  std::ostringstream nobody_reads;
+  if (daemon.Check({nobody_reads, nobody_reads}) != kExitOk) return {};
+  if (of_device) return Devices(daemon);
+  if (of_group) return Groups(daemon, before.front());
+  if (argument == "MODEL") return Models(daemon);
+  return Plans(daemon);
+}
+
+}  // namespace hoist::ctl
