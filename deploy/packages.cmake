@@ -15,7 +15,8 @@ set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
-set(CPACK_COMPONENTS_ALL daemon cli service man completions debian_conf
+set(CPACK_COMPONENTS_ALL daemon cli service man completions
+  monitoring debian_conf
   debian_client debian_dev python)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
@@ -76,7 +77,7 @@ include(CPack)
 foreach(group hoist libhoist0 libhoist_dev python)
   cpack_add_component_group(${group})
 endforeach()
-foreach(component daemon cli service man completions debian_conf)
+foreach(component daemon cli service man completions monitoring debian_conf)
   cpack_add_component(${component} GROUP hoist)
 endforeach()
 cpack_add_component(debian_client GROUP libhoist0)

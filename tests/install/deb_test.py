@@ -26,6 +26,8 @@ usr/share/zsh/site-functions/_hoistctl
 usr/share/fish/vendor_completions.d/hoistctl.fish
 usr/share/man/man1/hoistctl.1.gz usr/share/man/man5/hoistd.toml.5.gz
 usr/share/man/man8/hoistd.8.gz usr/share/man/man8/hoist-keeper.8.gz
+usr/share/hoist/metrics-loopback.conf usr/share/hoist/prometheus/alerts.yml
+usr/share/hoist/grafana/hoist.json
 usr/share/doc/hoist/README.md usr/share/doc/hoist/changelog.gz""",
     "libhoist0": "usr/lib/x86_64-linux-gnu/libhoist.so.0",
     "libhoist-dev": """
@@ -44,6 +46,9 @@ COMPONENTS = {
     "cli": "bin/hoistctl",
     "service": "lib/systemd/system/hoistd.service lib/sysusers.d/hoist.conf",
     "config": "share/hoist/hoistd.toml",
+    "monitoring": """
+share/hoist/metrics-loopback.conf share/hoist/prometheus/alerts.yml
+share/hoist/grafana/hoist.json""",
     "completions": """
 share/bash-completion/completions/hoistctl share/zsh/site-functions/_hoistctl
 share/fish/vendor_completions.d/hoistctl.fish""",

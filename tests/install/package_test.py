@@ -29,6 +29,9 @@ include/hoist/c/plan.h
 python/hoist/__init__.py python/hoist/libhoist.so.0
 python/pyproject.toml python/build_wheel.py python/README.md
 share/hoist/README.md share/hoist/hoistd.service share/hoist/hoistd.toml
+share/hoist/metrics-loopback.conf share/hoist/prometheus/alerts.yml
+share/hoist/grafana/hoist.json share/hoist/container/Dockerfile
+share/hoist/kubernetes/base/daemonset.yaml
 share/hoist/built-from share/hoist/sysusers.d/hoist.conf
 share/hoist/examples/embed.py share/hoist/examples/torch_worker.py
 share/bash-completion/completions/hoistctl
