@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "daemon/base/status.h"
 #include "daemon/metrics/node_metrics.h"
 #include "daemon/metrics/process_stats.h"
@@ -22,9 +23,9 @@ MetricsFacts FactsOf(const Config& config, const MetricsStart& start,
       !node.devices.empty() && node.devices[0].info.backing == Backing::kIpc;
   facts.degraded = {
       {"no_io_uring", config.disk.io != DiskConfig::Io::kThreads &&
-                          node.io.engine != "io_uring"},
-      {"no_registered_buffers",
-       node.io.engine == "io_uring" && !node.io.registered_buffers},
+                          !absl::StrContains(node.io.engine, "io_uring")},
+      {"no_registered_buffers", absl::StrContains(node.io.engine, "io_uring") &&
+                                    !node.io.registered_buffers},
       {"gpu_unusable", start.stands_in},
       {"no_vmm_export", ipc},
       {"no_stream_memory_operations",
@@ -53,6 +54,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
       if (!group.ok()) return Annotate(group.status(), "server.group");
       options.socket->group = *group;
     }
+    options.admin_group_name = config.server.admin_group;
+    const auto admins = GroupByName(config.server.admin_group);
+    if (admins.ok()) options.admin_group = *admins;
   }
   if (!config.metrics.listen.empty()) {
     const auto listen = ParseLoopback(config.metrics.listen);

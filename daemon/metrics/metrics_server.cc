@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/status.h"
 #include "daemon/metrics/scrape_request.h"
+#include "daemon/session/peer_process.h"
 
 namespace hoistd {
 namespace {
@@ -73,6 +74,7 @@ struct Connection {
 
   hoist::UniqueFd fd;
   uid_t uid = kNoUid;
+  bool may_read = true;
   absl::Time end;  // At the latest.
   State state = State::kReading;
   std::string in;
@@ -114,6 +116,7 @@ class Server final : public MetricsServer {
   bool Write(Connection& connection);
   void Answer(Connection& connection, absl::string_view body);
   void Refuse(Connection& connection, int code, std::string why);
+  std::string WhoMayRead(uid_t uid) const;
   void Ask(Connection& connection, absl::Time now);
   void TakePicture(absl::Time now);
   const std::string& TextOf(MetricsFormat format);
@@ -250,11 +253,15 @@ void Server::Accept(int listener, absl::Time now) {
     }
     MakeRoom();
     Connection& made = connections_.emplace_back();
-    ucred peer = {};
-    socklen_t bytes = sizeof(peer);
-    if (socket_.has_value() && listener == socket_->get() &&
-        getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0) {
-      made.uid = peer.uid;
+    if (socket_.has_value() && listener == socket_->get()) {
+      ucred peer = {};
+      socklen_t bytes = sizeof(peer);
+      if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0) {
+        made.uid = peer.uid;
+      }
+      const absl::StatusOr<PeerProcess> process =
+          PeerOf(fd.get(), options_.admin_group);
+      made.may_read = process.ok() && process->peer.admin;
     }
     made.fd = std::move(fd);
     made.end = now + options_.limits.connection;
@@ -296,11 +303,20 @@ bool Server::Read(Connection& connection, absl::Time now) {
         ParseScrape(absl::string_view(connection.in).substr(0, head));
     if (connection.request.code != 200) {
       Answer(connection, "");
+    } else if (!connection.may_read) {
+      Refuse(connection, 403, WhoMayRead(connection.uid));
     } else {
       Ask(connection, now);
     }
   }
   return connection.state != State::kWriting || Write(connection);
+}
+
+std::string Server::WhoMayRead(uid_t uid) const {
+  const std::string& group = options_.admin_group_name;
+  return absl::StrCat("metrics are for root, hoistd's own user",
+                      group.empty() ? "" : " and the group ", group,
+                      " of this node; you are uid ", uid);
 }
 
 void Server::Ask(Connection& connection, absl::Time now) {

@@ -2,6 +2,8 @@
 #ifndef HOIST_DAEMON_METRICS_METRICS_SERVER_H_
 #define HOIST_DAEMON_METRICS_METRICS_SERVER_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -34,6 +36,10 @@ struct MetricsLimits {
 
 struct MetricsOptions {
   std::optional<SocketFileOptions> socket;  // `type` is the server's.
+  // Who may read there, beside root and hoistd's own user, as Admin has it; in
+  // messages by its name. On loopback everybody may.
+  std::optional<gid_t> admin_group;
+  std::string admin_group_name;
   std::optional<LoopbackAddress> listen;
   // Asks for a picture. `done` is called once, from any thread, perhaps after
   // this server's end.

@@ -68,6 +68,25 @@ class Metrics(unittest.TestCase):
         self.assertEqual(samples.of("hoist_build_info", version=version), 1)
         self.assertGreater(samples.of("process_resident_memory_bytes"), MIB)
 
+    @unittest.skipIf(os.getuid() != 0, "another user is needed")
+    def test_who_is_no_admin_may_not_read(self):
+        """They name all users' models."""
+        self.start(mode="0666")
+        self.daemon.path.chmod(0o755)
+        ask = ("import socket, sys\n"
+               "client = socket.socket(socket.AF_UNIX)\n"
+               "client.connect(sys.argv[1])\n"
+               "client.sendall(b'GET /metrics HTTP/1.1\\r\\n\\r\\n')\n"
+               "client.shutdown(socket.SHUT_WR)\n"
+               "while part := client.recv(65536):\n"
+               "    sys.stdout.buffer.write(part)\n")
+        said = subprocess.run(["/usr/bin/python3", "-c", ask, self.socket],
+                              user=54321, cwd="/", capture_output=True,
+                              text=True, check=True).stdout
+        self.assertTrue(said.startswith("HTTP/1.1 403 Forbidden"), said)
+        self.assertIn("you are uid 54321", said)
+        self.assertNotIn("hoist_", said)
+
     def test_what_workers_do_is_seen(self):
         self.start(extra='[models]\nroots = ["/"]')
         device = {"tier": "device", "device": "emulated-0"}
