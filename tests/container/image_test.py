@@ -186,7 +186,7 @@ class Image(Running):
 
     def test_a_changed_configuration_is_read_again(self):
         WORLD.run("bash", "-euc", self.reload)
-        until(lambda: "the configuration was read again" in
+        until(lambda: "was read again; changed" in
               WORLD.run("docker", "logs", "hoistd"))
 
     def test_a_model_is_loaded_by_a_path_that_is_the_hosts(self):

@@ -253,7 +253,7 @@ class Node(unittest.TestCase):
         self.toml.write_text(self.toml.read_text() + "[log]\nlevel = "
                              '"debug"\n')
         self.world.follow(README, "Change the configuration")
-        until(lambda: "the configuration was read again" in
+        until(lambda: "was read again; changed" in
               self.log("hoistd"), seconds=30)
 
     def test_5_an_upgrade_keeps_what_the_README_says(self):

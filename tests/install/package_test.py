@@ -130,7 +130,12 @@ class Package(unittest.TestCase):
                 worker.communicate()  # It would be waited for.
             for named, here in there.items():
                 command = command.replace(named, str(here))
-            self.run_line(command, HOIST_SOCKET=daemon.socket)
+            self.run_line(command, *self.statuses(command),
+                          HOIST_SOCKET=daemon.socket)
+
+    def statuses(self, command):
+        """What the command may end with; this machine may lack something."""
+        return (0, 4) if command.startswith("hoistctl doctor") else (0,)
 
     def stream(self, daemon):
         """Starts a worker that streams; returns it and its plan's number."""
@@ -161,13 +166,14 @@ class Package(unittest.TestCase):
             watching.kill()
             watching.communicate()
 
-    def run_line(self, line, **environment):
+    def run_line(self, line, *statuses, **environment):
         path = f"{self.path / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line], check=False, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
             env=clean_environment(PATH=path, **environment))
-        self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}")
+        self.assertIn(done.returncode, statuses or (0,),
+                      f"{line}\n{done.stdout}")
 
 
 class SourcesDigest(unittest.TestCase):

@@ -102,7 +102,7 @@ class Stopped(unittest.TestCase):
         help_text = subprocess.run([HOISTCTL, "--help"], check=True, text=True,
                                    capture_output=True).stdout
         self.assertRegex(help_text, r"--timeout[^\n]*\n?[^\n]*sign of life")
-        listed = re.findall(r"^  ([a-z]+) ", help_text.split("Subcommands:")[1],
+        listed = re.findall(r"^  ([a-z-]+) ", help_text.split("Subcommands:")[1],
                             re.M)
         self.assertEqual(set(listed), set(VERBS) | LOCAL)
 
