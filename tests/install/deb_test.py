@@ -28,7 +28,8 @@ usr/share/man/man1/hoistctl.1.gz usr/share/man/man5/hoistd.toml.5.gz
 usr/share/man/man8/hoistd.8.gz usr/share/man/man8/hoist-keeper.8.gz
 usr/share/hoist/metrics-loopback.conf usr/share/hoist/prometheus/alerts.yml
 usr/share/hoist/grafana/hoist.json
-usr/share/doc/hoist/README.md usr/share/doc/hoist/changelog.gz""",
+usr/share/doc/hoist/README.md usr/share/doc/hoist/GUIDE.md
+usr/share/doc/hoist/changelog.gz""",
     "libhoist0": "usr/lib/x86_64-linux-gnu/libhoist.so.0",
     "libhoist-dev": """
 usr/include/hoist/hoist.h usr/include/hoist/hoist_c.h
