@@ -35,7 +35,6 @@
 namespace hoistd {
 namespace {
 
-constexpr char kDefaults[] = "(defaults)";  // Where there is no file.
 constexpr char kDefaultConfig[] = "/etc/hoist/hoistd.toml";
 constexpr int kExitRefused = 1;  // The configuration, or the machine.
 // The same, and who started this holds what the last one kept. It must go on
