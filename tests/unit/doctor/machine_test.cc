@@ -1,29 +1,14 @@
 #include "daemon/doctor/machine.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "gtest/gtest.h"
+#include "tests/support/made_up_root.h"
 
 namespace hoistd {
 namespace {
 
 // A made-up /proc and /sys.
-class MachineTree : public ::testing::Test {
+class MachineTree : public testing::MadeUpRoot {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "/hoist-machine-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = root_ + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
   void Pci(const std::string& address, const std::string& vendor,
            const std::string& kind, const std::string& width) {
     const std::string path = "/sys/bus/pci/devices/" + address;
@@ -32,8 +17,6 @@ class MachineTree : public ::testing::Test {
     Write(path + "/current_link_width", width + "\n");
     Write(path + "/max_link_width", "16\n");
   }
-
-  std::string root_;
 };
 
 TEST_F(MachineTree, NothingThereIsNothingSaid) {

@@ -1,10 +1,7 @@
 #include "daemon/host/host_limits.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "gmock/gmock.h"
+#include "tests/support/made_up_root.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd {
@@ -17,23 +14,9 @@ using testing::StatusIs;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // A made-up /proc and /sys.
-class CgroupTree : public ::testing::Test {
+class CgroupTree : public testing::MadeUpRoot {
  protected:
-  void SetUp() override {
-    std::string name = ::testing::TempDir() + "/hoist-cgroup-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = root_ + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
   void Member(const std::string& lines) { Write("/proc/self/cgroup", lines); }
-
-  std::string root_;
 };
 
 TEST_F(CgroupTree, NoCgroupsIsNoLimit) {
