@@ -88,7 +88,7 @@ ZONES = {
         " proto",
         "absl spdlog protobuf grpc"),
     "daemon/metrics": zone(
-        CORE + " daemon/engine/engine_api.h daemon/session/listening_socket.h",
+        CORE + " daemon/engine/engine_api.h daemon/session/listening_socket.h daemon/session/peer_process.h",
         "absl"),
     # main: the only place that builds concrete things.
     "daemon": zone(
