@@ -107,13 +107,15 @@ bool Preloader::TryAll() {
     if (absl::IsCancelled(status)) return false;
     const bool again = !status.ok() && MayPass(status);
     all = all && !again;
-    const absl::MutexLock lock(&state.mu);
-    const auto item = std::ranges::find(state.items, model, &Item::model);
-    if (item == state.items.end()) continue;  // It is not wanted any more.
-    item->over = !again;
     const std::string why(status.message());
-    if (status.ok() || item->told == why) continue;
-    item->told = why;
+    {
+      const absl::MutexLock lock(&state.mu);
+      const auto item = std::ranges::find(state.items, model, &Item::model);
+      if (item == state.items.end()) continue;  // It is not wanted any more.
+      item->over = !again;
+      if (status.ok() || item->told == why) continue;
+      item->told = why;
+    }
     note_(absl::StrCat("models.preload: ", model.path, ": ", why,
                        again ? "; it is tried again" : ""));
   }
