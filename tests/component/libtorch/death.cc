@@ -139,7 +139,14 @@ TEST(ThePassThatIsHitEndsWithOneError) {
       hit = use->End();
       if (!hit.ok()) break;
     }
-    EXPECT(hit.code() == Code::kUnavailable);
+    if (hit.ok()) hit = world.attached->EndPass();
+    // Half of it is there at a time, so that the first pass lacks something.
+    // What was there when hoistd died is right, and may have been the rest.
+    if (at > 0 && hit.ok()) {
+      EXPECT(SameBits(x, world.expected));
+    } else {
+      EXPECT(hit.code() == Code::kUnavailable);
+    }
     Start();
     Ok(world.Pass());
   }
