@@ -42,6 +42,9 @@ struct Parsed {
   std::string grouping = "block";
   std::string readers;
   double deadline_s = 0;
+  double wait_s = 5;
+  uint64_t session = 0;
+  bool kill = false;
   double every_s = 1;
   uint64_t count = 0;
   bool forget = false;
@@ -251,7 +254,23 @@ class CommandLine {
         })
         ->add_option("MODEL", parsed_.model, "its name, or USER:NAME")
         ->required();
-    Add("sessions", "who is connected and what they hold", ShowSessions);
+    CLI::App* explain =
+        Add("explain",
+            "why a model's groups are where they are, what would move them, "
+            "and what it costs to have them back",
+            [this](Connection& daemon, const Output& output) {
+              v1::ExplainRequest request;
+              request.set_model(parsed_.model);
+              request.set_group(parsed_.group);
+              return Explain(daemon, request, output);
+            });
+    explain->add_option("MODEL", parsed_.model, "its name, or USER:NAME")
+        ->required();
+    explain->add_option("GROUP", parsed_.group, "one of them (default: all)");
+    Add("sessions",
+        "who is connected and what they hold; of others than admins, their "
+        "own",
+        ShowSessions);
     Add("plans", "who streams what, and who gets how much of the link",
         ShowPlans);
     Add("watch", "what happens, as it happens", Watch);
@@ -395,6 +414,25 @@ class CommandLine {
               return Share(daemon, parsed_.share, output);
             });
     AddShare(share);
+    CLI::App* end =
+        Add("end",
+            "have a session let go of all that it has; for admins, and of "
+            "each user's own",
+            [this](Connection& daemon, const Output& output) {
+              v1::EndSessionRequest request;
+              request.set_session_id(parsed_.session);
+              request.set_deadline_ms(Milliseconds(parsed_.wait_s));
+              return End(daemon, request, parsed_.kill, output);
+            });
+    end->add_option("SESSION", parsed_.session,
+                    "its number, as `hoistctl sessions` shows it")
+        ->required();
+    end->add_option("--deadline", parsed_.wait_s,
+                    "seconds to wait until it has (default: 5)")
+        ->check(CLI::Range(0.0, 86400.0));
+    end->add_flag("--kill", parsed_.kill,
+                  "end its process first; what is stopped or hangs lets go of "
+                  "nothing else");
     CLI::App* drain =
         Add("drain", "refuse new work and wait for leases to end",
             [this](Connection& daemon, const Output& output) {

@@ -21,6 +21,10 @@ int Top(Connection& daemon, const TopOptions& options, const Output& output);
 int ShowModels(Connection& daemon, const Output& output);
 int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output);
+// Of one group all there is; of a whole model, groups that are alike in a row
+// together.
+int Explain(Connection& daemon, const v1::ExplainRequest& request,
+            const Output& output);
 int ShowSessions(Connection& daemon, const Output& output);
 int ShowPlans(Connection& daemon, const Output& output);
 
@@ -40,6 +44,9 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output);
 int Watch(Connection& daemon, const Output& output);
+// `kills`: its process, first.
+int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
+        const Output& output);
 
 // `key`: that key alone, or all that begin with it ("host"); "": all.
 int ShowConfig(Connection& daemon, const std::string& key,

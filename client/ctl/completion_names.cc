@@ -62,6 +62,20 @@ std::vector<Candidate> Plans(Connection& daemon) {
   return found;
 }
 
+std::vector<Candidate> Sessions(Connection& daemon) {
+  std::vector<Candidate> found;
+  v1::ListSessionsResponse response;
+  const auto context = daemon.context(Lasts::kTimeout);
+  if (!daemon.admin().ListSessions(context.get(), {}, &response).ok()) {
+    return {};
+  }
+  for (const v1::SessionStatus& session : response.sessions()) {
+    found.push_back(
+        {std::to_string(session.id()), Shown(session.client_name())});
+  }
+  return found;
+}
+
 std::vector<Candidate> Devices(Connection& daemon) {
   std::vector<Candidate> found;
   v1::NodeStatus response;
@@ -80,7 +94,8 @@ std::vector<Candidate> NamesOfDaemon(const std::string& argument,
                                      const std::string& socket) {
   const bool of_device = argument == "--device" || argument == "--loads";
   const bool of_group = argument == "GROUP" && !before.empty();
-  if (!of_device && !of_group && argument != "MODEL" && argument != "PLAN") {
+  if (!of_device && !of_group && argument != "MODEL" && argument != "PLAN" &&
+      argument != "SESSION") {
     return {};
   }
   Connection daemon(socket, kTimeout);
@@ -89,6 +104,7 @@ std::vector<Candidate> NamesOfDaemon(const std::string& argument,
   if (of_device) return Devices(daemon);
   if (of_group) return Groups(daemon, before.front());
   if (argument == "MODEL") return Models(daemon);
+  if (argument == "SESSION") return Sessions(daemon);
   return Plans(daemon);
 }
 

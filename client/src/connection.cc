@@ -173,6 +173,7 @@ void Connection::Close() {
   std::call_once(closed_, [this] {
     Fail(Status(Code::kFailedPrecondition,
                 "the session is closed; connect again"));
+    HangUp();
     if (reader_.joinable()) reader_.join();
   });
 }
@@ -311,6 +312,8 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
          static_cast<int>(
              std::min(std::chrono::ceil<milliseconds>(left), kLookEvery)
                  .count()));
+    const MutexLock lock(mu_);
+    if (!failed_.ok()) return failed_;
   }
 }
 
@@ -400,8 +403,8 @@ void Connection::Post(const Encode& encode) {
   if (sent.ok() || !full) return;
   Fail(Status(Code::kUnavailable,
               "hoistd reads nothing (it is stopped, or hangs), and no more "
-              "messages fit; the session was ended, which gives back what it "
-              "had; connect again"));
+              "messages fit; the session has ended, and gives back what it had "
+              "when that is not in use any more; connect again"));
 }
 
 void Connection::Read() {
@@ -531,6 +534,7 @@ void Connection::TellPlansEnded(std::span<const uint64_t> plans,
 
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
+  LetGo();
   if (const auto* lease = std::get_if<LeaseGrant>(&reply.body)) {
     Post([lease](uint64_t id) {
       return EncodeRelease(id, std::span(&lease->id, 1));
@@ -551,11 +555,21 @@ void Connection::Fail(Status why) {
       pending.arrived.NotifyAll();
     }
     ended_.NotifyAll();
-    // Wakes the reader and any sender, and tells hoistd that all is given back.
-    shutdown(socket_.get(), SHUT_RDWR);
   }
+  LetGo();
   const MutexLock lock(listeners_mu_);
   for (Listener* listener : listeners_) listener->SessionEnded(why);
+}
+
+// Wakes the reader and any sender, and tells hoistd that all is given back.
+void Connection::HangUp() { shutdown(socket_.get(), SHUT_RDWR); }
+
+void Connection::LetGo() {
+  {
+    const MutexLock lock(mu_);
+    if (failed_.ok()) return;
+  }
+  if (!handler_->InUse()) HangUp();
 }
 
 Status Connection::AddListener(Listener* listener) {

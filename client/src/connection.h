@@ -61,6 +61,9 @@ class Connection {
     virtual ResumeRequest WhatItHas() = 0;
     // What of that had ended. An error ends the session.
     virtual Status OnResumed(const ResumeReply& lost) = 0;
+    // Whether anything that hoistd gave may still be read or computed with.
+    // Thread-safe.
+    virtual bool InUse() const = 0;
   };
   using Encode = std::function<std::string(uint64_t request_id)>;
 
@@ -116,7 +119,12 @@ class Connection {
   // Why no call can succeed any more, or ok. Looks at the socket itself: a
   // hoistd that died before this was called is never taken for alive.
   Status Check() const;
+  // Gives all back, whatever is in use.
   void Close();
+  // What was in use is not any more. If the session has failed, hoistd is told
+  // that all is given back: until then the connection stays, since hoistd may
+  // live, and would give the memory to others.
+  void LetGo();
 
   // Not ok: the session has ended already, for this reason; `listener` may have
   // been told so too.
@@ -175,6 +183,7 @@ class Connection {
   Status Resume(uint64_t number);
   void GiveBack(const Reply& reply);
   void Fail(Status why);
+  void HangUp();
 
   const UniqueFd socket_;
   const ForkClosedFd fork_closed_;

@@ -402,6 +402,7 @@ Status Session::SetOrder(const ModelTable& model,
 Status Session::Release(uint64_t lease_id) {
   if (forked()) return ForkedStatus();
   uses_.RemoveLeases({&lease_id, 1});
+  connection_->LetGo();
   return Once(connection_->CallToGiveBack(
       [&lease_id](uint64_t id) {
         return EncodeRelease(id, {&lease_id, 1});
@@ -412,6 +413,7 @@ Status Session::Release(uint64_t lease_id) {
 void Session::PostReleases(std::span<const uint64_t> lease_ids) {
   if (forked() || lease_ids.empty()) return;
   uses_.RemoveLeases(lease_ids);
+  connection_->LetGo();
   connection_->Post(
       [lease_ids](uint64_t id) { return EncodeRelease(id, lease_ids); });
 }
@@ -443,6 +445,7 @@ void Session::ForgetPlan(uint64_t plan_id) {
 void Session::ClearPlan(uint64_t plan_id) {
   if (forked()) return;
   uses_.RemovePlan(plan_id);
+  connection_->LetGo();
   ForgetPlan(plan_id);
   // An error means that the session has ended, and the plan with it.
   (void)connection_->CallToGiveBack(

@@ -39,6 +39,9 @@ struct HeldModel {
   ModelPtr held;  // The same, in use for as long as this is there.
 };
 
+// Where the session fails, what is leased or planned stays this process's until
+// it is given back here, if hoistd lives: only then does the connection end.
+//
 // Threads:  thread-safe.
 // Owns:     the connection and its share of the devices' mappings, which go
 //           with it; slabs in which it has neither a lease nor a plan's ring go
@@ -151,6 +154,7 @@ class Session final : private Connection::Handler {
   void OnAsk(const SlabAsk& ask) override;
   ResumeRequest WhatItHas() override;
   Status OnResumed(const ResumeReply& lost) override;
+  bool InUse() const override { return !uses_.empty(); }
   Status AdmitLease(LeaseGrant* lease);
   Status ImportRing(PlanGrant* plan);
   void ForgetPlan(uint64_t plan_id);

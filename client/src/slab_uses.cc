@@ -54,6 +54,11 @@ std::vector<uint64_t> SlabUses::Leases() const {
   return ids;
 }
 
+bool SlabUses::empty() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return leases_.empty() && plans_.empty();
+}
+
 bool SlabUses::Any(uint32_t device, uint64_t offset, uint64_t bytes) const {
   const std::lock_guard<std::mutex> lock(mu_);
   const auto meets = [&](const Place& place) {

@@ -34,6 +34,7 @@ class SlabUses {
   void PutBack(uint64_t plan_id, Places places);
   bool Any(uint32_t device, uint64_t offset, uint64_t bytes) const;
   std::vector<uint64_t> Leases() const;
+  bool empty() const;
 
  private:
   mutable std::mutex mu_;

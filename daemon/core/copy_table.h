@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/explanation.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
 #include "daemon/terms/ids.h"
@@ -56,6 +57,7 @@ struct Copy {
   bool damaged = false;        // Its bytes are wrong: for nobody new.
   absl::Time last_use;
   std::optional<TransferId> filling;
+  std::optional<Leaving> left;  // kAbsent: how it went, if it made room.
 
   bool usable() const {
     return state == Residency::kPresent || state == Residency::kSpilling;

@@ -82,6 +82,9 @@ class Node {
   void CloseSession(SessionId session, absl::Time now, Effects& effects);
   // nullptr: there is none.
   const Peer* PeerOf(SessionId session) const;
+  // As `asker` may see it. NotFound: it is none of theirs.
+  absl::StatusOr<SessionSnapshot> Look(SessionId session, const Peer& asker,
+                                       absl::Time now) const;
   // A restored session's client says what it has: what it does not name goes
   // back, since it never heard of it.
   Resumed Resume(SessionId session, const ResumeArgs& has, absl::Time now,
@@ -260,6 +263,7 @@ class Node {
  private:
   friend class NodeRestore;
   friend class NodeMeasurer;
+  friend class NodeExplainer;
 
   // What of a tier is taken, as one who asks may know it.
   struct Shares {
@@ -451,7 +455,8 @@ class Node {
   Victims DesertedVictims(const std::vector<ModelId>& models, const Need& need,
                           absl::Time now, ChooseVictimsFn choose) const;
   KeepFacts FactsOf(const CopyRef& ref, absl::Time now) const;
-  void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event);
+  void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event,
+            std::optional<Leaving> how = std::nullopt);
   void FreeSpace(const CopyRef& ref, Copy& copy);
   bool Clean(const CopyRef& ref) const;
   std::optional<double> ValueOf(OwnerId owner, const Need& need,
@@ -550,6 +555,9 @@ class Node {
             std::string detail = "") const;
   TierSnapshot SnapshotTier(TierAt at) const;
   void SnapshotCopies(TierSnapshot& tier) const;
+  SessionSnapshot SnapshotSession(SessionId id,
+                                  const SessionBook::Session& session,
+                                  absl::Time now) const;
   PlanSnapshot SnapshotPlan(PlanId id, const StandingPlan& plan) const;
   std::string NameOf(GroupKey key) const;
 

@@ -128,7 +128,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     Note(effects, EventKind::kCopyDropped, ref, "by an admin");
     ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions_by_admins
                                           : counters_.host_evictions_by_admins);
-    Drop(ref, *copy, ResidencyEvent::kDrop);
+    Drop(ref, *copy, ResidencyEvent::kDrop,
+         Leaving{Leaving::Why::kByAdmin, now});
   }
   Tick(now, effects);
   return totals;
@@ -252,6 +253,38 @@ PlanSnapshot Node::SnapshotPlan(PlanId id, const StandingPlan& plan) const {
   return p;
 }
 
+SessionSnapshot Node::SnapshotSession(SessionId id,
+                                      const SessionBook::Session& session,
+                                      absl::Time now) const {
+  SessionSnapshot s;
+  s.id = id;
+  s.client_name = session.args.client_name;
+  s.via = session.args.peer.via;
+  s.uid = session.uid();
+  s.pid = session.args.peer.pid;
+  s.age = now - session.opened;
+  s.leases = static_cast<uint32_t>(session.leases.size());
+  for (const LeaseId lease : session.leases) {
+    s.leased_bytes += copies_.FindGroup(sessions_.FindLease(lease)->copy.key)
+                          ->group->image_bytes;
+  }
+  s.device_budget_bytes = session.args.device_budget_bytes;
+  s.waiting = session.waiting;
+  s.plans = static_cast<uint32_t>(plans_.LiveOf(id).size());
+  return s;
+}
+
+absl::StatusOr<SessionSnapshot> Node::Look(SessionId session, const Peer& asker,
+                                           absl::Time now) const {
+  const SessionBook::Session* found = sessions_.Find(session);
+  if (found == nullptr || (!asker.admin && found->uid() != asker.uid)) {
+    return absl::NotFoundError(absl::StrCat(
+        "there is no session ", session.number(),
+        asker.admin ? "" : " of yours", "; `hoistctl sessions` lists them"));
+  }
+  return SnapshotSession(session, *found, now);
+}
+
 NodeSnapshot Node::Snapshot(absl::Time now) const {
   NodeSnapshot snapshot;
   snapshot.draining = draining_;
@@ -299,22 +332,7 @@ NodeSnapshot Node::Snapshot(absl::Time now) const {
   disk.largest_free_bytes = FreeOnDisk(disk);
   snapshot.tiers.push_back(std::move(disk));
   for (const auto& [id, session] : sessions_.all()) {
-    SessionSnapshot s;
-    s.id = id;
-    s.client_name = session.args.client_name;
-    s.via = session.args.peer.via;
-    s.uid = session.uid();
-    s.pid = session.args.peer.pid;
-    s.age = now - session.opened;
-    s.leases = static_cast<uint32_t>(session.leases.size());
-    for (const LeaseId lease : session.leases) {
-      s.leased_bytes += copies_.FindGroup(sessions_.FindLease(lease)->copy.key)
-                            ->group->image_bytes;
-    }
-    s.device_budget_bytes = session.args.device_budget_bytes;
-    s.waiting = session.waiting;
-    s.plans = static_cast<uint32_t>(plans_.LiveOf(id).size());
-    snapshot.sessions.push_back(std::move(s));
+    snapshot.sessions.push_back(SnapshotSession(id, session, now));
   }
   for (const auto& [id, plan] : plans_.standing()) {
     if (!plan.ended) snapshot.plans.push_back(SnapshotPlan(id, plan));

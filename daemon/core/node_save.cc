@@ -125,7 +125,7 @@ void Node::Spilled(const Transfer& transfer, const absl::Status& status,
   }
   Note(effects, EventKind::kCopyDropped, ref, "evicted");
   ++counters_.host_evictions;
-  Drop(ref, copy, ResidencyEvent::kDrop);
+  Drop(ref, copy, ResidencyEvent::kDrop, Leaving{Leaving::Why::kEvicted, now});
 }
 
 }  // namespace hoistd

@@ -286,7 +286,8 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     Note(effects, EventKind::kCopyDropped, ref, "evicted");
     ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions
                                           : counters_.host_evictions);
-    Drop(ref, copies_.At(ref), ResidencyEvent::kDrop);
+    Drop(ref, copies_.At(ref), ResidencyEvent::kDrop,
+         Leaving{Leaving::Why::kEvicted, now});
   }
   return true;
 }
@@ -301,11 +302,12 @@ bool Node::MaySpill(absl::Time now) const {
   return CanSpill() && (spill_failed_.ok() || now >= spill_retry_at_);
 }
 
-void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event) {
+void Node::Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event,
+                std::optional<Leaving> how) {
   HOIST_CHECK(copy.leases == 0 && copy.readers == 0);
   copies_.Apply(copy, event);
   FreeSpace(ref, copy);
-  copy = Copy{.state = copy.state};
+  copy = Copy{.state = copy.state, .left = how};
 }
 
 void Node::FreeSpace(const CopyRef& ref, Copy& copy) {

@@ -232,8 +232,8 @@ void Engine::Carry(Effects effects) {
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
   for (const SlabAsk& ask : effects.asks) {
     // One of the last hoistd's may not have answered yet.
-    const auto asker = askers_.find(ask.session);
-    if (asker != askers_.end()) asker->second(ask);
+    const auto listener = listeners_.find(ask.session);
+    if (listener != listeners_.end()) listener->second(ask);
   }
   for (const NodeEvent& event : effects.events) {
     TellOfSaving(event);

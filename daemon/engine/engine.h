@@ -101,9 +101,9 @@ class Engine final : public EngineApi, private Loop {
   // Something that `status` should show, and the log.
   void AddNote(std::string note);
 
-  void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+  void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                    Done<SessionId> done) override;
-  void Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
+  void Resume(SessionId session, ResumeArgs has, OnSessionWord on_word,
               Done<Resumed> done) override;
   void CloseSession(SessionId session) override;
   void RegisterModel(SessionId session, RegisterModelArgs args,
@@ -134,7 +134,11 @@ class Engine final : public EngineApi, private Loop {
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
   void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override;
+  void EndSession(Peer asker, SessionId session,
+                  Done<SessionSnapshot> done) override;
   void Snapshot(Done<NodeSnapshot> done) override;
+  void Explain(Peer asker, std::string model, std::string group,
+               Done<ModelExplanation> done) override;
   void Load(ModelId model, TierAt to,
             absl::AnyInvocable<void(const LoadProgress&)> progress,
             Done<LoadProgress> done) override;
@@ -286,7 +290,13 @@ class Engine final : public EngineApi, private Loop {
   std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
   std::map<SessionId, Resuming> resuming_;
-  std::map<SessionId, OnSlabAsk> askers_;  // Of sessions that close slabs.
+  std::map<SessionId, OnSessionWord> listeners_;
+  // Sessions that were told to end, and who waits for it.
+  struct Ending {
+    SessionSnapshot was;
+    Done<SessionSnapshot> done;
+  };
+  std::map<SessionId, Ending> ending_;
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;       // Transfers under way.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_explainer.h"
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
@@ -54,6 +55,14 @@ void Engine::Snapshot(Done<NodeSnapshot> done) {
       }
     }
     done(std::move(snapshot));
+  });
+}
+
+void Engine::Explain(Peer asker, std::string model, std::string group,
+                     Done<ModelExplanation> done) {
+  Post([this, asker = std::move(asker), model = std::move(model),
+        group = std::move(group), done = std::move(done)](Effects&) mutable {
+    done(NodeExplainer(node_, Now()).Explain(asker, model, group));
   });
 }
 

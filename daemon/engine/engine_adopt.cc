@@ -309,14 +309,14 @@ void Engine::AnswerResumed(Resuming resuming) {
 // Answered once it is known which of its plans go on: who is told nothing of a
 // plan waits for its bytes. What it has counts at once, before what it asks for
 // next.
-void Engine::Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
+void Engine::Resume(SessionId session, ResumeArgs has, OnSessionWord on_word,
                     Done<Resumed> done) {
-  Post([this, session, has = std::move(has), on_ask = std::move(on_ask),
+  Post([this, session, has = std::move(has), on_word = std::move(on_word),
         done = std::move(done)](Effects& effects) mutable {
     if (node_.PeerOf(session) == nullptr) {
       return done(absl::NotFoundError("the session is closed"));
     }
-    if (on_ask != nullptr) askers_[session] = std::move(on_ask);
+    if (on_word != nullptr) listeners_[session] = std::move(on_word);
     Resumed answer = node_.Resume(session, has, Now(), effects);
     const auto resuming = resuming_.find(session);
     if (resuming == resuming_.end()) return done(std::move(answer));

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/core/explanation.h"
 #include "daemon/core/facts.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
@@ -29,7 +31,11 @@ namespace hoistd {
 template <typename T>
 using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 using DoneStatus = absl::AnyInvocable<void(absl::Status)>;
-using OnSlabAsk = absl::AnyInvocable<void(const SlabAsk&)>;
+// What hoistd says to a session of its own accord: to close slabs, which
+// SlabsClosed answers; or why it is to end: it lets go of all that it has, and
+// then closes.
+using SessionWord = std::variant<SlabAsk, absl::Status>;
+using OnSessionWord = absl::AnyInvocable<void(const SessionWord&)>;
 
 // A session that the last hoistd had, and that goes on over its socket; or that
 // does not, which its client is to be told.
@@ -52,13 +58,13 @@ class EngineApi {
  public:
   virtual ~EngineApi() = default;
 
-  // Sessions and their verbs. `on_ask` runs as callbacks do, while the session
-  // is open, and SlabsClosed answers it; nullptr: it closes no slabs.
-  virtual void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+  // Sessions and their verbs. `on_word` runs as callbacks do, while the session
+  // is open; nullptr: nobody listens.
+  virtual void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                            Done<SessionId> done) = 0;
   // A session that the last hoistd had says what it has, once; see
-  // Node::Resume. `on_ask` as above.
-  virtual void Resume(SessionId session, ResumeArgs has, OnSlabAsk on_ask,
+  // Node::Resume. `on_word` as above.
+  virtual void Resume(SessionId session, ResumeArgs has, OnSessionWord on_word,
                       Done<Resumed> done) = 0;
   // Gives back all that the session holds. Again, or unknown: nothing happens.
   virtual void CloseSession(SessionId session) = 0;
@@ -105,8 +111,20 @@ class EngineApi {
                        Done<OpenedPlan> done) = 0;
   virtual void ClearPlan(SessionId session, PlanId plan, DoneStatus done) = 0;
 
+  // Has a session end: tells its client, which lets go of all that it has and
+  // closes it; only then is its memory given to others. Calls back when it has,
+  // with what it was before. NotFound: there is none that `asker` may know of.
+  // FailedPrecondition: its client does not listen (gRPC's do not). Aborted:
+  // somebody else has asked for its end since, and is told.
+  virtual void EndSession(Peer asker, SessionId session,
+                          Done<SessionSnapshot> done) = 0;
+
   // Admin's verbs; the caller has checked that the peer is an admin.
   virtual void Snapshot(Done<NodeSnapshot> done) = 0;
+  // Of a model that this means to `asker`, an admin; of one group of it, or,
+  // where `group` is empty, of all. NotFound.
+  virtual void Explain(Peer asker, std::string model, std::string group,
+                       Done<ModelExplanation> done) = 0;
   // Brings all groups of a model up to `to`, evicting other models' idle copies
   // but none of its own. `progress` runs after each group.
   virtual void Load(ModelId model, TierAt to,

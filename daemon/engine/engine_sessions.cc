@@ -15,14 +15,14 @@
 
 namespace hoistd {
 
-void Engine::OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+void Engine::OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                          Done<SessionId> done) {
-  args.closes_slabs = on_ask != nullptr;
-  Post([this, args = std::move(args), on_ask = std::move(on_ask),
+  Post([this, args = std::move(args), on_word = std::move(on_word),
         done = std::move(done)](Effects& effects) mutable {
     absl::StatusOr<SessionId> session = node_.OpenSession(args, Now(), effects);
-    if (session.ok() && on_ask != nullptr)
-      askers_[*session] = std::move(on_ask);
+    if (session.ok() && on_word != nullptr) {
+      listeners_[*session] = std::move(on_word);
+    }
     Refused(session.status());
     done(std::move(session));
   });
@@ -32,7 +32,7 @@ void Engine::CloseSession(SessionId session) {
   Post([this, session](Effects& effects) {
     // What admins wait for belongs to no session.
     if (node_.PeerOf(session) == nullptr) return;
-    askers_.erase(session);
+    listeners_.erase(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.session != session) {
@@ -43,6 +43,38 @@ void Engine::CloseSession(SessionId session) {
           {it->first, absl::CancelledError("the session was closed")});
       it = pending_.erase(it);
     }
+    if (auto ended = ending_.extract(session)) {
+      ended.mapped().done(std::move(ended.mapped().was));
+    }
+  });
+}
+
+// Memory that a living process has mapped cannot be taken from it: given to
+// others meanwhile, it would compute with their bytes and not know. So it is
+// told, and what it has stays its own until it has hung up.
+void Engine::EndSession(Peer asker, SessionId session,
+                        Done<SessionSnapshot> done) {
+  Post([this, asker = std::move(asker), session,
+        done = std::move(done)](Effects&) mutable {
+    absl::StatusOr<SessionSnapshot> was = node_.Look(session, asker, Now());
+    if (!was.ok()) return done(was.status());
+    const auto listener = listeners_.find(session);
+    if (listener == listeners_.end()) {
+      return done(absl::FailedPreconditionError(absl::StrCat(
+          "session ", session.number(), " came by ", was->via,
+          " and cannot be asked to let go; cancel its call, or end its "
+          "process")));
+    }
+    if (auto before = ending_.extract(session)) {
+      before.mapped().done(absl::AbortedError(
+          absl::StrCat("somebody else has asked for the end of session ",
+                       session.number(), " since, and is told")));
+    }
+    ending_[session] = {*std::move(was), std::move(done)};
+    listener->second(absl::UnavailableError(absl::StrCat(
+        asker.admin ? "an admin" : "its user", " (uid ", asker.uid.number(),
+        ") has ended this session; what it had is given back, and what was in "
+        "use is void. Connect, or attach, again to go on")));
   });
 }
 

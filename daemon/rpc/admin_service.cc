@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,8 @@
 #include "daemon/rpc/admin_convert.h"
 #include "daemon/rpc/check_call.h"
 #include "daemon/rpc/drain_call.h"
+#include "daemon/rpc/end_call.h"
+#include "daemon/rpc/explain_convert.h"
 #include "daemon/rpc/load_call.h"
 #include "daemon/rpc/unary_call.h"
 #include "daemon/rpc/watch_call.h"
@@ -24,12 +27,13 @@ template <typename Response>
 using Fill =
     std::function<absl::Status(const NodeSnapshot&, const Peer&, Response*)>;
 
-// Answers from a snapshot, which a work thread turns into the response.
+// Answers from a snapshot, which a work thread turns into the response, to
+// `peer` if they may ask.
 template <typename Response>
-Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env, Context* context,
-                      Response* response, Fill<Response> fill) {
+Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env,
+                      absl::StatusOr<Peer> peer, Response* response,
+                      Fill<Response> fill) {
   auto call = UnaryCall<Response>::Start(response);
-  absl::StatusOr<Peer> peer = env->AdminOf(*context);
   if (!peer.ok()) {
     call->Fail(peer.status());
     return call.get();
@@ -124,7 +128,7 @@ Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
                               pb::NodeStatus* response) {
   auto env = env_;
   return FromSnapshot<pb::NodeStatus>(
-      env_, context, response,
+      env_, env_->AdminOf(*context), response,
       [env](const NodeSnapshot& snapshot, const Peer&, pb::NodeStatus* out) {
         StatusToProto(env->engine.facts(), env->engine.notes(),
                       env->engine.Now(), snapshot, out);
@@ -136,7 +140,7 @@ Reactor* AdminService::ListModels(Context* context,
                                   const pb::ListModelsRequest*,
                                   pb::ListModelsResponse* response) {
   return FromSnapshot<pb::ListModelsResponse>(
-      env_, context, response,
+      env_, env_->AdminOf(*context), response,
       [](const NodeSnapshot& snapshot, const Peer&,
          pb::ListModelsResponse* out) {
         for (const ModelSnapshot& model : snapshot.models) {
@@ -150,7 +154,7 @@ Reactor* AdminService::ListGroups(Context* context,
                                   const pb::ListGroupsRequest* request,
                                   pb::ListGroupsResponse* response) {
   return FromSnapshot<pb::ListGroupsResponse>(
-      env_, context, response,
+      env_, env_->AdminOf(*context), response,
       [name = request->model()](const NodeSnapshot& snapshot, const Peer& peer,
                                 pb::ListGroupsResponse* out) {
         HOIST_ASSIGN_OR_RETURN(const ModelSnapshot* const model,
@@ -162,14 +166,38 @@ Reactor* AdminService::ListGroups(Context* context,
       });
 }
 
+Reactor* AdminService::Explain(Context* context,
+                               const pb::ExplainRequest* request,
+                               pb::ExplainResponse* response) {
+  auto call = UnaryCall<pb::ExplainResponse>::Start(response);
+  absl::StatusOr<Peer> peer = env_->AdminOf(*context);
+  if (!peer.ok()) {
+    call->Fail(peer.status());
+    return call.get();
+  }
+  env_->engine.Explain(
+      *std::move(peer), request->model(), request->group(),
+      [env = env_, call,
+       now = env_->engine.Now()](absl::StatusOr<ModelExplanation> explained) {
+        if (!explained.ok()) return call->Fail(explained.status());
+        env->queue.Post([call, now, explained = *std::move(explained)] {
+          pb::ExplainResponse out;
+          ExplanationToProto(explained, now, &out);
+          call->Reply(std::move(out));
+        });
+      });
+  return call.get();
+}
+
 Reactor* AdminService::ListSessions(Context* context,
                                     const pb::ListSessionsRequest*,
                                     pb::ListSessionsResponse* response) {
   return FromSnapshot<pb::ListSessionsResponse>(
-      env_, context, response,
-      [](const NodeSnapshot& snapshot, const Peer&,
+      env_, env_->PeerOf(*context), response,
+      [](const NodeSnapshot& snapshot, const Peer& peer,
          pb::ListSessionsResponse* out) {
         for (const SessionSnapshot& session : snapshot.sessions) {
+          if (!peer.admin && session.uid != peer.uid) continue;
           SessionToProto(session, out->add_sessions());
         }
         return absl::OkStatus();
@@ -179,14 +207,31 @@ Reactor* AdminService::ListSessions(Context* context,
 Reactor* AdminService::ListPlans(Context* context, const pb::ListPlansRequest*,
                                  pb::ListPlansResponse* response) {
   return FromSnapshot<pb::ListPlansResponse>(
-      env_, context, response,
-      [](const NodeSnapshot& snapshot, const Peer&,
+      env_, env_->PeerOf(*context), response,
+      [](const NodeSnapshot& snapshot, const Peer& peer,
          pb::ListPlansResponse* out) {
+        std::set<SessionId> own;
+        for (const SessionSnapshot& session : snapshot.sessions) {
+          if (session.uid == peer.uid) own.insert(session.id);
+        }
         for (const PlanSnapshot& plan : snapshot.plans) {
+          if (!peer.admin && !own.contains(plan.session)) continue;
           PlanStatusToProto(plan, out->add_plans());
         }
         return absl::OkStatus();
       });
+}
+
+Reactor* AdminService::EndSession(Context* context,
+                                  const pb::EndSessionRequest* request,
+                                  pb::EndSessionResponse* response) {
+  const absl::Duration deadline =
+      std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
+  return StartEndCall(
+      *env_,
+      env_->ActOf(*context, "end",
+                  absl::StrCat("session ", request->session_id())),
+      SessionId(request->session_id()), deadline, response);
 }
 
 Reactor* AdminService::SetShare(Context* context,

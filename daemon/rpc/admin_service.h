@@ -10,7 +10,8 @@
 namespace hoistd {
 
 // hoist.v1.Admin over the engine, and what it asks of the daemon itself
-// (control_calls.cc). Every method needs an admin.
+// (control_calls.cc). Every method needs an admin, but for ListSessions,
+// ListPlans and EndSession: of others each user's own sessions do.
 //
 // Threads:  gRPC's; nothing here waits.
 class AdminService final : public hoist::v1::Admin::CallbackService {
@@ -28,10 +29,18 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const hoist::v1::ListGroupsRequest* request,
       hoist::v1::ListGroupsResponse* response) override;
+  grpc::ServerUnaryReactor* Explain(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::ExplainRequest* request,
+      hoist::v1::ExplainResponse* response) override;
   grpc::ServerUnaryReactor* ListSessions(
       grpc::CallbackServerContext* context,
       const hoist::v1::ListSessionsRequest* request,
       hoist::v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* EndSession(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::EndSessionRequest* request,
+      hoist::v1::EndSessionResponse* response) override;
   grpc::ServerUnaryReactor* ListPlans(
       grpc::CallbackServerContext* context,
       const hoist::v1::ListPlansRequest* request,

@@ -17,8 +17,10 @@ std::string AuditText(const CopyTotals& totals);
 std::string AuditText(const LoadProgress& progress);
 std::string AuditText(const CheckProgress& progress);
 std::string AuditText(const ShareChanged& changed);
+std::string AuditText(const SessionSnapshot& ended);
 
-// One act of a peer's that takes an admin: its end is one line of the log,
+// One act of a peer's, of those that take an admin: its end is one line of the
+// log,
 //   audit: act=evict uid=0 pid=71 on="m on host" result=OK groups=3 bytes=12288
 // What comes from clients is escaped, so that nobody can write another line.
 //

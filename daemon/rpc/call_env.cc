@@ -24,6 +24,12 @@ absl::StatusOr<Peer> CallEnv::AdminOf(
   return peer;
 }
 
+absl::StatusOr<AdminAct> CallEnv::ActOf(const grpc::ServerContextBase& call,
+                                        std::string act, std::string on) const {
+  HOIST_ASSIGN_OR_RETURN(Peer peer, PeerOf(call));
+  return AdminAct(std::move(peer), std::move(act), std::move(on));
+}
+
 absl::StatusOr<AdminAct> CallEnv::AdminActOf(
     const grpc::ServerContextBase& call, std::string act,
     std::string on) const {
@@ -68,7 +74,7 @@ void OpenCallSession(EngineApi& engine, Peer peer, std::string what,
   args.client_name = std::move(what);
   args.peer = std::move(peer);
   engine.OpenSession(
-      std::move(args), /*on_ask=*/nullptr,
+      std::move(args), /*on_word=*/nullptr,
       [&engine, done = std::move(done)](absl::StatusOr<SessionId> id) mutable {
         if (!id.ok()) return done(id.status());
         done(CallSession(&engine, *id));

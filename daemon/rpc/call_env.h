@@ -50,6 +50,9 @@ struct CallEnv {
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;
   // PermissionDenied says who may.
   absl::StatusOr<Peer> AdminOf(const grpc::ServerContextBase& call) const;
+  // Of anybody who is about to change what may be their own.
+  absl::StatusOr<AdminAct> ActOf(const grpc::ServerContextBase& call,
+                                 std::string act, std::string on) const;
   // Of an admin who is about to change something; a refusal is in the log. The
   // caller says how the act ended.
   absl::StatusOr<AdminAct> AdminActOf(const grpc::ServerContextBase& call,

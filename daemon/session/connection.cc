@@ -138,8 +138,24 @@ absl::Status Connection::Flush() {
   return absl::OkStatus();
 }
 
+void Connection::DropQueue() {
+  for (const Outbound& message : queue_) {
+    load_.outbound_bytes -= CostOf(message);
+    of_uid_->outbound_bytes -= CostOf(message);
+  }
+  queue_.clear();
+  queued_fds_ = 0;
+}
+
 void Connection::HangUp(Outbound last) {
+  if (hung_up_) return;
   Send(std::move(last)).IgnoreError();  // It ends here either way.
+  hung_up_ = true;
+  if (phase_ == Phase::kOpen) {
+    DropQueue();  // Of a client that does not read.
+    shutdown(socket_.get(), SHUT_WR);
+    return;
+  }
   // Closing a socket with unread packets resets the connection, and the reset
   // overtakes the reply. So: let nothing more in, and take what came. The
   // sender's buffer bounds how much that can be.

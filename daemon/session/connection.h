@@ -79,13 +79,18 @@ class Connection {
     taking_in_ = std::move(request);
   }
   void EndTakingIn() { taking_in_.reset(); }
-  bool held_back() const { return taking_in_ != nullptr || wants_write(); }
+  bool held_back() const {
+    return taking_in_ != nullptr || wants_write() || hung_up_;
+  }
   // What epoll was told last; the loop's to use.
   uint32_t watched_events = 0;
 
   // Sends `last` if there is room and hangs up, so that a client which is still
-  // sending gets to read it.
+  // sending gets to read it. Of a connection with a session this is our half
+  // alone: nothing more is said or read, and it lives until the client hangs up
+  // too (see SessionLoop::Close).
   void HangUp(Outbound last);
+  bool hung_up() const { return hung_up_; }
   // HangUp leaves messages with descriptors unread, and all behind them.
   void KeepFds() { keeps_fds_ = true; }
 
@@ -128,6 +133,7 @@ class Connection {
 
  private:
   static size_t CostOf(const Outbound& message);
+  void DropQueue();
 
   const ConnectionId id_;
   const hoist::UniqueFd socket_;
@@ -139,6 +145,7 @@ class Connection {
   bool resumed_ = false;
   uint32_t protocol_ = 0;
   bool goes_on_ = false;
+  bool hung_up_ = false;
   std::shared_ptr<void> taking_in_;
   std::deque<Outbound> queue_;
   size_t queued_fds_ = 0;

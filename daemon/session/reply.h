@@ -73,7 +73,7 @@ struct Reply {
   // Or nothing is answered, and this message is to be served.
   std::unique_ptr<TakenIn> taken_in;
   // The session cannot go on after it: client and engine would no longer agree
-  // on which slabs the client has.
+  // on which slabs the client has; or it was told to end.
   bool fatal = false;
   // A large request was taken in: what follows it may be read.
   bool read_on = false;

@@ -121,6 +121,7 @@ absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
   args.client_name = request.client_name();
   args.peer = peer;
   args.device_budget_bytes = request.device_budget_bytes();
+  args.closes_slabs = request.closes_slabs();
   return args;
 }
 

@@ -499,6 +499,7 @@ void SessionLoop::Deliver(Reply reply) {
     return;
   }
   Connection& connection = *found->second;
+  if (connection.hung_up()) return;  // Nobody is told anything there.
   if (reply.taken_in != nullptr) {
     absl::Status s = TakeIn(connection, std::move(*reply.taken_in));
     return s.ok() ? void() : Close(id, s);
@@ -551,8 +552,25 @@ void SessionLoop::DropElsewhere(const Connection& connection) {
       });
 }
 
+void SessionLoop::AskToHangUp(Connection& connection, const absl::Status& why) {
+  spdlog::info(
+      "session {} of {} is to end, and does when its client hangs up: "
+      "{}",
+      connection.session().number(), Describe(connection),
+      absl::CHexEscape(std::string(why.message())));
+  connection.HangUp(EncodeError(0, why));
+  connection.EndTakingIn();
+  // It is seen again when its process dies, at the latest.
+  Rearm(connection).IgnoreError();
+}
+
 void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
   const auto found = connections_.find(id);
+  Connection& ending = *found->second;
+  if (ending.phase() == Connection::Phase::kOpen && !absl::IsCancelled(why) &&
+      !*stopping_) {
+    return AskToHangUp(ending, why);
+  }
   const std::unique_ptr<Connection> connection = std::move(found->second);
   connections_.erase(found);
   silent_.erase(id);

@@ -85,7 +85,11 @@ class SessionLoop {
   absl::Status SendOpened(Connection& connection, uint64_t request);
 
   void DropElsewhere(const Connection& connection);
+  // Ends it; `why` is Cancelled where the client did, or is dead. Else its
+  // session ends when the client has hung up too, or its process is dead: what
+  // that has mapped it may still compute with.
   void Close(ConnectionId id, const absl::Status& why);
+  void AskToHangUp(Connection& connection, const absl::Status& why);
   void CloseAll();
 
   SessionServerOptions options_;

@@ -75,11 +75,17 @@ Done<OpenedPlan> PlanTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
-OnSlabAsk AskTo(MailboxPtr mailbox, ConnectionId connection) {
-  return [mailbox, connection](const SlabAsk& ask) {
+// As replies to a request that nobody has made.
+OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
+  return [mailbox, connection](const SessionWord& word) {
     Reply reply;
     reply.ticket = {.connection = connection, .admitted = false};
-    reply.ask = std::make_unique<SlabAsk>(ask);
+    if (const auto* ask = std::get_if<SlabAsk>(&word)) {
+      reply.ask = std::make_unique<SlabAsk>(*ask);
+    } else {
+      reply.status = std::get<absl::Status>(word);
+      reply.fatal = true;
+    }
     mailbox->Post(std::move(reply));
   };
 }
@@ -101,9 +107,7 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
                          OpenSessionFromProto(request, peer));
   if (request.resumes()) args.socket = std::move(socket);
   args.protocol = protocol;
-  OnSlabAsk on_ask;
-  if (request.closes_slabs()) on_ask = AskTo(mailbox_, ticket.connection);
-  engine_.OpenSession(std::move(args), std::move(on_ask),
+  engine_.OpenSession(std::move(args), WordsTo(mailbox_, ticket.connection),
                       [&engine = engine_, mailbox = mailbox_,
                        ticket](absl::StatusOr<SessionId> session) {
                         Reply reply;
@@ -121,7 +125,7 @@ absl::Status VerbRouter::Open(const Ticket& ticket,
 void VerbRouter::Resume(const Ticket& ticket, SessionId session,
                         const hoist::v1::ResumeRequest& request) {
   engine_.Resume(
-      session, ResumeFromProto(request), AskTo(mailbox_, ticket.connection),
+      session, ResumeFromProto(request), WordsTo(mailbox_, ticket.connection),
       [mailbox = mailbox_, ticket](absl::StatusOr<Resumed> resumed) {
         Reply reply;
         reply.ticket = ticket;

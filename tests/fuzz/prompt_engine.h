@@ -13,11 +13,20 @@ namespace hoistd::fuzz {
 
 class PromptEngine : public EngineApi {
  public:
-  void OpenSession(OpenSessionArgs, OnSlabAsk, Done<SessionId> done) override {
+  void OpenSession(OpenSessionArgs, OnSessionWord,
+                   Done<SessionId> done) override {
     done(SessionId(1));
   }
-  void Resume(SessionId, ResumeArgs, OnSlabAsk, Done<Resumed> done) override {
+  void Resume(SessionId, ResumeArgs, OnSessionWord,
+              Done<Resumed> done) override {
     done(Resumed());
+  }
+  void Explain(Peer, std::string, std::string,
+               Done<ModelExplanation> done) override {
+    done(None());
+  }
+  void EndSession(Peer, SessionId, Done<SessionSnapshot> done) override {
+    done(None());
   }
   void CloseSession(SessionId) override {}
   void RegisterModel(SessionId, RegisterModelArgs,

@@ -75,13 +75,15 @@ void RequireReadable(const std::shared_ptr<const Group>& group) {
 // Answers as it is asked, and looks at what it is asked.
 class Engine final : public fuzz::PromptEngine {
  public:
-  void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+  void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                    Done<SessionId> done) override {
     FUZZ_REQUIRE(args.client_name.size() <= kMaxClientNameBytes);
-    if (on_ask) on_ask({SessionId(1), DeviceIndex(0), 1, {SlabId(1)}});
+    if (args.closes_slabs) {
+      on_word(SlabAsk{SessionId(1), DeviceIndex(0), 1, {SlabId(1)}});
+    }
     done(SessionId(1));
   }
-  void Resume(SessionId, ResumeArgs has, OnSlabAsk,
+  void Resume(SessionId, ResumeArgs has, OnSessionWord,
               Done<Resumed> done) override {
     Resumed lost;
     lost.lost_leases = std::move(has.leases);

@@ -140,7 +140,10 @@ class FakeEngine final : public EngineApi {
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
   VerbScript<PlanId, DoneStatus> clear_plan;
   VerbScript<ShareAsked, Done<ShareChanged>> set_share;
+  VerbScript<Peer, Done<SessionSnapshot>> end_session;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
+  VerbScript<std::pair<std::string, std::string>, Done<ModelExplanation>>
+      explain;
   VerbScript<LoadAsked, Done<LoadProgress>> load;
   VerbScript<std::shared_ptr<CheckAsked>, Done<CheckProgress>> check;
   VerbScript<PinAsked, Done<CopyTotals>> pin;
@@ -168,14 +171,16 @@ class FakeEngine final : public EngineApi {
   }
 
   // Asks whoever opened a session last, on the fake's thread.
-  void Ask(SlabAsk ask) ABSL_LOCKS_EXCLUDED(mu_) {
-    Run([this, ask = std::move(ask)] {
-      std::shared_ptr<OnSlabAsk> on_ask;
+  void Ask(SlabAsk ask) ABSL_LOCKS_EXCLUDED(mu_) { Say(std::move(ask)); }
+  // Says it to them.
+  void Say(SessionWord word) ABSL_LOCKS_EXCLUDED(mu_) {
+    Run([this, word = std::move(word)] {
+      std::shared_ptr<OnSessionWord> on_word;
       {
         absl::MutexLock lock(&mu_);
-        on_ask = on_ask_;
+        on_word = on_word_;
       }
-      (*on_ask)(ask);
+      (*on_word)(word);
     });
   }
 
@@ -233,18 +238,21 @@ class FakeEngine final : public EngineApi {
     if (load_progress_) load_progress_(progress);
   }
 
-  void OpenSession(OpenSessionArgs args, OnSlabAsk on_ask,
+  void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                    Done<SessionId> done) override ABSL_LOCKS_EXCLUDED(mu_) {
-    args.closes_slabs = on_ask != nullptr;
     {
       absl::MutexLock lock(&mu_);
-      on_ask_ = std::make_shared<OnSlabAsk>(std::move(on_ask));
+      on_word_ = std::make_shared<OnSessionWord>(std::move(on_word));
     }
     Hand(open_session, SessionId(), std::move(args), std::move(done));
   }
-  void Resume(SessionId session, ResumeArgs has, OnSlabAsk,
+  void Resume(SessionId session, ResumeArgs has, OnSessionWord,
               Done<Resumed> done) override {
     Hand(resume, session, std::move(has), std::move(done));
+  }
+  void EndSession(Peer asker, SessionId session,
+                  Done<SessionSnapshot> done) override {
+    Hand(end_session, session, std::move(asker), std::move(done));
   }
   void CloseSession(SessionId session) override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -317,6 +325,11 @@ class FakeEngine final : public EngineApi {
   }
   void Snapshot(Done<NodeSnapshot> done) override {
     Hand(snapshot, SessionId(), std::monostate(), std::move(done));
+  }
+  void Explain(Peer, std::string model, std::string group,
+               Done<ModelExplanation> done) override {
+    Hand(explain, SessionId(), std::pair(std::move(model), std::move(group)),
+         std::move(done));
   }
   void Load(ModelId model, TierAt to,
             absl::AnyInvocable<void(const LoadProgress&)> progress,
@@ -414,7 +427,7 @@ class FakeEngine final : public EngineApi {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<absl::AnyInvocable<void()>> work_ ABSL_GUARDED_BY(mu_);
   uint64_t last_session_ ABSL_GUARDED_BY(mu_) = 0;
-  std::shared_ptr<OnSlabAsk> on_ask_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<OnSessionWord> on_word_ ABSL_GUARDED_BY(mu_);
   uint64_t last_subscription_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<uint64_t, Subscriber> subscribers_ ABSL_GUARDED_BY(mu_);
   std::set<SessionId> open_ ABSL_GUARDED_BY(mu_);

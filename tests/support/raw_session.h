@@ -4,6 +4,7 @@
 #define HOIST_TESTS_SUPPORT_RAW_SESSION_H_
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -55,6 +56,17 @@ class RawSession {
   bool valid() const { return socket_.valid(); }
   int socket() const { return socket_.get(); }
   void Close() { socket_.reset(); }
+  // Waits until it can send, or the daemon has hung up: whether that is so.
+  bool DaemonHungUp() const {
+    pollfd ready = {socket_.get(), POLLOUT | POLLRDHUP, 0};
+    poll(&ready, 1, -1);
+    return (ready.revents & POLLRDHUP) != 0;
+  }
+  // Waits until it has.
+  void WaitUntilDaemonHangsUp() const {
+    pollfd gone = {socket_.get(), POLLRDHUP, 0};
+    poll(&gone, 1, -1);
+  }
 
   // False: the daemon hung up.
   bool Send(const hoist::v1::ClientMessage& message,

@@ -17,8 +17,8 @@
 //
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
 //           weight shows itself, under this plan and any later one.
-// Death:    where hoistd has ended, what is in use then ends with Unavailable,
-//           and the next Use, SetBudget or SetOrder attaches the module again,
+// Death:    where hoistd has ended, or has ended the session (`hoistctl end`),
+//           what is in use then ends with Unavailable, and the next Use, SetBudget or SetOrder attaches the module again,
 //           as it was, to the hoistd that listens there by then; for which it
 //           waits for plan.stage_deadline, once. It finds the weights by
 //           `path`, `model` or content (DataLoss, if they are others; NotFound:
@@ -414,8 +414,8 @@ class Attached {
   Status Ended() const { return state_->staged->Check(); }
   static Status Explained(const Status& why) {
     return Status(Code::kUnavailable,
-                  "hoistd has ended, and what was in use is void; the next use "
-                  "attaches the module again (" +
+                  "hoistd has ended the session, and what was in use is void; "
+                  "the next use attaches the module again (" +
                       why.message() + ")");
   }
 

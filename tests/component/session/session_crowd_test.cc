@@ -15,6 +15,7 @@ namespace {
 using ::hoist::v1::ClientMessage;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int kExhausted =
     static_cast<int>(absl::StatusCode::kResourceExhausted);
@@ -137,6 +138,10 @@ TEST_F(SessionFixture, RepliesThatGrowBeyondTheLimitEndTheConnection) {
   }
   const ModelPtr model = ModelOf(1, 300);
   for (auto& call : asked) call.done(model);
+  deaf.WaitUntilDaemonHangsUp();
+  // What it was given it may still use.
+  EXPECT_THAT(engine().closed(), IsEmpty());
+  deaf.Close();
   engine().WaitUntilClosed(SessionId(1));
   EXPECT_THAT(engine().closed(), ElementsAre(SessionId(1)));
   EXPECT_EQ(other.Call(ClientMessage()).message.code(), 3);

@@ -59,6 +59,38 @@ TEST_F(SessionFixture, DyingWhileTheSessionOpensClosesItOnceItIsKnown) {
   engine().WaitUntilClosed(SessionId(99));
 }
 
+// What it was given it may still compute with, and hoistd lives: nobody else is
+// to have it before the client has let go.
+TEST_F(SessionFixture, OneThatIsToldToEndLivesUntilItsClientHangsUp) {
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  engine().Say(absl::UnavailableError("an admin has ended this session"));
+  const auto word = client.Receive();
+  ASSERT_TRUE(word.has_value());
+  EXPECT_EQ(word->message.request_id(), 0u);
+  EXPECT_EQ(word->message.code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(client.Receive(), std::nullopt);  // Nothing follows.
+  RawSession other(path());
+  ASSERT_EQ(other.Open().message.code(), 0);
+  ASSERT_TRUE(client.Send(StageMessage(2)));  // Nor is anything served.
+  Barrier(other);
+  EXPECT_EQ(engine().stage.calls(), 0u);
+  EXPECT_THAT(engine().closed(), IsEmpty());
+  client.Close();
+  engine().WaitUntilClosed(SessionId(1));
+}
+
+// Stopping hoistd asks nobody.
+TEST_F(SessionFixture, OneThatWasToldToEndEndsWithHoistd) {
+  RawSession client(path());
+  ASSERT_EQ(client.Open().message.code(), 0);
+  engine().Say(absl::UnavailableError("an admin has ended this session"));
+  ASSERT_TRUE(client.Receive().has_value());
+  server_->Shutdown();
+  engine().WaitUntilClosed(SessionId(1));
+}
+
 TEST_F(SessionFixture, ALeaseGrantedToADeadSessionLeaksNoDescriptor) {
   const hoist::UniqueFd slab = SealedMemfd(4096);
   RawSession client(path());

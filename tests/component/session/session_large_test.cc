@@ -86,6 +86,7 @@ TEST_F(SessionLarge, GarbageEndsTheConnection) {
   ASSERT_TRUE(client.SendBody(std::string(100'000, '\xff')));
   EXPECT_EQ(client.Receive()->message.code(), kInvalid);
   EXPECT_EQ(client.Receive(), std::nullopt);
+  client.Close();
   engine().WaitUntilClosed(SessionId(1));
 }
 

@@ -148,6 +148,7 @@ TEST_F(SessionPlans, APlanInMoreSlabsThanAMessageCarriesEndsTheSession) {
   EXPECT_EQ(reply.code(), kExhausted);
   EXPECT_THAT(reply.message(), HasSubstr("larger slabs"));
   EXPECT_EQ(client().Receive(), std::nullopt);
+  client().Close();
   engine().WaitUntilClosed(SessionId(1));  // Which ends the plan.
 }
 

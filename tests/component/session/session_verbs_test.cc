@@ -326,6 +326,7 @@ TEST_F(SessionVerbs, ALeaseInMoreSlabsThanAMessageCarriesEndsTheSession) {
             static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(reply->message.message(), HasSubstr("larger slabs"));
   EXPECT_EQ(client().Receive(), std::nullopt);
+  client().Close();
   engine().WaitUntilClosed(SessionId(1));  // Which gives the lease back.
 }
 

@@ -136,7 +136,7 @@ class World {
   // world_worker.cc
   void Work(Op op, const Numbers& n);
   void Open(const Numbers& n);
-  OnSlabAsk AsksOf(const Worker& worker);
+  OnSessionWord WordsTo(const Worker& worker);
   void Prefetch(Worker& worker, const Model& model, const Numbers& n);
   void Die(uint64_t number);
   void Register(Worker& worker, const Numbers& n);

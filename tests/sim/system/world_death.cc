@@ -227,7 +227,7 @@ void World::Resume(const Numbers& n) {
   worker.asks.clear();
   worker.served = true;
   worker.resumed = true;
-  engine_->Resume(session, has, AsksOf(worker),
+  engine_->Resume(session, has, WordsTo(worker),
                   Reply<absl::StatusOr<hoistd::Resumed>>(
                       "resume", &worker,
                       [this](Worker& to, absl::StatusOr<hoistd::Resumed> lost) {

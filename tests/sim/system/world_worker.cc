@@ -132,11 +132,11 @@ void World::Prefetch(Worker& worker, const Model& model, const Numbers& n) {
       nullptr);
 }
 
-OnSlabAsk World::AsksOf(const Worker& worker) {
-  if (!worker.closes_slabs) return nullptr;
-  return [this, number = worker.number](const SlabAsk& ask) {
+OnSessionWord World::WordsTo(const Worker& worker) {
+  return [this, number = worker.number](const SessionWord& word) {
     const auto found = workers_.find(number);
-    if (found != workers_.end()) Asked(*found->second, ask);
+    const auto* ask = std::get_if<SlabAsk>(&word);
+    if (ask != nullptr && found != workers_.end()) Asked(*found->second, *ask);
   };
 }
 
@@ -155,6 +155,7 @@ void World::Open(const Numbers& n) {
     args.socket = std::make_shared<hoist::UniqueFd>(eventfd(0, EFD_CLOEXEC));
   }
   worker.closes_slabs = n[2] % 5 != 0;
+  args.closes_slabs = worker.closes_slabs;
   auto opened = Reply<absl::StatusOr<SessionId>>(
       "open", &worker, [this](Worker& to, absl::StatusOr<SessionId> session) {
         if (!session.ok()) {
@@ -167,7 +168,7 @@ void World::Open(const Numbers& n) {
       });
   // Who is gone by then is closed by the session server.
   engine_->OpenSession(
-      std::move(args), AsksOf(worker),
+      std::move(args), WordsTo(worker),
       [this, number = worker.number,
        opened = std::move(opened)](absl::StatusOr<SessionId> session) mutable {
         if (session.ok() && !workers_.contains(number)) {

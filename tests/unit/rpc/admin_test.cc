@@ -7,7 +7,6 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "tests/unit/rpc/rpc_fixture.h"
-#include "tests/unit/rpc/strangers_admin.h"
 
 namespace hoistd {
 namespace {
@@ -574,54 +573,6 @@ TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
   ASSERT_TRUE(stream->Read(&got));
   EXPECT_EQ(got.kind(), "plan-ended");
   context.TryCancel();
-}
-
-// The service behind a server whose peers are no admins.
-TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
-  testing::StrangersAdmin admin("hoist-admin");
-  const auto expect_denied = [](const grpc::Status& status) {
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-    EXPECT_THAT(status.error_message(), HasSubstr("hoist-admin"));
-    EXPECT_THAT(status.error_message(), HasSubstr("1234"));
-  };
-  const auto unary = [&](auto method, auto request, auto response) {
-    grpc::ClientContext context;
-    expect_denied((admin.get()->*method)(&context, request, &response));
-  };
-  const auto stream = [&](auto method, auto request) {
-    grpc::ClientContext context;
-    expect_denied((admin.get()->*method)(&context, request)->Finish());
-  };
-  using Stub = v1::Admin::Stub;
-  unary(&Stub::Status, v1::StatusRequest(), v1::NodeStatus());
-  unary(&Stub::ListModels, v1::ListModelsRequest(), v1::ListModelsResponse());
-  unary(&Stub::ListGroups, v1::ListGroupsRequest(), v1::ListGroupsResponse());
-  unary(&Stub::ListSessions, v1::ListSessionsRequest(),
-        v1::ListSessionsResponse());
-  unary(&Stub::ListPlans, v1::ListPlansRequest(), v1::ListPlansResponse());
-  // Who is no admin does not learn what a share may be either.
-  v1::SetShareRequest bad_share;
-  bad_share.mutable_change()->set_change_weight(true);
-  bad_share.mutable_change()->set_weight(1001);
-  unary(&Stub::SetShare, bad_share, v1::SetShareResponse());
-  unary(&Stub::SetShare, v1::SetShareRequest(), v1::SetShareResponse());
-  unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
-  unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
-  unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
-  unary(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
-  unary(&Stub::GetConfig, v1::GetConfigRequest(), v1::GetConfigResponse());
-  unary(&Stub::Examine, v1::ExamineRequest(), v1::ExamineResponse());
-  unary(&Stub::SetLogLevel, v1::SetLogLevelRequest(),
-        v1::SetLogLevelResponse());
-  stream(&Stub::Load, v1::LoadRequest());
-  stream(&Stub::Check, v1::CheckRequest());
-  stream(&Stub::Drain, v1::DrainRequest());
-  stream(&Stub::Watch, v1::WatchRequest());
-  EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
-  EXPECT_EQ(admin.engine().set_share.calls(), 0u);
-  EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
-  EXPECT_EQ(admin.engine().check.calls(), 0u);
-  EXPECT_EQ(admin.engine().subscribers(), 0u);
 }
 
 }  // namespace

@@ -310,8 +310,8 @@ class Attachment(NotCopied):
             self.parts[0].session.check()
         except Unavailable as error:
             self._void = Unavailable(
-                "hoistd has ended (stopped, or crashed) while the GPU may have "
-                "computed with its weights: results since the last hoist.check "
+                "hoistd has ended the session (stopped, crashed, or told to) "
+                "while the GPU may have computed with its weights: results since the last hoist.check "
                 "are void; the next call attaches the module again "
                 f"({error})")
             raise self._void from None

@@ -120,9 +120,9 @@ class Link:
     def _renew(self, wait: bool) -> None:
         reader = None if self._reader is None else self._reader()
         if reader is None:
-            raise Unavailable("hoistd has ended (stopped, or crashed), and the "
-                              "module that these weights are of is gone; load "
-                              "it again")
+            raise Unavailable("hoistd has ended the session (stopped, crashed, or "
+                              "told to), and the module that these weights are "
+                              "of is gone; load it again")
         pause = _FIRST_PAUSE
         if wait and self._until is None:
             self._until = time.monotonic() + self.wait
@@ -146,9 +146,9 @@ class Link:
 
     def _ended(self, why: HoistError) -> Unavailable:
         return Unavailable(
-            "hoistd has ended (stopped, or crashed), and what was running with "
-            "its weights is void, on a GPU all since the last hoist.check; the "
-            "next call attaches the module again, for which it waits for a "
+            "hoistd has ended the session (stopped, crashed, or told to), and "
+            "what was running with its weights is void, on a GPU all since the "
+            "last hoist.check; the next call attaches the module again, for which it waits for a "
             f"hoistd for {self.wait:g} s once, then tries ({why})")
 
 

@@ -1,0 +1,117 @@
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/text.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist::ctl {
+namespace {
+
+// Not OK: there is none, or nobody could be asked.
+struct Found {
+  grpc::Status status;
+  v1::SessionStatus session;
+};
+
+Found Find(Connection& daemon, uint64_t id) {
+  const auto context = daemon.context(Lasts::kTimeout);
+  v1::ListSessionsResponse all;
+  Found found;
+  found.status = daemon.admin().ListSessions(context.get(), {}, &all);
+  if (!found.status.ok()) return found;
+  for (const v1::SessionStatus& session : all.sessions()) {
+    if (session.id() != id) continue;
+    found.session = session;
+    return found;
+  }
+  found.status =
+      grpc::Status(grpc::StatusCode::NOT_FOUND,
+                   "there is no session " + std::to_string(id) +
+                       " that you may end; `hoistctl sessions` lists them");
+  return found;
+}
+
+grpc::Status NotKilled(const v1::SessionStatus& session, int error) {
+  return grpc::Status(
+      error == EPERM ? grpc::StatusCode::PERMISSION_DENIED
+                     : grpc::StatusCode::FAILED_PRECONDITION,
+      "process " + std::to_string(session.pid()) + " of session " +
+          std::to_string(session.id()) +
+          " cannot be ended: " + std::strerror(error) +
+          (error == EPERM ? "; run hoistctl as root, or as its user" : ""));
+}
+
+// By hoistctl itself, as the one who runs it may: hoistd's own user may end
+// nobody else's process. Admins live where hoistd does, and so know processes
+// by its numbers; of others the number could be somebody else's.
+grpc::Status Kill(Connection& daemon, const v1::SessionStatus& session) {
+  v1::NodeStatus for_admins;
+  const grpc::Status admin = daemon.admin().Status(
+      daemon.context(Lasts::kTimeout).get(), {}, &for_admins);
+  if (!admin.ok()) return admin;
+  if (session.pid() == 0) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                        "the process of session " +
+                            std::to_string(session.id()) +
+                            " has no number here; end its container");
+  }
+  const UniqueFd process(
+      static_cast<int>(syscall(SYS_pidfd_open, session.pid(), 0)));
+  // It ended just now.
+  if (!process.valid() && errno == ESRCH) return grpc::Status::OK;
+  if (!process.valid()) return NotKilled(session, errno);
+  // While the session is there its process lives: what was opened is that one,
+  // and nobody who has got its number since.
+  const Found still = Find(daemon, session.id());
+  if (still.status.error_code() == grpc::StatusCode::NOT_FOUND) {
+    return grpc::Status::OK;
+  }
+  if (!still.status.ok()) return still.status;
+  if (syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0) != 0 &&
+      errno != ESRCH) {
+    return NotKilled(session, errno);
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace
+
+int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
+        const Output& output) {
+  v1::EndSessionResponse ended;
+  if (kills) {
+    const Found found = Find(daemon, request.session_id());
+    if (!found.status.ok()) return daemon.Fail(found.status, output);
+    const grpc::Status killed = Kill(daemon, found.session);
+    if (!killed.ok()) return daemon.Fail(killed, output);
+    *ended.mutable_session() = found.session;
+  }
+  const auto context = daemon.context(Lasts::kWork);
+  v1::EndSessionResponse told;
+  const grpc::Status got =
+      daemon.admin().EndSession(context.get(), request, &told);
+  // One that was killed may be gone before it is asked for.
+  const bool gone = kills && got.error_code() == grpc::StatusCode::NOT_FOUND;
+  if (!got.ok() && !gone) return daemon.Fail(got, output);
+  if (got.ok()) ended = told;
+  if (output.json) {
+    PrintJson(ended, JsonStyle::kPretty, output);
+    return kExitOk;
+  }
+  const v1::SessionStatus& session = ended.session();
+  output.out << "ended session " << session.id() << " ("
+             << Shown(session.client_name()) << ", process "
+             << ProcessText(session.pid()) << "): " << session.leases()
+             << " leases of " << HumanBytes(session.leased_bytes()) << " and "
+             << session.plans() << " plans are given back\n";
+  return kExitOk;
+}
+
+}  // namespace hoist::ctl

@@ -1,0 +1,62 @@
+#include "daemon/rpc/end_call.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/convert/types_convert.h"
+#include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/unary_call.h"
+#include "grpcpp/alarm.h"
+
+namespace hoistd {
+namespace {
+
+absl::Status StillThere(SessionId session, absl::Duration waited) {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "session ", session.number(),
+      " was told to end, and has not let go within ",
+      absl::FormatDuration(waited),
+      ": it is stopped, or hangs. What it has stays its own until it does; "
+      "`hoistctl end ",
+      session.number(), " --kill` ends its process"));
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
+                                       absl::StatusOr<AdminAct> act,
+                                       SessionId session,
+                                       absl::Duration deadline,
+                                       pb::EndSessionResponse* response) {
+  auto call = UnaryCall<pb::EndSessionResponse>::Start(response);
+  if (!act.ok()) {
+    call->Fail(act.status());
+    return call.get();
+  }
+  const Peer peer = act->who();
+  // Goes with who waits: the engine's callback, which may outlast the call.
+  auto alarm = std::make_shared<grpc::Alarm>();
+  alarm->Set(
+      std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline),
+      [call, session, deadline, act = *act](bool rang) {
+        if (!rang) return;
+        const absl::Status late = StillThere(session, deadline);
+        act.Ended(late);
+        call->Fail(late);
+      });
+  env.engine.EndSession(
+      peer, session,
+      Audited<SessionSnapshot>(
+          *std::move(act), [call, alarm](absl::StatusOr<SessionSnapshot> was) {
+            alarm->Cancel();
+            if (!was.ok()) return call->Fail(was.status());
+            pb::EndSessionResponse out;
+            SessionToProto(*was, out.mutable_session());
+            call->Reply(std::move(out));
+          }));
+  return call.get();
+}
+
+}  // namespace hoistd

@@ -1,0 +1,24 @@
+#ifndef HOIST_DAEMON_RPC_END_CALL_H_
+#define HOIST_DAEMON_RPC_END_CALL_H_
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/rpc/audit.h"
+#include "daemon/rpc/call_env.h"
+#include "daemon/terms/ids.h"
+#include "grpcpp/support/server_callback.h"
+#include "hoist/v1/admin.pb.h"
+
+namespace hoistd {
+
+// Admin.EndSession: has the session told, and answers when its client has let
+// go, or the deadline has passed. That it was told stays so.
+grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
+                                       absl::StatusOr<AdminAct> act,
+                                       SessionId session,
+                                       absl::Duration deadline,
+                                       hoist::v1::EndSessionResponse* response);
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_RPC_END_CALL_H_

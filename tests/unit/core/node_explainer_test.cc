@@ -1,0 +1,224 @@
+// Why a group is where it is, what would move it, and what it would cost.
+#include "daemon/core/node_explainer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kPage;
+using testing::NodeRig;
+using ::testing::SizeIs;
+using testing::StatusIs;
+using By = Keeper::By;
+
+const TierAt kDevice = NodeRig::FirstDevice();
+
+GroupKey Key(ModelId model, uint32_t group) {
+  return {model, GroupIndex(group)};
+}
+
+absl::StatusOr<ModelExplanation> Ask(NodeRig& rig, const std::string& model,
+                                     const std::string& group = "") {
+  return NodeExplainer(rig.node(), rig.now)
+      .Explain(NodeRig::kAdmin, model, group);
+}
+
+CopyExplanation At(NodeRig& rig, TierAt at, const std::string& group = "g0") {
+  const auto explained = Ask(rig, "m", group);
+  EXPECT_OK(explained.status());
+  EXPECT_THAT(explained->groups, SizeIs(1));
+  for (const CopyExplanation& copy : explained->groups[0].copies) {
+    if (copy.at == at) return copy;
+  }
+  ADD_FAILURE() << "no such tier";
+  return {};
+}
+
+std::vector<By> Keepers(const CopyExplanation& copy) {
+  std::vector<By> by;
+  for (const Keeper& keeper : copy.keepers) by.push_back(keeper.by);
+  return by;
+}
+
+TEST(NodeExplainer, WhatNobodyHasAskedForIsOnTheDiskAlone) {
+  NodeRig rig;
+  rig.AddModel(rig.Open(), "m", {2});
+  const CopyExplanation device = At(rig, kDevice);
+  EXPECT_EQ(device.residency, Residency::kAbsent);
+  EXPECT_THAT(device.keepers, IsEmpty());
+  EXPECT_FALSE(device.left.has_value());
+  EXPECT_EQ(device.from, Tier::kDisk);
+  ASSERT_TRUE(device.bring.has_value());
+  // It is read first, and then copied.
+  EXPECT_GT(*device.bring, At(rig, OnHost()).bring.value());
+  EXPECT_EQ(At(rig, OnDisk()).residency, Residency::kPresent);
+}
+
+TEST(NodeExplainer, ALeaseKeepsItAndNamesItsSession) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2});
+  const LeaseId lease = rig.StageNow(session, Key(model, 0));
+  CopyExplanation copy = At(rig, kDevice);
+  ASSERT_THAT(Keepers(copy), ElementsAre(By::kLease));
+  EXPECT_EQ(copy.keepers[0].session, session);
+  EXPECT_EQ(copy.keepers[0].client_name, "worker1");
+  EXPECT_FALSE(copy.may_leave);
+  EXPECT_EQ(copy.from, Tier::kHost);
+  EXPECT_LT(*copy.bring, *At(rig, OnHost()).bring);
+
+  ASSERT_OK(rig.Release(session, lease));
+  copy = At(rig, kDevice);
+  EXPECT_THAT(copy.keepers, IsEmpty());
+  EXPECT_TRUE(copy.may_leave);
+}
+
+TEST(NodeExplainer, APinKeepsIt) {
+  NodeRig rig;
+  const ModelId model = rig.AddModel(rig.Open(), "m", {2});
+  rig.Bring(Key(model, 0), OnHost(), /*pin=*/true);
+  rig.FinishAll();
+  EXPECT_THAT(Keepers(At(rig, OnHost())), ElementsAre(By::kPin));
+  EXPECT_FALSE(At(rig, OnHost()).may_leave);
+  rig.Unpin("m");
+  EXPECT_TRUE(At(rig, OnHost()).may_leave);
+}
+
+TEST(NodeExplainer, APlanKeepsResidentsAndStreamsTheRest) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2, 2, 2, 2});
+  const PlanGrant plan =
+      rig.PlanOf(rig.SetPlan(session, model, {0, 1, 2, 3}, 6));
+  int residents = 0;
+  for (const PlannedGroup& group : plan.groups) {
+    const CopyExplanation copy =
+        At(rig, kDevice, "g" + std::to_string(group.group.number()));
+    EXPECT_THAT(Keepers(copy),
+                ElementsAre(group.resident ? By::kResident : By::kStream));
+    EXPECT_EQ(copy.keepers[0].plan, plan.id);
+    EXPECT_FALSE(copy.may_leave);
+    residents += group.resident ? 1 : 0;
+  }
+  EXPECT_GT(residents, 0);
+  EXPECT_LT(residents, 4);
+  const auto streamed =
+      std::find_if(plan.groups.begin(), plan.groups.end(),
+                   [](const PlannedGroup& group) { return !group.resident; });
+  rig.Hold(plan.id, {streamed->group.number()});
+  rig.FinishAll();
+  EXPECT_THAT(Keepers(At(rig, OnHost(),
+                         "g" + std::to_string(streamed->group.number()))),
+              ElementsAre(By::kHold));
+}
+
+TEST(NodeExplainer, WhoWaitsIsNamedAndSoIsWhatTheyWaitFor) {
+  NodeRig rig({.device_pages = {4}});
+  const SessionId holder = rig.Open(), other = rig.Open();
+  const ModelId model = rig.AddModel(holder, "m", {3, 2});
+  rig.StageNow(holder, Key(model, 0));
+  rig.Stage(other, Key(model, 1));
+  const CopyExplanation copy = At(rig, kDevice, "g1");
+  EXPECT_EQ(copy.residency, Residency::kAbsent);
+  ASSERT_THAT(Keepers(copy), ElementsAre(By::kWait));
+  EXPECT_EQ(copy.keepers[0].session, other);
+  EXPECT_THAT(copy.blocked, HasSubstr("12.0 KiB is leased by session"));
+}
+
+TEST(NodeExplainer, WhatIsOnItsWayIsKeptByItsCopy) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2});
+  rig.Stage(session, Key(model, 0));
+  EXPECT_EQ(At(rig, OnHost()).residency, Residency::kFilling);
+  EXPECT_THAT(Keepers(At(rig, OnHost())), ::testing::Contains(By::kCopying));
+  EXPECT_FALSE(At(rig, OnHost()).may_leave);
+}
+
+TEST(NodeExplainer, APublishedOnlyCopyCannotLeave) {
+  NodeRig rig;
+  rig.Published(rig.Open(), "m", "g0", 2);
+  const CopyExplanation copy = At(rig, OnHost());
+  EXPECT_THAT(Keepers(copy), ElementsAre(By::kOnlyCopy));
+  EXPECT_FALSE(copy.may_leave);
+  EXPECT_FALSE(copy.bring.has_value());
+  EXPECT_EQ(At(rig, OnDisk()).residency, Residency::kAbsent);
+}
+
+// The promise: those that go before are those that an eviction takes first.
+TEST(NodeExplainer, WhatGoesBeforeItDoesGoBeforeIt) {
+  NodeRig rig({.device_pages = {6}});
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2, 2, 2, 2});
+  for (const uint32_t group : {1u, 0u, 2u}) {
+    ASSERT_OK(rig.Release(session, rig.StageNow(session, Key(model, group))));
+    rig.Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(At(rig, kDevice, "g1").before_bytes, 0u);
+  EXPECT_EQ(At(rig, kDevice, "g0").before_bytes, 2 * kPage);
+  EXPECT_EQ(At(rig, kDevice, "g2").before_bytes, 4 * kPage);
+  EXPECT_EQ(At(rig, kDevice, "g2").free_bytes, 0u);
+
+  rig.StageNow(session, Key(model, 3));
+  EXPECT_FALSE(rig.Has(Key(model, 1), kDevice));
+  EXPECT_TRUE(rig.Has(Key(model, 0), kDevice));
+  const CopyExplanation gone = At(rig, kDevice, "g1");
+  ASSERT_TRUE(gone.left.has_value());
+  EXPECT_EQ(gone.left->why, Leaving::Why::kEvicted);
+}
+
+TEST(NodeExplainer, WhatAnAdminEvictedSaysSo) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2});
+  ASSERT_OK(rig.Release(session, rig.StageNow(session, Key(model, 0))));
+  rig.Evict("m", kDevice);
+  rig.Advance(absl::Seconds(3));
+  const CopyExplanation gone = At(rig, kDevice);
+  ASSERT_TRUE(gone.left.has_value());
+  EXPECT_EQ(gone.left->why, Leaving::Why::kByAdmin);
+  EXPECT_EQ(rig.now - gone.left->at, absl::Seconds(3));
+  // Had again, it is there as any other.
+  rig.StageNow(session, Key(model, 0));
+  EXPECT_FALSE(At(rig, kDevice).left.has_value());
+}
+
+TEST(NodeExplainer, AnAnnouncedOrderTellsWhenItIsNeeded) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  const ModelId model = rig.AddModel(session, "m", {2, 2});
+  EXPECT_FALSE(At(rig, OnHost()).until_use.has_value());
+  ASSERT_OK(rig.SetOrder(session, model, {0, 1}));
+  EXPECT_TRUE(At(rig, OnHost()).until_use.has_value());
+}
+
+TEST(NodeExplainer, AWholeModelIsEachOfItsGroupsInOrder) {
+  NodeRig rig;
+  rig.AddModel(rig.Open(), "m", {2, 2});
+  const auto explained = Ask(rig, "m");
+  ASSERT_OK(explained.status());
+  ASSERT_THAT(explained->groups, SizeIs(2));
+  EXPECT_EQ(explained->groups[0].name, "g0");
+  EXPECT_EQ(explained->groups[1].name, "g1");
+}
+
+TEST(NodeExplainer, WhatIsNotThereIsNotFound) {
+  NodeRig rig;
+  rig.AddModel(rig.Open(), "m", {2});
+  EXPECT_THAT(Ask(rig, "n").status(), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Ask(rig, "m", "x").status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("groups m")));
+}
+
+}  // namespace
+}  // namespace hoistd

@@ -1,0 +1,133 @@
+// Who may ask Admin for what.
+#include <string>
+
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/unit/rpc/strangers_admin.h"
+
+namespace hoistd {
+namespace {
+
+namespace v1 = hoist::v1;
+using ::testing::HasSubstr;
+
+// The service behind a server whose peers are no admins.
+TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
+  testing::StrangersAdmin admin("hoist-admin");
+  const auto expect_denied = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(), HasSubstr("hoist-admin"));
+    EXPECT_THAT(status.error_message(), HasSubstr("1234"));
+  };
+  const auto unary = [&](auto method, auto request, auto response) {
+    grpc::ClientContext context;
+    expect_denied((admin.get()->*method)(&context, request, &response));
+  };
+  const auto stream = [&](auto method, auto request) {
+    grpc::ClientContext context;
+    expect_denied((admin.get()->*method)(&context, request)->Finish());
+  };
+  using Stub = v1::Admin::Stub;
+  unary(&Stub::Status, v1::StatusRequest(), v1::NodeStatus());
+  unary(&Stub::ListModels, v1::ListModelsRequest(), v1::ListModelsResponse());
+  unary(&Stub::ListGroups, v1::ListGroupsRequest(), v1::ListGroupsResponse());
+  unary(&Stub::Explain, v1::ExplainRequest(), v1::ExplainResponse());
+  // Who is no admin does not learn what a share may be either.
+  v1::SetShareRequest bad_share;
+  bad_share.mutable_change()->set_change_weight(true);
+  bad_share.mutable_change()->set_weight(1001);
+  unary(&Stub::SetShare, bad_share, v1::SetShareResponse());
+  unary(&Stub::SetShare, v1::SetShareRequest(), v1::SetShareResponse());
+  unary(&Stub::Pin, v1::PinRequest(), v1::PinResponse());
+  unary(&Stub::Unpin, v1::UnpinRequest(), v1::UnpinResponse());
+  unary(&Stub::Evict, v1::EvictRequest(), v1::EvictResponse());
+  unary(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
+  unary(&Stub::GetConfig, v1::GetConfigRequest(), v1::GetConfigResponse());
+  unary(&Stub::Examine, v1::ExamineRequest(), v1::ExamineResponse());
+  unary(&Stub::SetLogLevel, v1::SetLogLevelRequest(),
+        v1::SetLogLevelResponse());
+  stream(&Stub::Load, v1::LoadRequest());
+  stream(&Stub::Check, v1::CheckRequest());
+  stream(&Stub::Drain, v1::DrainRequest());
+  stream(&Stub::Watch, v1::WatchRequest());
+  EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
+  EXPECT_EQ(admin.engine().explain.calls(), 0u);
+  EXPECT_EQ(admin.engine().set_share.calls(), 0u);
+  EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
+  EXPECT_EQ(admin.engine().check.calls(), 0u);
+  EXPECT_EQ(admin.engine().subscribers(), 0u);
+}
+
+// Two sessions of uid 1234, who asks, and one of another's, each with a plan.
+NodeSnapshot ThreeSessions() {
+  NodeSnapshot snapshot;
+  for (const auto& [id, uid] : {std::pair(1, 1234), {2, 5}, {3, 1234}}) {
+    SessionSnapshot session;
+    session.id = SessionId(static_cast<uint64_t>(id));
+    session.uid = User(static_cast<uint32_t>(uid));
+    snapshot.sessions.push_back(session);
+    PlanSnapshot plan;
+    plan.id = PlanId(static_cast<uint64_t>(10 + id));
+    plan.session = session.id;
+    snapshot.plans.push_back(plan);
+  }
+  return snapshot;
+}
+
+TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
+  testing::StrangersAdmin admin;
+  admin.engine().snapshot.Answer([](auto call) { call.done(ThreeSessions()); });
+  grpc::ClientContext of_sessions, of_plans;
+  v1::ListSessionsResponse sessions;
+  ASSERT_TRUE(admin->ListSessions(&of_sessions, {}, &sessions).ok());
+  ASSERT_EQ(sessions.sessions_size(), 2);
+  EXPECT_EQ(sessions.sessions(0).id(), 1u);
+  EXPECT_EQ(sessions.sessions(1).id(), 3u);
+  v1::ListPlansResponse plans;
+  ASSERT_TRUE(admin->ListPlans(&of_plans, {}, &plans).ok());
+  ASSERT_EQ(plans.plans_size(), 2);
+  EXPECT_EQ(plans.plans(0).id(), 11u);
+  EXPECT_EQ(plans.plans(1).id(), 13u);
+}
+
+TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {
+  testing::StrangersAdmin admin;
+  admin.engine().end_session.Answer([](auto call) {
+    EXPECT_EQ(call.session, SessionId(7));
+    EXPECT_EQ(call.args.uid, User(1234));
+    EXPECT_FALSE(call.args.admin);
+    SessionSnapshot was;
+    was.id = SessionId(7);
+    was.leases = 3;
+    call.done(was);
+  });
+  grpc::ClientContext context;
+  v1::EndSessionRequest request;
+  request.set_session_id(7);
+  request.set_deadline_ms(60000);
+  v1::EndSessionResponse ended;
+  ASSERT_TRUE(admin->EndSession(&context, request, &ended).ok());
+  EXPECT_EQ(ended.session().leases(), 3u);
+}
+
+TEST(AdminAccess, AnEndThatDoesNotComeIsLateAndSaysWhatWouldDo) {
+  testing::StrangersAdmin admin;
+  Done<SessionSnapshot> never;
+  admin.engine().end_session.Answer(
+      [&](auto call) { never = std::move(call.done); });
+  grpc::ClientContext context;
+  v1::EndSessionRequest request;
+  request.set_session_id(7);
+  request.set_deadline_ms(1);
+  v1::EndSessionResponse ended;
+  const grpc::Status status = admin->EndSession(&context, request, &ended);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("hoistctl end 7 --kill"));
+  // It lets go after all, and nobody waits any more.
+  admin.engine().Run(
+      [done = std::move(never)]() mutable { done(SessionSnapshot()); });
+}
+
+}  // namespace
+}  // namespace hoistd
