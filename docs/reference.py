@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Renders the reference: what is public of hoist, out of its own comments.
 
-reference.py MAN OUT VERSION
+reference.py MAN HOISTCTL OUT VERSION
 
-MAN: where the manual pages are (they are made with the programs). OUT: gets
-html/index.html; html/cpp is Doxygen's. Ends with 1 if anything public is not
+MAN: where the manual pages are (they are made with the programs). HOISTCTL: the
+program, which has the schemas of what it prints. OUT: gets html/index.html; html/cpp is Doxygen's. Ends with 1 if anything public is not
 described, or a reference leads nowhere; all complaints are on stderr.
 """
 
@@ -46,7 +46,23 @@ def page_of_manual(page):
     return "\n".join(lines + ["   " + line for line in body.splitlines()]) + "\n"
 
 
-def gather(out, manual):
+def page_of_schemas(hoistctl):
+    """What `hoistctl --json` prints, as JSON Schemas."""
+    def ask(*words):
+        return subprocess.run([hoistctl, *words], check=True, text=True,
+                              capture_output=True).stdout
+
+    title = "hoistctl --json"
+    lines = [title, "=" * len(title), "",
+             "What ``hoistctl schema COMMAND`` prints.", ""]
+    for name in ask("__complete", "schema", "").split():
+        lines += [name, "-" * len(name), "", ".. code-block:: json", ""]
+        lines += ["   " + line for line in ask("schema", name).splitlines()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def gather(out, manual, hoistctl):
     """What Sphinx reads."""
     source = out / "source"
     source.mkdir()
@@ -54,6 +70,7 @@ def gather(out, manual):
         shutil.copy(page, source)
     for name in PAGES:
         (source / f"{name}.rst").write_text(page_of_manual(manual / name))
+    (source / "hoistctl-json.rst").write_text(page_of_schemas(hoistctl))
     described = out / "hoist_v1.pb"
     subprocess.run(
         ["protoc", f"-I{ROOT / 'proto'}", "--include_imports",
@@ -65,11 +82,11 @@ def gather(out, manual):
     return source
 
 
-def main(manual, out, version):
+def main(manual, hoistctl, out, version):
     out = pathlib.Path(out).resolve()
     shutil.rmtree(out, ignore_errors=True)
     complaints = render_headers(out, version)
-    source = gather(out, pathlib.Path(manual))
+    source = gather(out, pathlib.Path(manual), hoistctl)
     done = subprocess.run(
         [sys.executable, "-B", "-m", "sphinx", "-q", "-E", "-W", "--keep-going",
          "-b", "html", "-d", str(out / "doctrees"), str(source),
@@ -84,6 +101,6 @@ def main(manual, out, version):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -154,7 +154,8 @@ pip() {  # WHAT ARGUMENT...: a line of the screen, and pip's arguments.
 install_python() {
   local modules=(numpy) from=(-r scripts/python-requirements.txt)
   if [[ $want_tests == 1 ]]; then
-    modules+=(pytest grpc google.protobuf kubernetes_validate sphinx)
+    modules+=(pytest grpc google.protobuf kubernetes_validate sphinx
+      jsonschema)
     from+=(-r scripts/python-test-requirements.txt)
   fi
   if ! venv_has "${modules[@]}"; then

@@ -35,7 +35,7 @@ def lacking():
 def render(out, root=ROOT):
     return subprocess.run(
         [sys.executable, "-B", root / "docs/reference.py", BUILD / "deploy/man",
-         out, "0.1.0"], check=False, capture_output=True, text=True,
+         BUILD / "client/ctl/hoistctl", out, "0.1.0"], check=False, capture_output=True, text=True,
         env={**os.environ, "HOIST_ROOT": str(root)})
 
 
