@@ -6,6 +6,23 @@ set(debian ${CMAKE_CURRENT_SOURCE_DIR}/debian)
 install(FILES hoistd.toml DESTINATION /etc/hoist COMPONENT debian_conf
   EXCLUDE_FROM_ALL)
 
+# Who is asked about the packages: whoever builds them, by the name and address
+# that Debian's own tools take ($DEBFULLNAME, $DEBEMAIL), or as it is set here.
+set(builder "hoist's maintainers")
+set(address hoist@localhost)
+if(NOT "$ENV{DEBFULLNAME}" STREQUAL "")
+  set(builder "$ENV{DEBFULLNAME}")
+endif()
+if(NOT "$ENV{DEBEMAIL}" STREQUAL "")
+  set(address "$ENV{DEBEMAIL}")
+endif()
+set(HOIST_PACKAGE_MAINTAINER "${builder} <${address}>" CACHE STRING
+  "Who maintains the Debian packages: NAME <ADDRESS>")
+if(NOT HOIST_PACKAGE_MAINTAINER MATCHES "^[^<>\n]+ <[^<>@ ]+@[^<>@ ]+>$")
+  message(FATAL_ERROR "HOIST_PACKAGE_MAINTAINER is "
+    "\"${HOIST_PACKAGE_MAINTAINER}\"; write NAME <ADDRESS>")
+endif()
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME hoist)
 set(CPACK_PACKAGE_VENDOR hoist)
@@ -28,7 +45,7 @@ set(CPACK_HOIST_SOURCE ${PROJECT_SOURCE_DIR})
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
-set(CPACK_DEBIAN_PACKAGE_MAINTAINER "hoist's maintainers <hoist@localhost>")
+set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${HOIST_PACKAGE_MAINTAINER}")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 

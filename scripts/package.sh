@@ -8,7 +8,9 @@
 #
 #   --deb         Debian packages in place of the archive, in build/deb or DIR:
 #                 hoist, libhoist0, libhoist-dev, python3-hoist-client; for the
-#                 distribution that builds them
+#                 distribution that builds them, with you as their maintainer:
+#                 $DEBFULLNAME and $DEBEMAIL, or CMake's
+#                 HOIST_PACKAGE_MAINTAINER
 #   --release N   the part of their version behind the dash (1): packages that
 #                 are built again need another
 #   --with-tests  the test programs, benches and Python tests too, in tests/

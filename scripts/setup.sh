@@ -56,8 +56,8 @@ to_test=(
   prometheus curl
   # And in containers.
   buildah runc
-  # For those of the packages, of the manual and of completion.
-  lintian man-db mandoc zsh fish
+  # For those of the packages, of the manual, of completion and of the reference.
+  lintian man-db mandoc zsh fish doxygen
 )
 
 say() { echo "setup: $*"; }
@@ -154,7 +154,8 @@ pip() {  # WHAT ARGUMENT...: a line of the screen, and pip's arguments.
 install_python() {
   local modules=(numpy) from=(-r scripts/python-requirements.txt)
   if [[ $want_tests == 1 ]]; then
-    modules+=(pytest grpc google.protobuf kubernetes_validate)
+    modules+=(pytest grpc google.protobuf kubernetes_validate sphinx
+      jsonschema)
     from+=(-r scripts/python-test-requirements.txt)
   fi
   if ! venv_has "${modules[@]}"; then

@@ -14,6 +14,7 @@
 
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
+#include "client/ctl/schema.h"
 #include "hoist/shared/nearest.h"
 #include "hoist/shared/size_text.h"
 
@@ -25,8 +26,9 @@ constexpr char kFooter[] =
     "answers at the socket; 4 check, or doctor, found something.\nWith --json, "
     "commands that "
     "follow "
-    "something (load, check, drain, watch) print one object a line; bytes are "
-    "base64; errors are {\"error\":{\"code\",\"message\"}} on stderr.";
+    "something (load, check, drain, watch, top) print one object a line; bytes "
+    "are base64; errors are {\"error\":{\"code\",\"message\"}} on stderr; "
+    "`hoistctl schema COMMAND` tells the fields.";
 
 // What the options of all commands are read into.
 struct Parsed {
@@ -500,6 +502,15 @@ class CommandLine {
         return static_cast<int>(kExitOk);
       }
       return Misspelt(parsed_.name, output);
+    };
+    app_.add_subcommand("schema",
+                        "the JSON Schema of what a command prints with --json")
+        ->add_option("COMMAND", parsed_.name, "which, or error for errors")
+        ->required()
+        ->check(CLI::IsMember(SchemaNames()));
+    local_["schema"] = [this](const Output&) {
+      out_ << SchemaOf(parsed_.name) << '\n';
+      return kExitOk;
     };
     app_.add_subcommand("completion", "a completion script for a shell")
         ->add_option("SHELL", parsed_.shell, "bash, zsh or fish")

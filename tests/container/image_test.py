@@ -48,13 +48,7 @@ def setUpModule():
     if WHY_NOT:
         raise unittest.SkipTest(WHY_NOT)
     global WORLD
-    world.own_folders()
-    WORLD = world.World(BUILD)
-    unittest.addModuleCleanup(WORLD.close)
-    try:
-        WORLD.import_bases()
-    except subprocess.CalledProcessError as error:
-        raise unittest.SkipTest(f"debootstrap failed: {error}")
+    WORLD = world.make(BUILD, unittest.addModuleCleanup)
     write_models_and_configuration()
     WORLD.follow(README, "Build")
     WORLD.run("bash", "-euc", next(

@@ -5,7 +5,6 @@ kubernetes_test.py BUILD [unittest options]
 
 import pathlib
 import re
-import subprocess
 import sys
 import unittest
 
@@ -180,13 +179,7 @@ class Node(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        world.own_folders()
-        cls.world = world.World(BUILD)
-        cls.addClassCleanup(cls.world.close)
-        try:
-            cls.world.import_bases()
-        except subprocess.CalledProcessError as error:
-            raise unittest.SkipTest(f"debootstrap failed: {error}")
+        cls.world = world.make(BUILD, cls.addClassCleanup)
         pathlib.Path("/srv/models").mkdir()
         write_safetensors("/srv/models/model.safetensors", block_model(3))
         cls.toml = (cls.world.archive /

@@ -6,7 +6,6 @@ seccomp_test.py BUILD [unittest options]
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import unittest
 
@@ -95,13 +94,7 @@ class Text(unittest.TestCase):
 class Real(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        world.own_folders()
-        cls.world = world.World(BUILD)
-        cls.addClassCleanup(cls.world.close)
-        try:
-            cls.world.import_bases()
-        except subprocess.CalledProcessError as error:
-            raise unittest.SkipTest(f"debootstrap failed: {error}")
+        cls.world = world.make(BUILD, cls.addClassCleanup)
         cls.world.follow(DEPLOY / "container/README.md", "Build")
         cls.bare = cls.world.scratch / "bare.json"
         without = profile()

@@ -134,6 +134,20 @@ class World:
                 for line in commands(readme, heading)]
 
 
+def make(build, at_end):
+    """This machine's folders for oneself, and a World with roots to build on,
+    which `at_end` closes: a class's addClassCleanup, or the module's. SkipTest
+    where one of them cannot be."""
+    own_folders()
+    made = World(build)
+    at_end(made.close)
+    try:
+        made.import_bases()
+    except subprocess.CalledProcessError as error:
+        raise unittest.SkipTest(f"debootstrap failed: {error}")
+    return made
+
+
 def commands(readme, heading):
     """What is indented by four below a heading, one a command."""
     section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)",

@@ -136,6 +136,14 @@ class Packages(unittest.TestCase):
             self.assertEqual(self.field(name, "Version"),
                              f"{project_version()}-7")
 
+    def test_their_maintainer_is_as_configured(self):
+        cache = pathlib.Path(BUILD, "CMakeCache.txt").read_text()
+        wanted = re.search(r"^HOIST_PACKAGE_MAINTAINER:STRING=(.*)$", cache,
+                           re.M)[1]
+        self.assertRegex(wanted, r"^[^<>]+ <\S+@\S+>$")
+        for name in HELD:
+            self.assertEqual(self.field(name, "Maintainer"), wanted)
+
     def test_they_ask_for_what_they_need(self):
         self.assertRegex(self.field("hoist", "Depends"), "systemd.*libgrpc")
         # It lives in others' processes, and needs nothing else there.

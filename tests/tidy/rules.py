@@ -12,7 +12,7 @@ import tempfile
 import layers
 
 CODE = (".cc", ".h", ".c")
-TOP = ("client", "cmake", "daemon", "deploy", "proto", "scripts", "shared",
+TOP = ("client", "cmake", "daemon", "deploy", "docs", "proto", "scripts", "shared",
        "tests", ".ci")
 
 

@@ -36,7 +36,7 @@
 namespace hoist {
 inline namespace v0 {
 
-enum class Readers {
+enum class Readers {  // Who may read a model.
   kDefault = HOIST_READERS_DEFAULT,
   kOwner = HOIST_READERS_OWNER,
   kEveryone = HOIST_READERS_EVERYONE,
@@ -45,7 +45,7 @@ enum class Readers {
 // What a model is made of. Stays valid after its session; move-only.
 class Model {
  public:
-  explicit Model(hoist_model* handle) : handle_(handle) {}
+  explicit Model(hoist_model* handle) : handle_(handle) {}  // Owns it.
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
   std::string fingerprint() const {  // Of what the weights are.
@@ -81,7 +81,7 @@ class Model {
     const hoist_group_info info = Group(group);
     return info.name == nullptr ? "" : info.name;
   }
-  uint64_t group_image_bytes(uint32_t group) const {
+  uint64_t group_image_bytes(uint32_t group) const {  // See group_name.
     return Group(group).image_bytes;
   }
   std::vector<TensorView> tensors(uint32_t group) const {
@@ -94,7 +94,7 @@ class Model {
     }
     return views;
   }
-  const hoist_model* get() const { return handle_.get(); }
+  const hoist_model* get() const { return handle_.get(); }  // For the C API.
 
  private:
   hoist_group_info Group(uint32_t group) const {
@@ -110,7 +110,7 @@ class Model {
 // it releases. Work that reads the image must have finished by then.
 class Lease {
  public:
-  explicit Lease(hoist_lease* handle) : handle_(handle) {}
+  explicit Lease(hoist_lease* handle) : handle_(handle) {}  // Owns it.
 
   // Waits until hoistd has the image back.
   Status Release() {
@@ -169,7 +169,7 @@ class Lease {
 // it calls it off, and gives back what has come.
 class Fetch {
  public:
-  explicit Fetch(hoist_fetch* handle) : handle_(handle) {}
+  explicit Fetch(hoist_fetch* handle) : handle_(handle) {}  // Owns it.
 
   // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Else why one
   // cannot come.
@@ -203,7 +203,7 @@ class Session;
 // after Drop, faults. Move-only.
 class HostImage {
  public:
-  explicit HostImage(hoist_host_image* handle) : handle_(handle) {}
+  explicit HostImage(hoist_host_image* handle) : handle_(handle) {}  // Owns.
 
   // Waits until the bytes are there. Again: nothing happens. `deadline`: for
   // space in hoistd's host tier.
@@ -226,7 +226,7 @@ class HostImage {
   internal::Owned<hoist_host_image> handle_;
 };
 
-struct ConnectOptions {
+struct ConnectOptions {     // Of Session::Connect.
   std::string socket_path;  // Empty: $HOIST_SOCKET, else as hoist_c.h says.
   std::string client_name;  // Empty: the program's.
   uint64_t device_budget_bytes = 0;  // Leased at once, a device; 0: no limit.
@@ -234,18 +234,18 @@ struct ConnectOptions {
   std::chrono::milliseconds call_deadline{0};     // 0: 10 minutes.
 };
 
-enum class Grouping {
+enum class Grouping {  // How tensors are put into groups; see hoist_c.h.
   kBlock = HOIST_GROUPS_BLOCK,
   kModule = HOIST_GROUPS_MODULE,
   kWhole = HOIST_GROUPS_WHOLE,
 };
 
-struct GroupSpec {
+struct GroupSpec {  // A group of RegisterOptions.
   std::string name;
   std::vector<std::string> tensors;  // In image order.
 };
 
-struct JoinedPart {
+struct JoinedPart {    // Bytes of a tensor in the files.
   std::string tensor;  // In the files.
   uint64_t offset_bytes = 0;
   uint64_t size_bytes = 0;  // 0: up to its end.
@@ -258,7 +258,7 @@ struct JoinedTensor {
   std::vector<JoinedPart> parts;
 };
 
-struct RegisterOptions {
+struct RegisterOptions {  // Of Session::RegisterModel.
   std::string name;
   std::string path;  // A safetensors file, or a folder of them.
   Grouping grouping = Grouping::kBlock;
@@ -267,7 +267,7 @@ struct RegisterOptions {
   std::vector<JoinedTensor> joined = {};
 };
 
-struct PublishTensor {
+struct PublishTensor {  // A tensor of a group that is published.
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
@@ -275,7 +275,7 @@ struct PublishTensor {
   std::vector<int64_t> strides = {};  // In elements; empty: contiguous.
 };
 
-struct PublishOptions {
+struct PublishOptions {  // Of Session::Publish.
   std::string model;
   std::string group;
   std::vector<PublishTensor> tensors;  // Same data and size: stored once.
@@ -286,11 +286,12 @@ struct PublishOptions {
   std::optional<uint32_t> on_device = {};
 };
 
-struct StageOptions {
+struct StageOptions {  // Of Session::Stage and StartFetch.
   uint32_t device = 0;
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
 };
 
+// Where groups can be asked for.
 enum class Tier { kDevice = HOIST_TIER_DEVICE, kHost = HOIST_TIER_HOST };
 
 // A connection with hoistd. Move-only; its end releases all that it leased.
@@ -436,6 +437,7 @@ class Session {
     if (!status.ok()) return status;
     return Lease(lease);
   }
+  // By the group's name.
   Result<Lease> Stage(const Model& model, const std::string& group,
                       const StageOptions& options = {}) {
     Result<uint32_t> index = model.FindGroup(group);
@@ -558,7 +560,7 @@ class Session {
     }
     return all;
   }
-  hoist_session* get() const { return handle_.get(); }
+  hoist_session* get() const { return handle_.get(); }  // For the C API.
 
  private:
   Session(hoist_session* handle, ConnectOptions options)

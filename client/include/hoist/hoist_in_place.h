@@ -22,6 +22,7 @@ struct InPlaceTensor {
   uint64_t first_count = 0;  // Of theirs in InPlaceOptions::counts.
 };
 
+// Of Session::ReadInPlace; see hoist_in_place_options.
 struct InPlaceOptions {
   uint32_t device = 0;
   uint64_t hot_budget_bytes = 0;
@@ -36,7 +37,7 @@ struct InPlaceOptions {
 // it is dropped.
 class InPlace {
  public:
-  explicit InPlace(hoist_in_place* handle) : handle_(handle) {}
+  explicit InPlace(hoist_in_place* handle) : handle_(handle) {}  // Owns it.
 
   // OutOfRange: there is no such tensor.
   Result<const void*> Address(size_t tensor) const {
@@ -87,7 +88,7 @@ class InPlace {
       return hoist_in_place_check(handle_.get(), error);
     });
   }
-  hoist_in_place* get() const { return handle_.get(); }
+  hoist_in_place* get() const { return handle_.get(); }  // For the C API.
   hoist_in_place_stats stats() const {
     auto stats = internal::Sized<hoist_in_place_stats>();
     hoist_in_place_get_stats(handle_.get(), &stats, nullptr);

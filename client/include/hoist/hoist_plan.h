@@ -13,6 +13,7 @@
 namespace hoist {
 inline namespace v0 {
 
+// What a plan does with a group.
 enum class Planned {
   kResident = HOIST_PLANNED_RESIDENT,
   kStreamed = HOIST_PLANNED_STREAMED,
@@ -32,7 +33,7 @@ enum class Planned {
 //   }
 class Plan {
  public:
-  explicit Plan(hoist_plan* handle) : handle_(handle) {}
+  explicit Plan(hoist_plan* handle) : handle_(handle) {}  // Owns it.
 
   // The image's address, for what is put on the stream from now on.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr) {
@@ -141,12 +142,13 @@ class Plan {
     if (!found.ok()) return found;
     return TensorView(info);
   }
-  hoist_plan* get() const { return handle_.get(); }
+  hoist_plan* get() const { return handle_.get(); }  // For the C API.
 
  private:
   internal::Owned<hoist_plan> handle_;
 };
 
+// Of Session::SetPlan.
 struct PlanOptions {
   uint32_t device = 0;
   // Residents and ring together; 0: what hoistd can promise.

@@ -20,6 +20,7 @@ namespace hoist {
 // header's, in one program.
 inline namespace v0 {
 
+// What calls return: gRPC's codes. See hoist_c.h.
 enum class Code {
   kOk = HOIST_OK,
   kCancelled = HOIST_CANCELLED,
@@ -40,15 +41,18 @@ enum class Code {
   kUnauthenticated = HOIST_UNAUTHENTICATED,
 };
 
+// Ok, or what was refused and what would do.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // Ok.
+  // What hoist_error says, as a rule.
   Status(Code code, std::string message)
       : code_(code), message_(std::move(message)) {}
 
-  bool ok() const { return code_ == Code::kOk; }
-  Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return code_ == Code::kOk; }  // Nothing was refused.
+  Code code() const { return code_; }             // What to do about it.
+  const std::string& message() const { return message_; }  // Empty if ok.
+  // "NOT_FOUND: ..."
   std::string ToString() const {
     std::string text = hoist_code_name(static_cast<int>(code_));
     return ok() ? text : text + ": " + message_;
@@ -64,19 +68,22 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}          // NOLINT
+  // A call that went well.
+  Result(T value) : value_(std::move(value)) {}  // NOLINT
+  // Why there is no value.
   Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
-  bool ok() const { return value_.has_value(); }
-  const Status& status() const { return status_; }
-  T& value() & { return Checked(); }
+  bool ok() const { return value_.has_value(); }    // There is a value.
+  const Status& status() const { return status_; }  // Ok if there is one.
+  T& value() & { return Checked(); }                // Aborts if there is none.
+  // As above.
   const T& value() const& { return const_cast<Result*>(this)->Checked(); }
-  T&& value() && { return std::move(Checked()); }
-  T& operator*() & { return Checked(); }
-  const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(Checked()); }
-  T* operator->() { return &Checked(); }
-  const T* operator->() const { return &value(); }
+  T&& value() && { return std::move(Checked()); }      // As above.
+  T& operator*() & { return Checked(); }               // As value().
+  const T& operator*() const& { return value(); }      // As value().
+  T&& operator*() && { return std::move(Checked()); }  // As value().
+  T* operator->() { return &Checked(); }               // As value().
+  const T* operator->() const { return &value(); }     // As value().
 
  private:
   T& Checked() {
@@ -96,10 +103,12 @@ class [[nodiscard]] Result {
 struct Float16 {
   uint16_t bits;
 };
+// See Float16.
 struct BFloat16 {
   uint16_t bits;
 };
 
+// Safetensors' element types.
 enum class DType {
   kBool = HOIST_BOOL,
   kU8 = HOIST_U8,
@@ -211,19 +220,23 @@ using Owned = std::unique_ptr<Handle, Free>;
 // A tensor of a lease or a model: a view, valid as long as that is.
 class TensorView {
  public:
+  // What the C API says of it.
   explicit TensorView(const hoist_tensor_info& info) : info_(info) {}
 
-  std::string_view name() const { return info_.name; }
+  std::string_view name() const { return info_.name; }  // In the model.
+  // Of its elements.
   DType dtype() const { return static_cast<DType>(info_.dtype); }
-  int rank() const { return info_.rank; }
-  int64_t dim(int i) const { return info_.shape[i]; }
-  std::vector<int64_t> shape() const {
+  int rank() const { return info_.rank; }              // How many dimensions.
+  int64_t dim(int i) const { return info_.shape[i]; }  // 0 <= i < rank().
+  std::vector<int64_t> shape() const {                 // All dimensions.
     return {info_.shape, info_.shape + info_.rank};
   }
   std::vector<int64_t> strides() const {  // In elements.
     return {info_.strides, info_.strides + info_.rank};
   }
+  // From the image's start.
   uint64_t offset_bytes() const { return info_.offset_bytes; }
+  // That the elements span.
   uint64_t size_bytes() const { return info_.size_bytes; }
   // On the lease's device; nullptr if there is no element, or no lease.
   const void* raw() const { return info_.data; }

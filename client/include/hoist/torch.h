@@ -61,6 +61,7 @@ namespace internal {
 class Attacher;
 }  // namespace internal
 
+// Of Attach.
 struct AttachOptions {
   // Where the weights are, if they are not to be the module's own: a
   // safetensors file or folder, or a model that hoistd has. Their groups are
@@ -110,8 +111,8 @@ class Attached {
   // which is before its Attached or the module does. Move-only.
   class Scope {
    public:
-    // Ok, or why hoistd was not told; the plan's next call says it too.
-    Scope(Scope&&) noexcept = default;
+    Scope(Scope&&) noexcept = default;  // `other` is left without a scope.
+    // Ends this one's own first.
     Scope& operator=(Scope&& other) noexcept {
       if (this != &other) {
         (void)End();
@@ -121,6 +122,7 @@ class Attached {
       }
       return *this;
     }
+    // Ok, or why hoistd was not told; the plan's next call says it too.
     Status End() {
       Status ended;
       for (StagedTensors::Scope& scope : scopes_) {
@@ -288,6 +290,7 @@ class Attached {
 
   // Valid until Detach, or until the module is attached again by itself.
   const Model& model() const { return state_->staged->model(); }
+  // As model().
   const Plan& plan() const { return state_->staged->plan(); }
   // Where inputs must be.
   c10::Device device() const { return state_->device; }

@@ -6,21 +6,23 @@ from __future__ import annotations
 class HoistError(Exception):
     """What hoist refused, and what would do."""
 
-    code = 2
+    code = 2  # gRPC's number of it.
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message  # What was needed, and what there is.
 
     def __str__(self) -> str:  # KeyError would print the repr.
         return self.message
 
 
 class Cancelled(HoistError):
+    """Called off."""
     code = 1
 
 
 class UnknownError(HoistError):
+    """A code that is none of these."""
     code = 2
 
 
@@ -73,6 +75,7 @@ class Aborted(HoistError):
 
 
 class OutOfRange(HoistError, IndexError):
+    """No element of that number."""
     code = 11
 
 
@@ -97,6 +100,7 @@ class DataLoss(HoistError):
 
 
 class Unauthenticated(HoistError):
+    """Not known who asks."""
     code = 16
 
 

@@ -72,7 +72,9 @@ class HostImage(Mapping[str, Tensor]):
         """Waits until the bytes are there. Again: nothing happens.
 
         deadline: seconds to wait for space in hoistd's host tier; 0: refuse at
-        once. ResourceExhausted: no space there, or no memory here.
+            once.
+
+        ResourceExhausted: no space there, or no memory here.
         """
         self.check()
         call("host_image_load", self._handle, max(0, round(deadline * 1000)))

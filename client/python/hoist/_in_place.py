@@ -141,6 +141,7 @@ class InPlace(Mapping[str, Tensor]):
 
     @property
     def stats(self) -> InPlaceStats:
+        """What is hot now, and what was touched so far."""
         record = sized(lib.InPlaceStatsRecord)
         call("in_place_get_stats", self._handle, c.byref(record))
         return InPlaceStats(**{field.name: getattr(record, field.name)

@@ -336,6 +336,7 @@ def patience(seconds: float) -> Iterator[None]:
 
 
 def library_version() -> str:
+    """libhoist's own, "0.1.0"; also `hoist.__version__`."""
     version: bytes = ask("version")
     return version.decode()
 

@@ -27,6 +27,7 @@ class TensorInfo:
 
     @classmethod
     def of_record(cls, record: TensorRecord) -> TensorInfo:
+        """What libhoist says of a tensor."""
         return cls(record.name.decode(errors="replace"),
                    _dtypes.NAMES[record.dtype],
                    tuple(record.shape[:record.rank]),
@@ -56,14 +57,19 @@ class Model:
     def __init__(self, handle: c.c_void_p) -> None:
         self._handle = handle
         self._free = load().hoist_model_free
-        self.id: int = ask("model_id", handle)
+        self.id: int = ask("model_id", handle)  # hoistd's number of it.
+        # Without its owner's.
         self.name: str = ask("model_name", handle).decode()
+        # 16 bytes: what the weights are.
         self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
         # A uid, or the name of a tenant of hoistd.toml.
         self.owner: int | str = (ask("model_owner_tenant", handle).decode() or
                                  ask("model_owner", handle))
+        # "owner" or "everyone".
         self.readers = _READERS.get(ask("model_readers", handle), "owner")
+        # Of all its groups.
         self.image_bytes: int = ask("model_image_bytes", handle)
+        # Else it is read from files.
         self.published = bool(ask("model_is_published", handle))
         # No Group, which refers to this: what is dropped goes at once.
         self._infos: list[tuple[str, int, int]] = []
@@ -81,6 +87,7 @@ class Model:
 
     @property
     def groups(self) -> list[Group]:
+        """All of them, in the model's order."""
         return list(self)
 
     def __getitem__(self, name: str) -> Group:

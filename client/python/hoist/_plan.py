@@ -296,6 +296,7 @@ class Plan:
 
     @property
     def info(self) -> PlanInfo:
+        """What the plan is by now."""
         record = sized(lib.PlanInfoRecord)
         call("plan_describe", self._handle, c.byref(record))
         return PlanInfo(**{field.name: getattr(record, field.name)
@@ -305,6 +306,7 @@ class Plan:
 
     @property
     def stats(self) -> PlanStats:
+        """What the plan has done so far."""
         record = sized(lib.PlanStatsRecord)
         call("plan_get_stats", self._handle, c.byref(record))
         return PlanStats(**{field.name: getattr(record, field.name)

@@ -102,10 +102,11 @@ class Session:
         self._successor: Session | None = None
         self._succession = threading.Lock()
         self._free = lib.load().hoist_session_free
-        self.id: int = ask("session_id", handle)
+        self.id: int = ask("session_id", handle)  # hoistd's number of it.
+        # hoistd's, "0.1.0".
         self.daemon_version: str = ask("session_daemon_version",
                                        handle).decode()
-        self.devices: list[Device] = []
+        self.devices: list[Device] = []  # hoistd's.
         for index in range(ask("session_device_count", handle)):
             info = sized(lib.DeviceInfo)
             call("session_device", handle, index, c.byref(info))
@@ -261,7 +262,7 @@ class Session:
         order: of one pass, may repeat groups; None: learned from the first.
         deadline: seconds to wait for space; 0: refuse at once.
         learn: `order` serves only until the first Plan.end_pass, which ends
-        the pass that the order is learned from.
+            the pass that the order is learned from.
         terms: see PlanTerms.
         """
         options = sized(lib.PlanOptions)
@@ -363,9 +364,11 @@ class Lease(Mapping[str, Tensor]):
         self._handle = handle
         self._free = lib.load().hoist_lease_free
         self.group = group
-        self.id: int = ask("lease_id", handle)
-        self.nbytes: int = ask("lease_bytes", handle)
+        self.id: int = ask("lease_id", handle)  # hoistd's number of it.
+        self.nbytes: int = ask("lease_bytes", handle)  # Of the image.
+        # Nothing had to be copied for it.
         self.was_resident = bool(ask("lease_was_resident", handle))
+        # hoistd's number of it.
         self.device: int = ask("lease_device", handle)
         self.device_kind: int = ask("lease_device_kind", handle)
         self.device_uuid = next(d.uuid for d in session.devices

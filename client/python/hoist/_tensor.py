@@ -58,6 +58,7 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """In the model."""
         return self.info.name
 
     @property
@@ -67,6 +68,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """All dimensions."""
         return self.info.shape
 
     @property
@@ -76,6 +78,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
+        """That the elements span."""
         return self.info.nbytes
 
     @property

@@ -34,7 +34,7 @@ VERBS = {
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
     "config": [], "doctor": ["--no-disk"], "reload": [], "log-level": ["info"],
 }
-LOCAL = {"version", "help", "completion"}
+LOCAL = {"version", "help", "completion", "schema"}
 
 
 class DescriptorTable(unittest.TestCase):

@@ -21,7 +21,7 @@ useradd carol
 installed_files >/tmp/before
 
 check "these are the sections with commands" same \
-  "Install Users Start Workers Upgrade Remove From packages" \
+  "Install Users Start Watch Workers Upgrade Remove From packages" \
   "$(headings_with_commands | paste -sd ' ')"
 check "it can be installed" follow Install
 check "users may be let in" follow Users
@@ -94,6 +94,39 @@ logged_reload() {
 systemctl reload hoistd
 check "a reload is logged" eventually logged_reload
 check "and it runs on" same "$pid" "$(main_pid)"
+
+# Metrics on loopback, by "Watch". The network is this machine's own.
+port_is_used() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+scrape() {
+  exec 5<>"/dev/tcp/127.0.0.1/$port" || return 1
+  printf 'GET /metrics HTTP/1.1\r\nHost: hoist\r\nConnection: close\r\n\r\n' >&5
+  cat <&5 >/tmp/metrics
+  exec 5>&-
+  grep -q '^HTTP/1.1 200 ' /tmp/metrics &&
+    grep -q '^hoist_build_info{.*version=' /tmp/metrics
+}
+journal_has() { journalctl -u hoistd | grep -q "$1"; }
+listens_on() { awk '$4 == "0A" {print $2}' /proc/net/tcp | grep "$1:$(printf %04X "$port")"; }
+port=20000
+while port_is_used "$port"; do ((++port)); done
+cp /etc/hoist/hoistd.toml /tmp/
+sed -i "s|^listen = \"\"|listen = \"127.0.0.1:$port\"|" /etc/hoist/hoistd.toml
+pid=$(main_pid)
+systemctl restart --no-block hoistd
+check "without the drop-in the journal names it" \
+  eventually journal_has 'AF_INET takes a drop-in.*metrics-loopback.conf'
+check "and nobody listens" bash -c "! (: <>/dev/tcp/127.0.0.1/$port) 2>&-"
+check "metrics can be had on loopback" follow Watch
+check "hoistd runs with the drop-in" eventually restarted
+check "Prometheus can read them" eventually scrape
+check "it listens on loopback alone" same "0100007F" \
+  "$(listens_on '.*' | cut -d: -f1)"
+check "the worker goes on" worker_goes_on
+cp /tmp/hoistd.toml /etc/hoist/
+rm -r /etc/systemd/system/hoistd.service.d
+systemctl daemon-reload
+check "and without them again" systemctl restart hoistd
+check "nobody listens any more" bash -c "! (: <>/dev/tcp/127.0.0.1/$port) 2>&-"
 
 memory=$(host_memory)
 check "the host pool's memory is there" test -n "$memory"

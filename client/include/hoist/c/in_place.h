@@ -45,9 +45,9 @@ extern "C" {
  * Death:    as for leases: what is mapped stays, and hoistd's successor goes
  *           on.
  * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
-
 typedef struct hoist_in_place hoist_in_place;
 
+/* A tensor to read so, and what of it is counted. */
 typedef struct hoist_in_place_tensor {
   size_t struct_size;
   const uint32_t* groups; /* The pieces, in the tensor's order. */
@@ -60,6 +60,7 @@ typedef struct hoist_in_place_tensor {
   uint64_t first_count;
 } hoist_in_place_tensor;
 
+/* Of hoist_in_place_create. */
 typedef struct hoist_in_place_options {
   size_t struct_size;
   uint32_t device;
@@ -108,6 +109,7 @@ HOIST_API int hoist_in_place_address(const hoist_in_place* in_place,
  * cut short ends with the thread's next one, or with the thread. */
 HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
                                    hoist_stream stream, hoist_error** error);
+/* The end of this thread's pass; see hoist_in_place_begin. */
 HOIST_API int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error);
 
 /* These units of a tensor were touched, each so often since the last call.
@@ -132,6 +134,7 @@ HOIST_API int hoist_in_place_set_budget(hoist_in_place* in_place,
 HOIST_API int hoist_in_place_check(const hoist_in_place* in_place,
                                    hoist_error** error);
 
+/* Of hoist_in_place_get_stats. */
 typedef struct hoist_in_place_stats {
   size_t struct_size;
   uint64_t bytes; /* Of all tensors. */
@@ -145,6 +148,7 @@ typedef struct hoist_in_place_stats {
   uint64_t touched_cold_bytes;
 } hoist_in_place_stats;
 
+/* What is hot now, and what was touched so far. */
 HOIST_API int hoist_in_place_get_stats(const hoist_in_place* in_place,
                                        hoist_in_place_stats* stats,
                                        hoist_error** error);

@@ -16,12 +16,14 @@ enum {
   HOIST_GROUPS_EXPLICIT = 4 /* As `groups` says; every tensor once. */
 };
 
+/* Who may read a model. */
 enum {
   HOIST_READERS_DEFAULT = 0, /* As hoistd is configured. */
   HOIST_READERS_OWNER = 1,   /* This user. */
   HOIST_READERS_EVERYONE = 2 /* Whoever may open the socket. */
 };
 
+/* A group of HOIST_GROUPS_EXPLICIT. */
 typedef struct hoist_group_spec {
   const char* name;
   const char* const* tensors; /* In image order. */
@@ -45,6 +47,7 @@ typedef struct hoist_joined_tensor {
   size_t part_count;
 } hoist_joined_tensor;
 
+/* Of hoist_register_model. */
 typedef struct hoist_register_options {
   size_t struct_size;
   const char* name;
@@ -73,7 +76,7 @@ HOIST_API int hoist_register_model(hoist_session* session,
 HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
                                    hoist_model** model, hoist_error** error);
 
-#define HOIST_CONTENT_BYTES 32
+#define HOIST_CONTENT_BYTES 32 /* Of hoist_find_content. */
 /* A published model whose groups have these names, tensors and bytes, whoever
  * published it, under whatever name: this user's, else root's, else one that
  * everyone may read. hoistd has hashed the bytes that it holds itself, so
@@ -120,6 +123,7 @@ HOIST_API const char* hoist_dtype_name(int dtype);
 /* Of one element; 4 and 6 for the sub-byte types. 0: no type. */
 HOIST_API int hoist_dtype_bits(int dtype);
 
+/* A tensor of a group that is published. */
 typedef struct hoist_publish_tensor {
   const char* name;
   int dtype;
@@ -130,6 +134,7 @@ typedef struct hoist_publish_tensor {
   const void* data;
 } hoist_publish_tensor;
 
+/* Of hoist_publish_group. */
 typedef struct hoist_publish_options {
   size_t struct_size;
   const char* model;
@@ -165,21 +170,29 @@ HOIST_API int hoist_publish_group(hoist_session* session,
 HOIST_API int hoist_done_with_model(hoist_session* session,
                                     const hoist_model* model,
                                     hoist_error** error);
+/* NULL is allowed. The session uses the model as before. */
 HOIST_API void hoist_model_free(hoist_model* model);
+/* hoistd's number of it. */
 HOIST_API uint64_t hoist_model_id(const hoist_model* model);
+/* Its name, without its owner's. */
 HOIST_API const char* hoist_model_name(const hoist_model* model);
 /* 16 bytes: what the weights are. */
 HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
-/* The uid whose model it is, and who may read it (HOIST_READERS_*). */
+/* The uid whose model it is. */
 HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
 /* The tenant (hoistd.toml) whose model it is, the uid then being UINT32_MAX;
  * "" if it is a uid's. */
 HOIST_API const char* hoist_model_owner_tenant(const hoist_model* model);
+/* Who may read it (HOIST_READERS_*). */
 HOIST_API int hoist_model_readers(const hoist_model* model);
+/* Of all its groups. */
 HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
+/* 1: its groups were published; 0: it is read from files. */
 HOIST_API int hoist_model_is_published(const hoist_model* model);
+/* Groups have the numbers below this. */
 HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);
 
+/* Of hoist_model_group. */
 typedef struct hoist_group_info {
   size_t struct_size;
   const char* name;
@@ -187,6 +200,7 @@ typedef struct hoist_group_info {
   uint32_t tensor_count;
 } hoist_group_info;
 
+/* A tensor of a model, a lease or a plan. */
 typedef struct hoist_tensor_info {
   size_t struct_size;
   const char* name;
@@ -200,14 +214,17 @@ typedef struct hoist_tensor_info {
   const void* data;
 } hoist_tensor_info;
 
+/* OUT_OF_RANGE: the model has no such group. */
 HOIST_API int hoist_model_group(const hoist_model* model, uint32_t group,
                                 hoist_group_info* info, hoist_error** error);
+/* By number, in image order. OUT_OF_RANGE: no such group, or tensor. */
 HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
                                  uint32_t tensor, hoist_tensor_info* info,
                                  hoist_error** error);
+/* The number of the group of that name. NOT_FOUND: there is none. */
 HOIST_API int hoist_model_find_group(const hoist_model* model, const char* name,
                                      uint32_t* group, hoist_error** error);
-/* Which group holds the tensor, and where in the group. */
+/* Which group holds the tensor, and where in the group. NOT_FOUND: none. */
 HOIST_API int hoist_model_find_tensor(const hoist_model* model,
                                       const char* name, uint32_t* group,
                                       uint32_t* tensor, hoist_error** error);

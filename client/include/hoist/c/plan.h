@@ -29,20 +29,20 @@ extern "C" {
  *           valid until the plan is freed. Groups that several streams use are
  *           ordered here: the last done waits for all of them.
  * Graphs:   both calls may be captured. From the first capture on the plan
- * keeps to a form that graphs can repeat: launches of one plan's graphs must
- *           not overlap, and each repeats the order that it was captured with.
- *           Groups outside the plan cannot be captured. A graph is void once
- *           the plan is freed or made anew.
+ *           keeps to a form that graphs can repeat: launches of one plan's
+ *           graphs must not overlap, and each repeats the order that it was
+ *           captured with. Groups outside the plan cannot be captured. A graph
+ *           is void once the plan is freed or made anew.
  * Death:    if hoistd, the session or the plan ends, waits of streams are let
  *           through rather than left to hang, and what was computed since is
  *           void: calls return the reason. Ask hoist_plan_check after
  *           synchronizing, before results are used.
  * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
-
 typedef struct hoist_plan hoist_plan;
 /* CUDA's own CUstream and cudaStream_t, which are this type. */
 typedef struct CUstream_st* hoist_stream;
 
+/* Of hoist_set_plan. */
 typedef struct hoist_plan_options {
   size_t struct_size;
   uint32_t device;
@@ -137,6 +137,7 @@ HOIST_API int hoist_plan_set_order(hoist_plan* plan, const uint32_t* order,
  * void. NULL is allowed. */
 HOIST_API void hoist_plan_free(hoist_plan* plan);
 
+/* Of hoist_plan_describe. */
 typedef struct hoist_plan_info {
   size_t struct_size;
   uint64_t id;
@@ -154,13 +155,15 @@ typedef struct hoist_plan_info {
   uint64_t generation;
 } hoist_plan_info;
 
+/* What the plan is by now. */
 HOIST_API int hoist_plan_describe(const hoist_plan* plan, hoist_plan_info* info,
                                   hoist_error** error);
 
+/* What a plan does with a group. */
 enum {
   HOIST_PLANNED_RESIDENT = 1, /* And groups that are empty. */
-  HOIST_PLANNED_STREAMED = 2,
-  HOIST_PLANNED_NOT = 3 /* Not in the order: staged by message. */
+  HOIST_PLANNED_STREAMED = 2, /* Through the ring, in each pass. */
+  HOIST_PLANNED_NOT = 3       /* Not in the order: staged by message. */
 };
 
 /* HOIST_PLANNED_*. OUT_OF_RANGE: the model has no such group. */
@@ -178,6 +181,7 @@ HOIST_API int hoist_plan_find_tensor(const hoist_plan* plan, uint32_t group,
                                      const char* name, hoist_tensor_info* info,
                                      hoist_error** error);
 
+/* Of hoist_plan_get_stats: counts since the plan was set. */
 typedef struct hoist_plan_stats {
   size_t struct_size;
   uint64_t stages;          /* Of planned groups. */
@@ -189,6 +193,7 @@ typedef struct hoist_plan_stats {
   uint64_t wake_ups;        /* System calls to wake hoistd. */
 } hoist_plan_stats;
 
+/* What the plan has done so far. */
 HOIST_API int hoist_plan_get_stats(const hoist_plan* plan,
                                    hoist_plan_stats* stats,
                                    hoist_error** error);

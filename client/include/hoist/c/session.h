@@ -8,6 +8,7 @@
 extern "C" {
 #endif
 
+/* Of hoist_connect. */
 typedef struct hoist_connect_options {
   size_t struct_size;
   /* NULL or "": $HOIST_SOCKET; else that of this user's own hoistd
@@ -50,14 +51,21 @@ HOIST_API void hoist_session_free(hoist_session* session);
  * Does not ask hoistd; its end is noticed as it happens. */
 HOIST_API int hoist_session_check(const hoist_session* session,
                                   hoist_error** error);
+/* hoistd's number of it. */
 HOIST_API uint64_t hoist_session_id(const hoist_session* session);
+/* hoistd's, "0.1.0". */
 HOIST_API const char* hoist_session_daemon_version(
     const hoist_session* session);
 
 /* --- Devices. --- */
 
-enum { HOIST_DEVICE_EMULATED = 1, HOIST_DEVICE_CUDA = 2 };
+/* Kinds of devices. */
+enum {
+  HOIST_DEVICE_EMULATED = 1, /* Host memory that workers map. */
+  HOIST_DEVICE_CUDA = 2      /* A GPU's. */
+};
 
+/* Of hoist_session_device. */
 typedef struct hoist_device_info {
   size_t struct_size;
   uint32_t index; /* hoistd's number of it, which requests use. */
@@ -67,6 +75,7 @@ typedef struct hoist_device_info {
   uint64_t pool_bytes;
 } hoist_device_info;
 
+/* How many devices hoistd has. */
 HOIST_API size_t hoist_session_device_count(const hoist_session* session);
 /* The i-th, 0 <= i < count; OUT_OF_RANGE. */
 HOIST_API int hoist_session_device(const hoist_session* session, size_t i,

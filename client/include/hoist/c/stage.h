@@ -29,21 +29,33 @@ HOIST_API int hoist_lease_check(const hoist_lease* lease, hoist_error** error);
 /* The image's first byte on the device; NULL if it may not be read, or is
  * empty. Read-only. */
 HOIST_API const void* hoist_lease_data(const hoist_lease* lease);
+/* Of the image. */
 HOIST_API uint64_t hoist_lease_bytes(const hoist_lease* lease);
+/* hoistd's number of it. */
 HOIST_API uint64_t hoist_lease_id(const hoist_lease* lease);
+/* Whose image it is. */
 HOIST_API uint32_t hoist_lease_group(const hoist_lease* lease);
+/* hoistd's number of the device where it lies. */
 HOIST_API uint32_t hoist_lease_device(const hoist_lease* lease);
+/* HOIST_DEVICE_EMULATED or HOIST_DEVICE_CUDA. */
 HOIST_API int hoist_lease_device_kind(const hoist_lease* lease);
 /* 1: nothing had to be copied for it. */
 HOIST_API int hoist_lease_was_resident(const hoist_lease* lease);
+/* Tensors have the numbers below this. */
 HOIST_API uint32_t hoist_lease_tensor_count(const hoist_lease* lease);
+/* By number, in image order, with its address. OUT_OF_RANGE: none such. */
 HOIST_API int hoist_lease_tensor(const hoist_lease* lease, uint32_t tensor,
                                  hoist_tensor_info* info, hoist_error** error);
+/* By name, with its address. NOT_FOUND: the group has none such. */
 HOIST_API int hoist_lease_find_tensor(const hoist_lease* lease,
                                       const char* name, hoist_tensor_info* info,
                                       hoist_error** error);
 
-enum { HOIST_TIER_DEVICE = 1, HOIST_TIER_HOST = 2 };
+/* Where groups can be asked for. */
+enum {
+  HOIST_TIER_DEVICE = 1, /* On a device. */
+  HOIST_TIER_HOST = 2    /* In hoistd's pinned memory. */
+};
 
 /* Asks for groups to be brought to a tier, in order of first need. Returns when
  * they are queued. `device` is looked at for HOIST_TIER_DEVICE only. */
@@ -61,7 +73,6 @@ HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
  *
  * Where a prefetch is advice that nobody hears of again, a fetch can be polled,
  * waited for and called off, and keeps what has come until it is freed. */
-
 typedef struct hoist_fetch hoist_fetch;
 
 /* Begins to bring the groups to the device, in order, and returns. Each that
@@ -94,7 +105,6 @@ HOIST_API void hoist_fetch_free(hoist_fetch* fetch);
  * has the bytes. Its address is known and constant before anything is read, so
  * that tensors can be built over it once; it belongs to this process, and pins
  * nothing in hoistd. */
-
 typedef struct hoist_host_image hoist_host_image;
 
 /* Reserves addresses for the group's image; no byte is read, no memory taken.
@@ -125,6 +135,7 @@ HOIST_API void hoist_host_image_drop(hoist_host_image* image);
 HOIST_API int hoist_host_image_is_loaded(const hoist_host_image* image);
 /* Constant; NULL if the image is empty. */
 HOIST_API const void* hoist_host_image_data(const hoist_host_image* image);
+/* Of the image. */
 HOIST_API uint64_t hoist_host_image_bytes(const hoist_host_image* image);
 /* Drops, and ends the reservation. NULL is allowed. */
 HOIST_API void hoist_host_image_free(hoist_host_image* image);

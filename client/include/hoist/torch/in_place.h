@@ -46,6 +46,7 @@ struct TouchedInPart {
   int64_t units = 0;  // 0: as many as that dimension has.
 };
 
+// Of InPlaceTensors::Open.
 struct InPlaceTensorsOptions {
   // What the pieces are called in hoistd; workers of the same share them. Each
   // set of tensors has its own. Empty: made of the path.
@@ -91,17 +92,19 @@ class InPlaceTensors {
 
   // See hoist_in_place_advance: nothing reads the tensors meanwhile.
   Status Advance(bool wait = false) { return state_->in_place.Advance(wait); }
+  // From now on; what is too much leaves the device between passes.
   Status SetBudget(uint64_t hot_budget_bytes) {
     return state_->in_place.SetBudget(hot_budget_bytes);
   }
   // Ask after synchronizing, before results are used.
   Status Check() const { return state_->in_place.Check(); }
+  // What is hot now, and what was touched so far.
   hoist_in_place_stats stats() const { return state_->in_place.stats(); }
   // Its groups are the pieces, and then the files' other tensors, as they are
   // grouped: session.DescribeModel(model().name()) is what StagedTensors plans
   // those by.
   const Model& model() const { return state_->model; }
-  c10::Device device() const { return state_->device; }
+  c10::Device device() const { return state_->device; }  // Where they are.
 
  private:
   struct Entry {
@@ -148,7 +151,9 @@ class InPlaceTensors {
 // Being launched until it ends. Move-only; ends before its InPlaceTensors does.
 class InPlaceTensors::Pass {
  public:
+  // `other` is left without a pass.
   Pass(Pass&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  // Ends this one's own first.
   Pass& operator=(Pass&& other) noexcept {
     if (this != &other) {
       (void)End();

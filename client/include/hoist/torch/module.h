@@ -24,6 +24,7 @@ namespace hoist {
 inline namespace v0 {
 namespace torch {
 
+// Which weights are staged together.
 enum class Groups {
   // Each element of the outermost ModuleLists and Sequentials that hold several
   // weighted modules; each largest subtree beside them.

@@ -82,6 +82,7 @@ class StagedTensors {
   // that would do.
   Result<Scope> Stage(uint32_t group,
                       std::chrono::milliseconds turn_deadline = {});
+  // By the group's name.
   Result<Scope> Stage(const std::string& group,
                       std::chrono::milliseconds turn_deadline = {});
 
@@ -95,18 +96,20 @@ class StagedTensors {
     if (changed.ok() && *changed) state_->Unbind();
     return changed.status();
   }
+  // See Plan::SetBudget.
   Status SetBudget(uint64_t bytes) {
     return Anew(state_->plan.SetBudget(bytes));
   }
+  // See Plan::SetOrder.
   Status SetOrder(const std::vector<uint32_t>& groups) {
     return Anew(state_->plan.SetOrder(groups));
   }
   // Ask after synchronizing, before results are used.
   Status Check() const { return state_->plan.Check(); }
 
-  const Model& model() const { return state_->model; }
-  const Plan& plan() const { return state_->plan; }
-  c10::Device device() const { return state_->device; }
+  const Model& model() const { return state_->model; }   // What is planned.
+  const Plan& plan() const { return state_->plan; }      // Between passes.
+  c10::Device device() const { return state_->device; }  // Where they are.
 
   // For Attach: told when a group's tensors begin to show its bytes, and before
   // they show none, under the group's lock. Nothing is staged.
@@ -115,6 +118,7 @@ class StagedTensors {
         begun;
     std::function<void(uint32_t group)> ended;
   };
+  // Nothing is bound then.
   void Watch(Watcher watcher) {
     state_->Unbind();
     state_->watcher = std::move(watcher);
@@ -183,10 +187,12 @@ class StagedTensors {
 // afterwards.
 class StagedTensors::Scope {
  public:
+  // `other` is left without a scope.
   Scope(Scope&& other) noexcept
       : state_(std::exchange(other.state_, nullptr)),
         group_(other.group_),
         stream_(other.stream_) {}
+  // Ends this one's own first.
   Scope& operator=(Scope&& other) noexcept {
     if (this != &other) {
       (void)End();
@@ -244,7 +250,7 @@ class StagedTensors::Scope {
                          return lent.is_alias_of(tensor);
                        });
   }
-  uint32_t group() const { return group_; }
+  uint32_t group() const { return group_; }  // Which was staged.
 
  private:
   friend class StagedTensors;

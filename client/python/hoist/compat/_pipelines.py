@@ -95,6 +95,7 @@ class InDiffusers:
         self.undo()
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Has `ours` called in the place of the owner's function."""
         def make(before: Any) -> Any:
             @functools.wraps(before)
             def function(*args: Any, **kwargs: Any) -> Any:

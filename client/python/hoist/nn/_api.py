@@ -196,6 +196,7 @@ def stage(what: nn.Module | str) -> Iterator[Any]:
     end for the current stream.
 
     what: a module, attached or within one; or "model/group", hoistd's names.
+
     Gives the module; of a group, the one that is attached.
     NotFound: no such module is attached in this process.
     """

@@ -54,6 +54,7 @@ class PipelineStats(AttachStats):
     @staticmethod
     def of(pipeline: str, budget: int,
            components: Mapping[str, AttachStats]) -> PipelineStats:
+        """The sums over these components."""
         sums: dict[str, int] = {
             field.name: sum(getattr(one, field.name)
                             for one in components.values())
