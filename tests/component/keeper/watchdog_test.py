@@ -128,6 +128,23 @@ class Watchdog(unittest.TestCase):
         self.assertEqual(self.pid(), pid)
         self.assertEqual(self.ends(), 0)
 
+    def test_a_container_that_was_paused_goes_on(self):
+        self.start("--watchdog", f"{INTERVAL}s")
+        pid = until(self.pid)
+        both = (self.daemon.process.pid, pid)
+        for process in both:
+            os.kill(process, signal.SIGSTOP)
+        end = time.monotonic() + INTERVAL + 2
+        until(lambda: time.monotonic() > end)
+        for process in both:
+            os.kill(process, signal.SIGCONT)
+        self.works_on()
+        self.stream_for(INTERVAL + 2)
+        self.assertEqual(self.pid(), pid)
+        self.assertEqual(self.ends(), 0)
+        self.hang()
+        self.assertEqual(self.ends(), 1)
+
     def take_over(self, *keeper_options):
         """By another keeper: the first one is killed."""
         self.daemon.process.kill()
