@@ -101,6 +101,25 @@ class Limit(Logs):
                          LINES + 10)
 
 
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to be another user")
+    def test_what_others_try_as_admins_is_limited(self):
+        self.start(mode="0666")
+        self.daemon.path.chmod(0o755)
+        ctl = self.daemon.binary.parents[1] / "client" / "ctl" / "hoistctl"
+        for _ in range(LINES + 10):
+            done = subprocess.run(
+                [ctl, "--socket", self.daemon.grpc_socket, "drain"],
+                check=False, capture_output=True, text=True, user=12345,
+                group=12345, extra_groups=[])
+            self.assertIn("Admin is for", done.stderr)
+        tried = self.lines(r"\[warning\] audit: act=drain uid=12345 pid=\d+ .*"
+                           r"result=PERMISSION_DENIED")
+        self.assertEqual(len(tried), LINES)
+        # Of an admin's there is room.
+        self.daemon.ctl("drain", "--resume")
+        self.line("audit: act=resume uid=0")
+
+
 @unittest.skipIf(np is None, "needs NumPy")
 class Debug(Logs):
     def model(self, blocks=6):
