@@ -94,9 +94,8 @@ ZONES = {
         "absl"),
     # main: the only place that builds concrete things.
     "daemon": zone(
-        CORE + " daemon/config daemon/device daemon/errand daemon/io"
-        " daemon/keeper daemon/host daemon/log daemon/store daemon/link daemon/mover"
-        " daemon/stream"
+        CORE + " daemon/config daemon/device daemon/errand daemon/io daemon/log"
+        " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
         " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics",
         "absl cli11 spdlog systemd"),
 }
