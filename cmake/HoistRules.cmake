@@ -14,6 +14,9 @@ endif()
 
 add_library(hoist_rules INTERFACE)
 target_compile_features(hoist_rules INTERFACE cxx_std_20)
+# Whether debug lines are written is the log's level's to say, in every build.
+target_compile_definitions(hoist_rules INTERFACE
+  SPDLOG_ACTIVE_LEVEL=SPDLOG_LEVEL_DEBUG)
 target_compile_options(hoist_rules INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow
     -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers

@@ -86,8 +86,8 @@ absl::Status Doors::Serve() {
         Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
   }
   for (const ResumedSession& session : resumed_) {
-    spdlog::info("session {} does not go on: its tenant is none any more",
-                 session.id.number());
+    SPDLOG_INFO("session {} does not go on: its tenant is none any more",
+                session.id.number());
     if (session.ended.ok()) engine_.CloseSession(session.id);
   }
   resumed_.clear();

@@ -29,7 +29,7 @@
 #include "daemon/io/create_io_engine.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/open_devices.h"
 #include "daemon/pool_relay.h"
 #include "daemon/preflight.h"
@@ -245,7 +245,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
     HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock, options));
     links.push_back(std::move(link));
   }
-  spdlog::debug("start: devices are open");
+  SPDLOG_DEBUG("start: devices are open");
   if (config.device.share == DeviceConfig::Share::kIpc &&
       devices.all[0]->info().kind == DeviceKind::kCuda) {
     notes.push_back(
@@ -452,16 +452,16 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   // Systemd's, if it listens for hoistd.
   hoist::UniqueFd session_fd;
   if (!handed.empty()) session_fd = std::move(handed.front().fd);
-  spdlog::debug("start: the book of the last hoistd is read");
+  SPDLOG_DEBUG("start: the book of the last hoistd is read");
   HOIST_RETURN_IF_ERROR(parts.OpenTiers(notes));
-  spdlog::debug("start: devices, host and disk are open");
-  for (const std::string& note : notes) spdlog::warn("{}", note);
+  SPDLOG_DEBUG("start: devices, host and disk are open");
+  for (const std::string& note : notes) SPDLOG_WARN("{}", note);
   for (const std::string& fallback : parts.io->info().fallbacks) {
-    spdlog::warn("disk I/O: {}", fallback);
+    SPDLOG_WARN("disk I/O: {}", fallback);
   }
   HOIST_RETURN_IF_ERROR(parts.StartErrands(spawner));
   HOIST_RETURN_IF_ERROR(parts.StartEngine(std::move(notes)));
-  spdlog::debug("start: the engine has what the last hoistd had");
+  SPDLOG_DEBUG("start: the engine has what the last hoistd had");
   HOIST_RETURN_IF_ERROR(parts.OpenDoors(std::move(session_fd)));
   parts.on_status = std::move(on_status);
   parts.WatchDraining();

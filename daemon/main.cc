@@ -26,7 +26,7 @@
 #include "daemon/hoistd.h"
 #include "daemon/keeper/fd_store.h"
 #include "daemon/keeper/keeper_watch.h"
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/preflight.h"
 #include "daemon/running_config.h"
 #include "daemon/terms/tier.h"
@@ -158,12 +158,12 @@ void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
     return got != SIGTERM && got != SIGINT;
   });
   if (left > 0) {
-    spdlog::warn("{} of published images are on no disk", HumanBytes(left));
+    SPDLOG_WARN("{} of published images are on no disk", HumanBytes(left));
   }
 }
 
 int Run(RunningConfig& config) {
-  SetUpLog(config.at_start().log);
+  Log log(config.at_start().log);
   RaiseDescriptorLimit();
   const bool on_terminal = isatty(STDIN_FILENO) == 1;
   const sigset_t awaited = BlockSignals();
@@ -172,11 +172,12 @@ int Run(RunningConfig& config) {
   absl::StatusOr<std::unique_ptr<ErrandSpawner>> spawner =
       ErrandSpawner::Start();
   if (!spawner.ok()) {
-    spdlog::error("hoistd cannot start: {}",
-                  std::string(spawner.status().message()));
+    SPDLOG_ERROR("hoistd cannot start: {}",
+                 std::string(spawner.status().message()));
     return kExitRefused;
   }
   GrowDescriptorTable();
+  log.KeepTelling();
   const std::unique_ptr<FdStore> store = NotifyFdStore();
   const int refused = RefusedStatus();
   std::vector<HandedFd> handed = TakeHandedFds();
@@ -186,17 +187,17 @@ int Run(RunningConfig& config) {
                        sd_notifyf(0, "STATUS=%s", status.c_str());
                      });
   if (!hoistd.ok()) {
-    spdlog::error("hoistd cannot start: {}",
-                  std::string(hoistd.status().message()));
+    SPDLOG_ERROR("hoistd cannot start: {}",
+                 std::string(hoistd.status().message()));
     return Refuse(refused);
   }
   const std::string summary = (*hoistd)->Summary();
-  spdlog::info("hoistd {} serves {}: {}", HOIST_VERSION,
-               config.at_start().server.socket, summary);
+  SPDLOG_INFO("hoistd {} serves {}: {}", HOIST_VERSION,
+              config.at_start().server.socket, summary);
   sd_notifyf(0, "READY=1\nSTATUS=%s", summary.c_str());
 
-  spdlog::info("stopping ({})",
-               AwaitStop(awaited, on_terminal, config, **hoistd));
+  SPDLOG_INFO("stopping ({})",
+              AwaitStop(awaited, on_terminal, config, **hoistd));
   sd_notify(0, "STOPPING=1");
   SavePublished(awaited, **hoistd);
   hoistd->reset();

@@ -32,7 +32,7 @@ class PoolRelay {
   void Note(std::string note) {
     const absl::MutexLock lock(&mu_);
     if (engine_ != nullptr) return engine_->AddNote(std::move(note));
-    spdlog::warn("{}", note);
+    SPDLOG_WARN("{}", note);
   }
 
  private:

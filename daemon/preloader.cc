@@ -157,10 +157,9 @@ void Preloader::Loaded(EngineApi& engine, const Peer& self,
                        const PreloadConfig& model,
                        const std::shared_ptr<State>& state, BroughtUp loaded) {
   const LoadProgress& last = loaded.progress;
-  spdlog::info("models.preload: {} is loaded to {}: {}, {} of {} groups",
-               loaded.model->spec->name, ToString(TierOf(model)),
-               HumanBytes(last.done_bytes), last.done_groups,
-               last.total_groups);
+  SPDLOG_INFO("models.preload: {} is loaded to {}: {}, {} of {} groups",
+              loaded.model->spec->name, ToString(TierOf(model)),
+              HumanBytes(last.done_bytes), last.done_groups, last.total_groups);
   if (last.left_out_groups > 0) {
     return state->Set(absl::ResourceExhaustedError(absl::StrCat(
         last.left_out_groups, " of its groups have no room there")));

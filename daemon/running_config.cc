@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "daemon/base/status.h"
 #include "hoist/shared/socket_path.h"
 
@@ -77,6 +79,21 @@ std::vector<std::string> Differing(const Config& a, const Config& b) {
   return {keys.begin(), keys.end()};
 }
 
+// Each key with its value, the one before if it had another, and its place.
+void LogKeys(const Config& before, const Config& after,
+             const ConfigPlaces& places) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const std::map<std::string, std::string> old = ByKey(before);
+  for (const auto& [key, value] : ByKey(after)) {
+    const auto was = old.find(key);
+    const bool same = was != old.end() && was->second == value;
+    SPDLOG_DEBUG("reload: {} = {} ({}{})", key, value, SourceOf(key, places),
+                 same               ? ""
+                 : was == old.end() ? ", new"
+                                    : "; before " + was->second);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunningConfig>> RunningConfig::Read(
@@ -108,10 +125,14 @@ absl::StatusOr<Reloaded> RunningConfig::Reload() {
   ConfigPlaces places;
   absl::StatusOr<Config> read = ReadConfig(source_, places);
   if (!read.ok()) {
-    spdlog::error("reload: all stays as it was: {}",
-                  std::string(read.status().message()));
+    SPDLOG_ERROR("reload: all stays as it was");
+    for (const absl::string_view fault :
+         absl::StrSplit(read.status().message(), '\n')) {
+      SPDLOG_ERROR("reload: {}", std::string(fault));
+    }
     return read.status();
   }
+  LogKeys(running_, *read, places);
   Config next = running_;
   TakeOver(*read, next);
   Reloaded reloaded;
@@ -120,13 +141,12 @@ absl::StatusOr<Reloaded> RunningConfig::Reload() {
   running_ = std::move(next);
   read_ = *std::move(read);
   places_ = std::move(places);
-  spdlog::info("reload: {} was read again; changed: {}", source_.file(),
-               reloaded.changed.empty()
-                   ? "nothing"
-                   : absl::StrJoin(reloaded.changed, ", "));
+  SPDLOG_INFO("reload: {} was read again; changed: {}", source_.file(),
+              reloaded.changed.empty() ? "nothing"
+                                       : absl::StrJoin(reloaded.changed, ", "));
   if (!reloaded.needs_restart.empty()) {
-    spdlog::warn("reload: what has changed of {} needs a restart",
-                 absl::StrJoin(reloaded.needs_restart, ", "));
+    SPDLOG_WARN("reload: what has changed of {} needs a restart",
+                absl::StrJoin(reloaded.needs_restart, ", "));
   }
   // Last: it may ask for a log without such lines.
   if (apply_ != nullptr) apply_(running_);

@@ -75,6 +75,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   for (const RequestId request : incoming_.WaitingOf(id)) {
     DropIncoming(incoming_.Take(request));
   }
+  const size_t plans = plans_.LiveOf(id).size();
   EndPlansOf(id, effects);
   orders_.ForgetSession(id);
   if (session->args.socket != nullptr) Keep(KeptSession{id, std::nullopt});
@@ -84,6 +85,8 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   NodeEvent event;
   event.kind = EventKind::kSessionClosed;
   event.session = id;
+  event.detail =
+      absl::StrCat("gave back ", leases.size(), " leases, ", plans, " plans");
   effects.events.push_back(std::move(event));
   Tick(now, effects);
 }

@@ -173,6 +173,7 @@ class Node {
   void FreePlan(PlanId plan, absl::Time now, Effects& effects);
   // nullptr: there is none, or it has ended.
   const PlanGrant* FindPlan(PlanId plan) const;
+  std::string NameOf(GroupKey key) const;
   // The slabs of the ring that the session has not been given. They are given
   // now: what it is told next may lie in them, so that it must be told of them
   // before. The plan stands.
@@ -559,7 +560,6 @@ class Node {
                                   const SessionBook::Session& session,
                                   absl::Time now) const;
   PlanSnapshot SnapshotPlan(PlanId id, const StandingPlan& plan) const;
-  std::string NameOf(GroupKey key) const;
 
   const NodeOptions options_;
   const std::vector<DeviceInfo> devices_;

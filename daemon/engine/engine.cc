@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
                          const TransferResult& result) {
         e->Post([e, id, status = std::move(status), result](Effects& effects) {
           --e->moving_;
+          e->log_.Ended(id, status, e->Now());
           e->mover_->Finished(id);
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
@@ -78,6 +79,7 @@ void Engine::MakeSlabMakers() {
     SlabMakerEvents events;
     events.made = [this, device](SlabId slab, absl::StatusOr<SlabShare> made) {
       Post([this, device, slab, made = std::move(made)](Effects& effects) {
+        log_.SlabMade(device, slab, made.status());
         node_.SlabMade(device, slab, made, Now(), effects);
       });
     };
@@ -212,6 +214,7 @@ void Engine::Handle(Event& event) {
 }
 
 void Engine::Carry(Effects effects) {
+  log_.Tell(effects, Now());
   for (const SlabWork& work : effects.slabs) {
     slab_makers_[work.device.number()]->Do(work);
   }
@@ -238,14 +241,15 @@ void Engine::Carry(Effects effects) {
   for (const NodeEvent& event : effects.events) {
     TellOfSaving(event);
     if (event.kind == EventKind::kModelForgotten && !event.detail.empty()) {
-      spdlog::info("model {} is forgotten: {}", absl::CHexEscape(event.model),
-                   event.detail);
+      SPDLOG_INFO("model {} is forgotten: {}", absl::CHexEscape(event.model),
+                  event.detail);
     }
     for (auto& [id, watcher] : watchers_) watcher(event);
   }
   for (Answer& answer : effects.answers) {
     const auto found = pending_.find(answer.request);
     if (found == pending_.end()) continue;  // Its session was closed.
+    LogAnswer(answer, found->second);
     OnReply on_reply = std::move(found->second.on_reply);
     pending_.erase(found);
     Refused(answer.status);
@@ -266,9 +270,21 @@ void Engine::TellOfSaving(const NodeEvent& event) {
       event.detail));
 }
 
+void Engine::LogAnswer(const Answer& answer, const Pending& asked) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const absl::Duration waited = Now() - asked.since;
+  if (answer.lease.has_value() && !answer.lease->was_resident) {
+    log_.Staged(*answer.lease, node_.NameOf(answer.lease->key), asked.session,
+                waited);
+  }
+  if (answer.plan.has_value()) {
+    log_.Planned(*answer.plan, asked.session, waited);
+  }
+}
+
 RequestId Engine::Await(SessionId session, OnReply on_reply) {
   const RequestId id(++last_id_);
-  pending_[id] = {session, std::move(on_reply)};
+  pending_[id] = {session, std::move(on_reply), Now()};
   return id;
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/core/node.h"
 #include "daemon/core/node_measure.h"
 #include "daemon/engine/engine_api.h"
+#include "daemon/engine/engine_log.h"
 #include "daemon/engine/kept_host.h"
 #include "daemon/engine/kept_node.h"
 #include "daemon/engine/model_opener.h"
@@ -165,6 +166,7 @@ class Engine final : public EngineApi, private Loop {
   struct Pending {
     SessionId session;
     OnReply on_reply;
+    absl::Time since;
   };
 
   explicit Engine(EngineParts parts);
@@ -262,6 +264,7 @@ class Engine final : public EngineApi, private Loop {
   static LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link);
   void Carry(Effects effects);
   void TellOfSaving(const NodeEvent& event);
+  void LogAnswer(const Answer& answer, const Pending& asked);
   RequestId Await(SessionId session, OnReply on_reply);
   // On an opener's thread.
   void StageIn(bool shared, SessionId session, StageArgs args,
@@ -284,6 +287,7 @@ class Engine final : public EngineApi, private Loop {
   // The engine thread's alone.
   Node node_;
   std::unique_ptr<Mover> mover_;
+  EngineLog log_;
   std::map<PlanId, ReadAhead> lanes_;
   std::map<PlanId, ShareOptions> shares_;  // Of the lanes, as last told them.
   // What is to be done once a plan has been freed.

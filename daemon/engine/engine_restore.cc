@@ -104,7 +104,7 @@ void Engine::NoteMissing(const ModelRoll::Models& there) {
 
 void Engine::AddNote(std::string note) {
   // Users' names stand in it.
-  spdlog::warn("{}", absl::CHexEscape(note));
+  SPDLOG_WARN("{}", absl::CHexEscape(note));
   notes_.Add(std::move(note));
 }
 

@@ -157,6 +157,7 @@ absl::StatusOr<std::unique_ptr<ErrandRun>> Errands::Begin(User uid) {
   }
   absl::StatusOr<ErrandProcess> process = spawner_.Spawn();
   if (process.ok()) {
+    SPDLOG_DEBUG("a process is made for files of {}", ToString(uid));
     return std::make_unique<ErrandRun>(*std::move(process), stop_.get(),
                                        options_.deadline);
   }
@@ -166,6 +167,8 @@ absl::StatusOr<std::unique_ptr<ErrandRun>> Errands::Begin(User uid) {
 }
 
 void Errands::End(User uid, std::unique_ptr<ErrandRun> run) {
+  SPDLOG_DEBUG("a process for files of {} {}", ToString(uid),
+               run->lost() ? "hangs, and is left behind" : "ends");
   {
     absl::MutexLock lock(&mu_);
     Owner& owner = owners_[uid];
@@ -178,7 +181,7 @@ void Errands::End(User uid, std::unique_ptr<ErrandRun> run) {
   // A client named the file.
   const std::string note = absl::StrCat(
       ToString(uid), ": ", absl::CHexEscape(std::string(run->why().message())));
-  spdlog::warn("{}", note);
+  SPDLOG_WARN("{}", note);
   options_.on_lost(note);
 }
 

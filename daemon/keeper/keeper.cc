@@ -14,12 +14,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "daemon/base/status.h"
 #include "daemon/keeper/keeper_watch.h"
 
@@ -27,6 +28,8 @@ namespace hoistd {
 namespace {
 
 constexpr int kCannotExec = 127;
+// The keeper did not run when it should have, and maybe nobody here did.
+constexpr absl::Duration kLate = absl::Seconds(1);
 
 absl::StatusOr<hoist::UniqueFd> OpenLock(const std::string& path) {
   hoist::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -64,6 +67,14 @@ std::string HowItEnded(std::optional<int> waited) {
   return absl::StrCat("exit status ", WEXITSTATUS(status));
 }
 
+// nullopt: it cannot be seen.
+std::optional<absl::Duration> IntervalOf(pid_t program) {
+  std::ifstream file(absl::StrCat("/proc/", program, "/environ"));
+  const std::string environment{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() || environment.empty()) return std::nullopt;
+  return ToldInterval(environment, program);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Keeper>> Keeper::Create(
@@ -97,6 +108,7 @@ Keeper::Keeper(const KeeperOptions& options, NotifySocket socket,
       socket_(std::move(socket)),
       lock_(std::move(lock)),
       signals_(std::move(signals)),
+      watchdog_(options.watchdog),
       pause_(options.first_pause) {
   for (HandedFd& one : handed) {
     shelf_.Add(std::move(one.name), std::move(one.fd));
@@ -111,36 +123,44 @@ int Keeper::Run() {
     if (watched.ok()) {
       spdlog::info("pid {} runs on, and is kept again", *orphan);
       ready_ = ever_ready_ = true;
+      watchdog_.TakeOver(IntervalOf(*orphan), clock_.Now());
     }
   }
   while (!exit_.has_value()) {
-    if (program_ == 0 && absl::Now() >= start_at_) {
+    if (program_ == 0 && clock_.Now() >= start_at_) {
       const absl::Status started = Start();
       if (!started.ok()) {
         spdlog::error("{}", std::string(started.message()));
-        start_at_ = absl::Now() + pause_;
+        start_at_ = clock_.Now() + pause_;
       }
     }
-    if (program_ != 0 && absl::Now() >= kill_at_) {
-      spdlog::warn("pid {} has not ended, and is killed", program_);
-      SignalProgram(SIGKILL);
-      kill_at_ = absl::InfiniteFuture();
-    }
-    pollfd ready[] = {{signals_.get(), POLLIN, 0},
-                      {socket_.fd(), POLLIN, 0},
-                      {program_fd_.get(), POLLIN, 0}};
-    // Bounded first: what is never due has no next millisecond.
-    const absl::Duration wait =
-        std::clamp(UntilDue(), absl::ZeroDuration(), absl::Minutes(1));
-    const int64_t ms = absl::ToInt64Milliseconds(wait) + 1;
-    if (poll(ready, 3, static_cast<int>(ms)) < 0 && errno != EINTR) break;
-    OnNotice();  // What it said before it ended.
-    if (ready[0].revents != 0) OnSignal();
-    if (!child_ && program_ != 0 && ready[2].revents != 0) {
-      Ended(std::nullopt);
-    }
+    if (program_ != 0 && clock_.Now() >= watchdog_.due()) EndHungProgram();
+    if (program_ != 0 && clock_.Now() >= kill_at_) Kill();
+    Await();
   }
-  return exit_.value_or(1);
+  return *exit_;
+}
+
+void Keeper::Await() {
+  pollfd ready[] = {{signals_.get(), POLLIN, 0},
+                    {socket_.fd(), POLLIN, 0},
+                    {program_fd_.get(), POLLIN, 0}};
+  // Bounded first: what is never due has no next millisecond.
+  const absl::Duration wait =
+      std::clamp(UntilDue(), absl::ZeroDuration(), absl::Minutes(1));
+  const absl::Time due = clock_.Now() + wait;
+  const int64_t ms = absl::ToInt64Milliseconds(wait) + 1;
+  if (poll(ready, 3, static_cast<int>(ms)) < 0 && errno != EINTR) {
+    spdlog::error("{}", std::string(ErrnoToStatus(errno, "poll").message()));
+    exit_ = 1;
+    return;
+  }
+  if (clock_.Now() > due + kLate) watchdog_.Overslept(clock_.Now());
+  OnNotice();  // What it said before it ended.
+  if (ready[0].revents != 0) OnSignal();
+  if (!child_ && program_ != 0 && ready[2].revents != 0) {
+    Ended(std::nullopt);
+  }
 }
 
 std::optional<pid_t> Keeper::FindOrphan() const {
@@ -167,8 +187,9 @@ absl::Status Keeper::Start() {
   if (child < 0) return ErrnoToStatus(errno, "fork");
   if (child == 0) BecomeProgram(self);
   child_ = true;
-  ready_ = false;
-  started_at_ = absl::Now();
+  ready_ = leaving_ = killed_ = false;
+  started_at_ = clock_.Now();
+  watchdog_.Begin();
   const absl::Status watched = Watch(child);
   // It is reaped like any other; only SIGCHLD tells.
   if (!watched.ok()) program_ = child;
@@ -193,10 +214,8 @@ void Keeper::BecomeProgram(pid_t keeper) const {
   // Who holds it ends: it was not found to run.
   if (lock < 0 || fcntl(lock, F_SETLKW, &whole) != 0) _exit(kCannotExec);
 
-  std::vector<std::string> names;
   std::vector<int> out_of_the_way;
   for (const FdShelf::Held& one : shelf_.held()) {
-    names.push_back(one.name);
     out_of_the_way.push_back(
         fcntl(one.fd.get(), F_DUPFD_CLOEXEC, SD_LISTEN_FDS_START + count));
   }
@@ -206,15 +225,7 @@ void Keeper::BecomeProgram(pid_t keeper) const {
       _exit(kCannotExec);
     }
   }
-  setenv("NOTIFY_SOCKET", absl::StrCat(options_.dir, "/keeper.sock").c_str(),
-         1);
-  setenv(kKeeperFolderVariable, options_.dir.c_str(), 1);
-  setenv(kKeeperPidVariable, absl::StrCat(keeper).c_str(), 1);
-  if (count > 0) {
-    setenv("LISTEN_PID", absl::StrCat(getpid()).c_str(), 1);
-    setenv("LISTEN_FDS", absl::StrCat(count).c_str(), 1);
-    setenv("LISTEN_FDNAMES", absl::StrJoin(names, ":").c_str(), 1);
-  }
+  SetEnvironment(keeper);
   std::vector<char*> arguments;
   for (const std::string& one : options_.command) {
     arguments.push_back(const_cast<char*>(one.c_str()));
@@ -226,19 +237,43 @@ void Keeper::BecomeProgram(pid_t keeper) const {
   _exit(kCannotExec);
 }
 
+void Keeper::SetEnvironment(pid_t keeper) const {
+  const auto set = [](const char* name, const std::string& value) {
+    setenv(name, value.c_str(), 1);
+  };
+  set("NOTIFY_SOCKET", absl::StrCat(options_.dir, "/keeper.sock"));
+  set(kKeeperFolderVariable, options_.dir);
+  set(kKeeperPidVariable, absl::StrCat(keeper));
+  // Who started this keeper may watch it so.
+  unsetenv("WATCHDOG_USEC");
+  unsetenv("WATCHDOG_PID");
+  if (options_.watchdog > absl::ZeroDuration()) {
+    set("WATCHDOG_USEC",
+        absl::StrCat(absl::ToInt64Microseconds(options_.watchdog)));
+    set("WATCHDOG_PID", absl::StrCat(getpid()));
+  }
+  if (shelf_.held().empty()) return;
+  std::vector<std::string> names;
+  for (const FdShelf::Held& one : shelf_.held()) names.push_back(one.name);
+  set("LISTEN_PID", absl::StrCat(getpid()));
+  set("LISTEN_FDS", absl::StrCat(names.size()));
+  set("LISTEN_FDNAMES", absl::StrJoin(names, ":"));
+}
+
 void Keeper::Ended(std::optional<int> waited) {
   const int status = waited.value_or(0);
   program_ = 0;
   program_fd_.reset();
   child_ = false;
   kill_at_ = absl::InfiniteFuture();
+  watchdog_.Stop();
   const int code =
       WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (stopping_ || (!ever_ready_ && shelf_.held().empty())) {
     exit_ = code;
     return;
   }
-  const absl::Time now = absl::Now();
+  const absl::Time now = clock_.Now();
   if (ready_) pause_ = options_.first_pause;
   if (ready_ && now - started_at_ >= options_.steady) {
     pause_ = absl::ZeroDuration();
@@ -280,7 +315,9 @@ void Keeper::OnSignal() {
           return;
         }
         SignalProgram(static_cast<int>(got.ssi_signo));
-        kill_at_ = absl::Now() + options_.stop_patience;
+        watchdog_.Stop();
+        leaving_ = true;
+        kill_at_ = std::min(kill_at_, clock_.Now() + options_.stop_patience);
     }
   }
 }
@@ -290,13 +327,68 @@ void Keeper::OnNotice() {
     // Nobody else's word counts.
     if (program_ == 0 || notice->sender != program_) continue;
     shelf_.Take(*notice);
-    if (notice->values["READY"] == "1") ready_ = ever_ready_ = true;
-    for (const char* key : {"READY", "STATUS"}) {
-      const auto told = notice->values.find(key);
-      if (told == notice->values.end()) continue;
-      sd_notifyf(0, "%s=%s", key, told->second.c_str());
-    }
+    Hear(*notice);
   }
+}
+
+void Keeper::Hear(const Notice& notice) {
+  const auto said = [&](const char* key) -> const std::string* {
+    const auto found = notice.values.find(key);
+    return found == notice.values.end() ? nullptr : &found->second;
+  };
+  const auto says = [&](const char* key, const char* value) {
+    const std::string* found = said(key);
+    return found != nullptr && *found == value;
+  };
+  const absl::Time now = clock_.Now();
+  if (says("READY", "1")) ready_ = ever_ready_ = true;
+  watchdog_.Hear(notice.values, now);
+  // Of its own accord, or by somebody else's signal: it must come to an end.
+  if (says("STOPPING", "1") && kill_at_ == absl::InfiniteFuture()) {
+    leaving_ = true;
+    kill_at_ = now + options_.stop_patience;
+  }
+  const auto more = MicrosecondsOf(notice.values, "EXTEND_TIMEOUT_USEC");
+  if (leaving_ && !killed_ && more.has_value() &&
+      *more < absl::InfiniteDuration()) {
+    kill_at_ = std::max(kill_at_, now + *more);
+  }
+  for (const char* key : {"READY", "STATUS"}) {
+    const std::string* told = said(key);
+    if (told != nullptr) sd_notifyf(0, "%s=%s", key, told->c_str());
+  }
+}
+
+void Keeper::EndHungProgram() {
+  if (watchdog_.triggered()) {
+    spdlog::error("pid {} asks to be ended (WATCHDOG=trigger)", program_);
+  } else {
+    spdlog::error(
+        "pid {} has given no sign of life for {} (--watchdog): it is ended, "
+        "and started again with what it stored",
+        program_, absl::FormatDuration(watchdog_.interval()));
+  }
+  watchdog_.Stop();
+  leaving_ = false;  // It has no say any more.
+  // As systemd does: who is stopped must go on to end by it.
+  SignalProgram(SIGABRT);
+  SignalProgram(SIGCONT);
+  kill_at_ = clock_.Now() + options_.abort_patience;
+}
+
+void Keeper::Kill() {
+  if (killed_) {
+    spdlog::error(
+        "pid {} was killed and has not ended: the kernel holds it, in a "
+        "driver or a file system; nothing is started before it has",
+        program_);
+    kill_at_ = absl::InfiniteFuture();
+    return;
+  }
+  spdlog::warn("pid {} has not ended, and is killed", program_);
+  SignalProgram(SIGKILL);
+  killed_ = true;
+  kill_at_ = clock_.Now() + options_.stop_patience;
 }
 
 void Keeper::SignalProgram(int signal) const {
@@ -308,8 +400,9 @@ void Keeper::SignalProgram(int signal) const {
 }
 
 absl::Duration Keeper::UntilDue() const {
-  const absl::Time due = program_ == 0 ? start_at_ : kill_at_;
-  return std::max(absl::ZeroDuration(), due - absl::Now());
+  const absl::Time due =
+      program_ == 0 ? start_at_ : std::min(kill_at_, watchdog_.due());
+  return std::max(absl::ZeroDuration(), due - clock_.Now());
 }
 
 }  // namespace hoistd

@@ -3,6 +3,8 @@
 // What systemd does for a unit with Restart=always and FileDescriptorStoreMax,
 // by the same protocol (sd_notify(3), sd_listen_fds(3)), where there is no
 // systemd: in containers, for one user, in tests. So hoistd has one way.
+//
+// A program that hangs is ended too (WatchdogSec): see KeeperOptions.
 #ifndef HOIST_DAEMON_KEEPER_KEEPER_H_
 #define HOIST_DAEMON_KEEPER_KEEPER_H_
 
@@ -16,8 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/base/clock.h"
 #include "daemon/keeper/fd_store.h"
 #include "daemon/keeper/notify_socket.h"
+#include "daemon/keeper/watchdog.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -31,8 +35,14 @@ struct KeeperOptions {
   // it ends before it is ready.
   absl::Duration first_pause = absl::Milliseconds(100);
   absl::Duration longest_pause = absl::Seconds(10);
-  // For the program to end after SIGTERM, before it is killed.
+  // For the program to end after SIGTERM, before it is killed; it may ask for
+  // more (EXTEND_TIMEOUT_USEC).
   absl::Duration stop_patience = absl::Seconds(30);
+  // A program that was ready and has said WATCHDOG=1 no more for so long is
+  // ended, and started again with what it stored. Zero: it is not watched.
+  absl::Duration watchdog = absl::Minutes(1);
+  // For it to end by SIGABRT then, and leave a core, before it is killed.
+  absl::Duration abort_patience = absl::Seconds(5);
 };
 
 // Threads:  one, which has no other: it forks. It takes SIGCHLD, SIGTERM,
@@ -40,8 +50,8 @@ struct KeeperOptions {
 // Owns:     what the program stored, and the folder's lock.
 // Bounds:   what the program stores; only from it is anything taken.
 // Restart:  the program lives on when its keeper dies, and goes on being kept
-// by
-//           the next one in this folder, which it stores everything with again.
+//           by the next one in this folder, which it stores everything with
+//           again; watched as it was told to be when it was started.
 class Keeper {
  public:
   // FailedPrecondition: the folder has a keeper.
@@ -65,9 +75,14 @@ class Keeper {
   absl::Status Watch(pid_t program);
   absl::Status Start();
   [[noreturn]] void BecomeProgram(pid_t keeper) const;
+  void SetEnvironment(pid_t keeper) const;
+  void Await();
   void Ended(std::optional<int> waited);
   void OnSignal();
   void OnNotice();
+  void Hear(const Notice& notice);
+  void EndHungProgram();
+  void Kill();
   void SignalProgram(int signal) const;
   void Reap();
   absl::Duration UntilDue() const;
@@ -76,13 +91,17 @@ class Keeper {
   NotifySocket socket_;
   const hoist::UniqueFd lock_;
   const hoist::UniqueFd signals_;
+  const MonotonicClock clock_;
   FdShelf shelf_;
+  Watchdog watchdog_;
   pid_t program_ = 0;  // 0: it does not run.
   bool child_ = false;
   hoist::UniqueFd program_fd_;  // Its pidfd.
   absl::Time started_at_ = absl::InfinitePast();
   absl::Time start_at_ = absl::InfinitePast();  // Not before.
   absl::Time kill_at_ = absl::InfiniteFuture();
+  bool killed_ = false;   // Already.
+  bool leaving_ = false;  // It was told to end, or does so by itself.
   absl::Duration pause_;
   bool ready_ = false;       // It is, or was before it ended.
   bool ever_ready_ = false;  // Or one before it was.

@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "daemon/keeper/keeper.h"
 #include "hoist/shared/socket_path.h"
 
@@ -21,6 +24,21 @@ hoist::Result<std::string> DefaultFolder() {
   return hoist::MakeUserSocketFolder();
 }
 
+// hoistd gives a sign twice a second.
+constexpr absl::Duration kShortestWatchdog = absl::Seconds(1);
+
+absl::StatusOr<absl::Duration> ParseWatchdog(const std::string& text) {
+  absl::Duration interval;
+  if (text == "off" || text == "0") return absl::ZeroDuration();
+  if (!absl::ParseDuration(text, &interval) || interval < kShortestWatchdog ||
+      interval > absl::Hours(24)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--watchdog ", text,
+        ": give 1s to 24h with its unit, such as 30s or 2m, or off"));
+  }
+  return interval;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "hoist-keeper keeps hoistd running and holds what it leaves behind, as "
@@ -29,6 +47,12 @@ int Main(int argc, char** argv) {
   app.add_option("--dir", options.dir,
                  "a folder of its own for its socket and locks (default: "
                  "$RUNTIME_DIRECTORY, or the user's runtime folder)");
+  std::string watchdog = "60s";
+  app.add_option("--watchdog", watchdog,
+                 "a program that has given no sign of life (sd_notify's "
+                 "WATCHDOG=1) for so long is ended, and started again with "
+                 "what it stored; off: it is not watched (default: 60s)")
+      ->type_name("TIME");
   app.add_option("COMMAND", options.command,
                  "what to keep running, with its arguments behind --: "
                  "hoist-keeper -- hoistd --user")
@@ -36,6 +60,12 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "hoist-keeper " HOIST_VERSION);
   CLI11_PARSE(app, argc, argv);
   spdlog::set_default_logger(spdlog::stderr_color_mt("hoist-keeper"));
+  const absl::StatusOr<absl::Duration> interval = ParseWatchdog(watchdog);
+  if (!interval.ok()) {
+    spdlog::error("{}", std::string(interval.status().message()));
+    return EXIT_FAILURE;
+  }
+  options.watchdog = *interval;
   if (options.dir.empty()) {
     hoist::Result<std::string> folder = DefaultFolder();
     if (!folder.ok()) {

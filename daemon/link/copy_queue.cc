@@ -39,7 +39,7 @@ CopyQueue::~CopyQueue() {
   if (!registered_) return;
   const absl::Status status = device_.UnregisterHost(page_.span());
   if (!status.ok()) {
-    spdlog::warn("a page of words stays registered: {}", status.ToString());
+    SPDLOG_WARN("a page of words stays registered: {}", status.ToString());
   }
 }
 

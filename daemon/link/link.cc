@@ -325,7 +325,7 @@ bool Link::LetGo() {
 void Link::CheckHealth(absl::Time now) {
   const absl::Status health = copies_->Health();
   if (health.ok()) return;
-  if (broken_.ok()) spdlog::error("copies stop: {}", health.ToString());
+  if (broken_.ok()) SPDLOG_ERROR("copies stop: {}", health.ToString());
   broken_ = Annotate(health, "copies to the device failed");
   for (const CopyQueue::Queued& piece : copies_->GiveUp()) {
     End(piece, broken_, now);

@@ -14,7 +14,7 @@ ReadMemory::~ReadMemory() {
   if (!memory_.has_value()) return;
   const absl::Status status = device_.UnregisterHost(memory_->span());
   if (!status.ok()) {
-    spdlog::warn("memory for checks stays registered: {}", status.ToString());
+    SPDLOG_WARN("memory for checks stays registered: {}", status.ToString());
   }
 }
 

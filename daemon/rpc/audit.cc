@@ -1,19 +1,15 @@
 #include "daemon/rpc/audit.h"
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/one_line.h"
 #include "spdlog/spdlog.h"
 
 namespace hoistd {
 namespace {
 
 // Of what a client says: a line stays a line.
-constexpr size_t kMostBytes = 512;
-
 std::string Escaped(absl::string_view text) {
-  std::string cut(text.substr(0, kMostBytes));
-  if (cut.size() < text.size()) cut += "...";
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(cut), "\"");
+  return absl::StrCat("\"", OneLine(text), "\"");
 }
 
 }  // namespace
@@ -64,7 +60,13 @@ void AdminAct::Ended(const absl::Status& result,
   if (!result.ok()) {
     absl::StrAppend(&line, " why=", Escaped(result.message()));
   }
-  spdlog::info("{}", line);
+  // An admin's is in the log however many there are (daemon/log); whoever is
+  // none can try as often as it likes.
+  if (who_.admin) {
+    SPDLOG_INFO("{}", line);
+  } else {
+    SPDLOG_WARN("{}", line);
+  }
 }
 
 }  // namespace hoistd

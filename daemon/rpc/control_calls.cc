@@ -4,6 +4,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/rpc/admin_service.h"
 #include "daemon/rpc/unary_call.h"
@@ -14,7 +18,8 @@ namespace {
 using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 
-// `ask` runs on a work thread, as it may read a file.
+// `ask` runs on a work thread, as it may read a file; it tells what it changed,
+// for the log.
 template <typename Response, typename Ask>
 Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
                     absl::StatusOr<AdminAct> act, Response* response, Ask ask) {
@@ -25,12 +30,11 @@ Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
   }
   env->queue.Post([env, call, act = *std::move(act), ask = std::move(ask)] {
     Response out;
-    const absl::Status done =
-        env->control == nullptr
-            ? absl::UnimplementedError("this hoistd cannot be told so")
-            : ask(*env->control, &out);
-    act.Ended(done);
-    if (!done.ok()) return call->Fail(done);
+    absl::StatusOr<std::string> done =
+        absl::UnimplementedError("this hoistd cannot be told so");
+    if (env->control != nullptr) done = ask(*env->control, &out);
+    act.Ended(done.status(), done.value_or(""));
+    if (!done.ok()) return call->Fail(done.status());
     call->Reply(std::move(out));
   });
   return call.get();
@@ -62,16 +66,19 @@ Reactor* Tell(const std::shared_ptr<CallEnv>& env, const Context& context,
 Reactor* AdminService::Reload(Context* context, const pb::ReloadRequest*,
                               pb::ReloadResponse* response) {
   return AskControl(env_, env_->AdminActOf(*context, "reload", ""), response,
-                    [](NodeControl& control, pb::ReloadResponse* out) {
+                    [](NodeControl& control,
+                       pb::ReloadResponse* out) -> absl::StatusOr<std::string> {
                       absl::StatusOr<Reloaded> done = control.Reload();
                       if (!done.ok()) return done.status();
+                      std::string changed = absl::StrCat(
+                          "changed=", absl::StrJoin(done->changed, ","));
                       for (std::string& key : done->changed) {
                         out->add_changed(std::move(key));
                       }
                       for (std::string& key : done->needs_restart) {
                         out->add_needs_restart(std::move(key));
                       }
-                      return absl::OkStatus();
+                      return changed;
                     });
 }
 
@@ -80,9 +87,10 @@ Reactor* AdminService::SetLogLevel(Context* context,
                                    pb::SetLogLevelResponse* response) {
   return AskControl(
       env_, env_->AdminActOf(*context, "log-level", request->level()), response,
-      [level = request->level()](NodeControl& control,
-                                 pb::SetLogLevelResponse*) {
-        return control.SetLogLevel(level);
+      [level = request->level()](NodeControl& control, pb::SetLogLevelResponse*)
+          -> absl::StatusOr<std::string> {
+        HOIST_RETURN_IF_ERROR(control.SetLogLevel(level));
+        return std::string();
       });
 }
 

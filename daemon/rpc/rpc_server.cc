@@ -9,6 +9,7 @@
 #include "daemon/rpc/admin_service.h"
 #include "daemon/rpc/call_counts.h"
 #include "daemon/rpc/call_env.h"
+#include "daemon/rpc/refusal_log.h"
 #include "daemon/rpc/worker_service.h"
 #include "daemon/session/peer_process.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -58,6 +59,7 @@ class RpcServerImpl final : public RpcServer {
         std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
         interceptors;
     interceptors.push_back(CountCalls(env_->calls, env_->find_peer));
+    interceptors.push_back(LogRefusals(env_->find_peer));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
     builder.RegisterService(&admin_);
     builder.RegisterService(&worker_);

@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/one_line.h"
 #include "daemon/base/status.h"
 #include "daemon/errand/receive_errand.h"
 #include "daemon/session/large_request.h"
 #include "daemon/session/peer_process.h"
+#include "daemon/session/session_log.h"
 #include "hoist/v1/session.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -54,14 +55,6 @@ uint32_t EventsOf(const Connection& connection) {
   if (!connection.held_back()) events |= EPOLLIN;
   if (connection.wants_write()) events |= EPOLLOUT;
   return events;
-}
-
-std::string Describe(const Connection& connection) {
-  const int32_t pid = connection.peer().pid;
-  return absl::StrCat(
-      pid > 0 ? absl::StrCat("pid ", pid)
-              : "a process outside of hoistd's pid namespace (pid 0)",
-      " ", ToString(connection.peer().uid));
 }
 
 }  // namespace
@@ -164,7 +157,7 @@ void SessionLoop::AcceptAll() {
         Welcome(std::move(socket));
         break;
       case Acceptor::Outcome::kNoRoom:
-        spdlog::warn("a client is turned away: hoistd is out of descriptors");
+        SPDLOG_WARN("a client is turned away: hoistd is out of descriptors");
         Connection(ConnectionId(), std::move(socket), {}, options_.connection,
                    std::make_shared<Load>())
             .HangUp(EncodeError(
@@ -190,7 +183,7 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
   absl::StatusOr<PeerProcess> process =
       PeerOf(socket.get(), options_.admin_group, options_.tenant);
   if (!process.ok()) {
-    spdlog::info("a connection is refused: {}", process.status().ToString());
+    SPDLOG_INFO("a connection is refused: {}", process.status().ToString());
     Connection(ConnectionId(), std::move(socket), {}, options_.connection,
                std::make_shared<Load>())
         .HangUp(EncodeError(0, process.status()));
@@ -203,8 +196,8 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
       std::make_unique<Connection>(id, std::move(socket), *std::move(process),
                                    options_.connection, std::move(load));
   if (absl::Status status = Watch(*connection); !status.ok()) {
-    spdlog::warn("{} is turned away: {}", Describe(*connection),
-                 status.ToString());
+    SPDLOG_WARN("{} is turned away: {}", Describe(*connection),
+                status.ToString());
     connection->HangUp(EncodeError(0, status));
     return;
   }
@@ -363,6 +356,7 @@ absl::Status SessionLoop::RefuseNext(Connection& connection,
   const std::optional<std::string> body = connection.ReceiveBody();
   hoist::v1::ClientMessage message;
   if (body.has_value() && message.ParseFromString(*body)) {
+    LogRefusal(connection, message.request_id(), why);
     return Send(connection, EncodeError(message.request_id(), why));
   }
   connection.HangUp(EncodeError(0, why));
@@ -386,12 +380,11 @@ absl::Status SessionLoop::OnPacket(Connection& connection,
   }
   const Ticket ticket = {connection.id(), message.request_id(),
                          packet.fds.size()};
-  SPDLOG_DEBUG("{}: request {} verb {} with {} descriptors",
-               Describe(connection), ticket.request_id,
-               static_cast<int>(message.body_case()), ticket.fds);
+  LogRequest(connection, ticket, message);
   const absl::Status status =
       Dispatch(connection, ticket, message, std::move(packet.fds));
   if (status.ok()) return absl::OkStatus();
+  LogRefusal(connection, ticket.request_id, status);
   return Send(connection, EncodeError(ticket.request_id, status));
 }
 
@@ -515,6 +508,9 @@ void SessionLoop::Deliver(Reply reply) {
     connection.HangUp(EncodeReply(std::move(reply)));
     return Close(id, why);
   }
+  if (!reply.status.ok()) {
+    LogRefusal(connection, reply.ticket.request_id, reply.status);
+  }
   const absl::Status status =
       connection.phase() == Connection::Phase::kOpening
           ? DeliverOpened(connection, reply)
@@ -533,9 +529,9 @@ absl::Status SessionLoop::DeliverOpened(Connection& connection,
   }
   const SessionId session = reply.session.value();
   connection.FinishOpening(session);
-  spdlog::info("session {} opened by {}{}", session.number(),
-               Describe(connection),
-               connection.peer().admin ? ", an admin" : "");
+  SPDLOG_INFO("session {} opened by {}{}", session.number(),
+              Describe(connection),
+              connection.peer().admin ? ", an admin" : "");
   return SendOpened(connection, request);
 }
 
@@ -577,17 +573,17 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
   if (options_.errands != nullptr && connection->NextBringsFds()) {
     DropElsewhere(*connection);
   }
-  const std::string reason = absl::CHexEscape(std::string(why.message()));
+  const std::string reason = OneLine(why.message());
   switch (connection->phase()) {
     case Connection::Phase::kNew:
-      spdlog::info("{} closed without a session: {}", Describe(*connection),
-                   reason);
+      SPDLOG_INFO("{} closed without a session: {}", Describe(*connection),
+                  reason);
       return;
     case Connection::Phase::kOpening:
       // Deliver closes the session, once it is known.
       --sessions_;
-      spdlog::info("{} closed while its session was opened: {}",
-                   Describe(*connection), reason);
+      SPDLOG_INFO("{} closed while its session was opened: {}",
+                  Describe(*connection), reason);
       return;
     case Connection::Phase::kOpen:
       // What goes on with the next hoistd is not given back.
@@ -597,9 +593,8 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
         engine_.CloseSession(connection->session());
       }
       --sessions_;
-      spdlog::info("session {} of {} closed: {}",
-                   connection->session().number(), Describe(*connection),
-                   reason);
+      SPDLOG_INFO("session {} of {} closed: {}", connection->session().number(),
+                  Describe(*connection), reason);
       return;
   }
 }

@@ -23,8 +23,8 @@ constexpr uint64_t kLargestAnswer = uint64_t{4} << 20;
 
 // Its last word has room, or nobody reads there.
 void SessionLoop::Refuse(const ResumedSession& session) {
-  spdlog::info("session {} does not go on: {}", session.id.number(),
-               session.ended.ToString());
+  SPDLOG_INFO("session {} does not go on: {}", session.id.number(),
+              session.ended.ToString());
   hoist::UniqueFd socket(fcntl(session.socket->get(), F_DUPFD_CLOEXEC, 0));
   if (!socket.valid()) return;
   Connection connection(ConnectionId(), std::move(socket), {},
@@ -37,8 +37,8 @@ void SessionLoop::Refuse(const ResumedSession& session) {
 void SessionLoop::Resume(const ResumedSession& session) {
   if (!session.ended.ok()) return Refuse(session);
   const auto end = [&](const absl::Status& why) {
-    spdlog::info("session {} does not go on: {}", session.id.number(),
-                 why.ToString());
+    SPDLOG_INFO("session {} does not go on: {}", session.id.number(),
+                why.ToString());
     engine_.CloseSession(session.id);
   };
   hoist::UniqueFd socket(fcntl(session.socket->get(), F_DUPFD_CLOEXEC, 0));
@@ -90,7 +90,7 @@ absl::Status SessionLoop::OnPacketBefore(Connection& connection,
   const Ticket ticket = {connection.id(), message.request_id(), 0};
   HOIST_RETURN_IF_ERROR(connection.Admit(0));
   connection.EndResuming();
-  spdlog::info("session {} goes on", connection.session().number());
+  SPDLOG_INFO("session {} goes on", connection.session().number());
   router_.Resume(ticket, connection.session(), message.resume());
   return absl::OkStatus();
 }

@@ -94,7 +94,7 @@ void Lane::TakeBack(LaneGroup group) {
 
 void Lane::Fail(absl::Status why) {
   if (!stats_.fault.ok() || closed_) return;
-  spdlog::warn("plan {} ends: {}", spec_.plan.number(), why.ToString());
+  SPDLOG_WARN("plan {} ends: {}", spec_.plan.number(), why.ToString());
   stats_.fault = why;
   changed_ = true;
   memory_->WriteFault(why);

@@ -134,7 +134,7 @@ LaneMemory::~LaneMemory() {
   if (!registered_) return;
   const absl::Status status = device_.UnregisterHost(mapping_.span());
   if (!status.ok()) {
-    spdlog::warn("a lane stays registered: {}", status.ToString());
+    SPDLOG_WARN("a lane stays registered: {}", status.ToString());
   }
 }
 

@@ -23,12 +23,13 @@ def until(condition, seconds=60):
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
                  extra="", backend="emulated", mode="0660", limits=None,
-                 keeper=None, in_place="auto"):
+                 keeper=None, in_place="auto", keeper_options=()):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         self.socket = str(self.path / "hoistd.sock")
         self.grpc_socket = str(self.path / "hoistd.grpc.sock")
         self.binary = pathlib.Path(binary)
+        self.keeper_options = list(keeper_options)
         self._counted = {}
         if isinstance(in_place, str):
             in_place = f'"{in_place}"'
@@ -64,7 +65,8 @@ sink = "stderr"
 
     def kept(self, keeper):
         """Under this hoist-keeper, if it is given: it is `process` then."""
-        return [keeper, "--dir", str(self.path), "--"] if keeper else []
+        return [keeper, "--dir", str(self.path), *self.keeper_options,
+                "--"] if keeper else []
 
     def log_text(self):
         self.log.flush()

@@ -61,6 +61,8 @@ ZONES = {
                         pure=True),
     "daemon/convert": zone(CORE + " proto", "absl protobuf"),
     "daemon/config": zone(TERMS + " daemon/model", "absl toml++"),
+    "daemon/log": zone(TERMS + " daemon/config daemon/model",
+                       "absl spdlog systemd"),
     "daemon/device": zone(TERMS, "absl spdlog cuda"),
     "daemon/io": zone(TERMS + " daemon/model", "absl spdlog liburing"),
     "daemon/errand": zone(TERMS + " daemon/model daemon/io", "absl spdlog"),
@@ -92,7 +94,7 @@ ZONES = {
         "absl"),
     # main: the only place that builds concrete things.
     "daemon": zone(
-        CORE + " daemon/config daemon/device daemon/errand daemon/io"
+        CORE + " daemon/config daemon/device daemon/errand daemon/io daemon/log"
         " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
         " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics",
         "absl cli11 spdlog systemd"),

@@ -232,6 +232,15 @@ def no_sleeps(tree):
     return lines_matching(files, pattern, "a sleep in a test")
 
 
+def lines_have_places(tree):
+    """hoistd's log lines are written by the SPDLOG_ macros (daemon/log)."""
+    files = ((p, without_comments(t)) for p, t in tree.code("daemon/")
+             if not p.startswith("daemon/keeper/"))
+    return lines_matching(
+        files, r"\bspdlog::(trace|debug|info|warn|error|critical|log)\s*\(",
+        "a line without its place in the code; use SPDLOG_INFO and its like")
+
+
 def no_disabled_tests(tree):
     """No test is switched off."""
     files = ((p, t) for p, t in tree.code("tests/", ends=CODE + (".py", ".txt"))
@@ -325,6 +334,7 @@ RULES = {
     "LineWidth": line_width,
     "NoMarkers": no_markers,
     "NoSleepsInTests": no_sleeps,
+    "LinesHavePlaces": lines_have_places,
     "NoDisabledTests": no_disabled_tests,
     "ThreadSafetyIsOn": safety_is_on,
     "ProtoShape": proto_shape,

@@ -101,6 +101,12 @@ CASES = {
           "tests/component/b.py": "time.sleep(1)\n",
           "daemon/core/c.cc": "usleep(1);\n"}, 3),
     ],
+    "LinesHavePlaces": [
+        ({"daemon/core/a.cc": "spdlog::info(\"a\");\nspdlog::warn (x);\n"
+                              "// spdlog::error(\"spoken of\");\n"
+                              "SPDLOG_INFO(\"b\");\nspdlog::should_log(l);\n",
+          "daemon/keeper/b.cc": "spdlog::info(\"c\");\n"}, 2),
+    ],
     "NoDisabledTests": [
         ({"tests/unit/core/a_test.cc": "TEST(A, DISABLED_B) {}\n"}, 1),
     ],

@@ -1,0 +1,48 @@
+// What happens to a node, for who debugs it: a line each, at the level debug.
+//
+// All of it is derived here, from what Node says is to be done and from how
+// that ended; so there is one place that says what the log tells.
+#ifndef HOIST_DAEMON_ENGINE_ENGINE_LOG_H_
+#define HOIST_DAEMON_ENGINE_ENGINE_LOG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/effects.h"
+#include "daemon/core/snapshot.h"
+#include "daemon/core/transfer.h"
+#include "daemon/terms/ids.h"
+
+namespace hoistd {
+
+// Threads:  the engine's.
+// Bounds:   the transfers under way. While the level is another one, a call
+//           compares it and does nothing.
+class EngineLog {
+ public:
+  // All but the answers, which only the engine can tell apart.
+  void Tell(const Effects& effects, absl::Time now);
+  // What a session waited for has come. `name`: of what was staged.
+  void Staged(const LeaseGrant& grant, absl::string_view name,
+              SessionId session, absl::Duration waited);
+  void Planned(const PlanGrant& plan, SessionId session, absl::Duration waited);
+  void Ended(TransferId id, const absl::Status& status, absl::Time now);
+  void SlabMade(DeviceIndex device, SlabId slab, const absl::Status& status);
+
+ private:
+  struct UnderWay {
+    std::string what;  // "file -> host m/layers.0"
+    uint64_t bytes = 0;
+    absl::Time since;
+  };
+
+  absl::flat_hash_map<TransferId, UnderWay> under_way_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_ENGINE_ENGINE_LOG_H_
