@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 #include "daemon/mover/mover.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/stream/streamer.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -54,6 +56,15 @@ struct EngineParts {
   // nullptr: the system's.
   // Those of the links are to be the same.
   Threads* threads = nullptr;
+};
+
+// What who asked waits for, for recordings.
+struct TracedWait {
+  std::optional<TraceKind> kind;  // nullopt: nothing that is recorded.
+  GroupKey key;
+  DeviceIndex device;
+  absl::Time since = absl::InfinitePast();  // If that was recorded.
+  bool told = false;
 };
 
 // Threads:  as EngineApi says. Two workers open and parse files, but those
@@ -149,6 +160,7 @@ class Engine final : public EngineApi, private Loop {
   void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
                  Done<uint64_t> done) override;
   void Unsubscribe(uint64_t subscription, DoneStatus done) override;
+  void Trace(Done<std::unique_ptr<TraceRecording>> done) override;
   NodeFacts facts() const override;
   NodeNotes notes() const override { return notes_.All(); }
   absl::Time Now() const override { return parts_.clock->Now(); }
@@ -161,6 +173,7 @@ class Engine final : public EngineApi, private Loop {
   struct Pending {
     SessionId session;
     OnReply on_reply;
+    TracedWait waits;
   };
 
   explicit Engine(EngineParts parts);
@@ -258,7 +271,20 @@ class Engine final : public EngineApi, private Loop {
   static LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link);
   void Carry(Effects effects);
   void TellOfSaving(const NodeEvent& event);
-  RequestId Await(SessionId session, OnReply on_reply);
+  RequestId Await(SessionId session, OnReply on_reply, TracedWait waits = {});
+
+  // engine_trace.cc; the first may be asked whenever, the others while
+  // something is recorded.
+  TraceRecorder* trace() const { return parts_.mover.trace; }
+  void NameAll();
+  void NameGroup(GroupKey key);
+  void NamePlan(const PlanGrant& grant, SessionId session);
+  TraceEvent EventOf(RequestId id, const Pending& pending) const;
+  void TellWaits();
+  void TellAnswered(RequestId id, const Pending& pending,
+                    const absl::Status& status);
+  void TellHandled(absl::Time begin, absl::Duration took);
+  void TellUsed(absl::Time now);
   // On an opener's thread.
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
@@ -285,6 +311,9 @@ class Engine final : public EngineApi, private Loop {
   // What is to be done once a plan has been freed.
   std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
+  std::vector<RequestId> new_waits_;  // Of this event, if it is recorded.
+  absl::Time told_used_ = absl::InfinitePast();
+  std::vector<uint64_t> used_;  // As last told; the host's comes last.
   std::map<SessionId, Resuming> resuming_;
   std::map<SessionId, OnSlabAsk> askers_;  // Of sessions that close slabs.
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
