@@ -12,13 +12,13 @@ constexpr absl::Duration kBetweenSamples = absl::Milliseconds(10);
 }  // namespace
 
 void Engine::Trace(Done<std::unique_ptr<TraceRecording>> done) {
-  Post([this, done = std::move(done)](Effects&) mutable {
-    if (trace() == nullptr) {
-      return done(absl::UnimplementedError("this hoistd records nothing"));
-    }
-    absl::StatusOr<std::unique_ptr<TraceRecording>> recording =
-        trace()->Start();
-    if (!recording.ok()) return done(recording.status());
+  // Not on the engine's thread: it makes room for many events.
+  absl::StatusOr<std::unique_ptr<TraceRecording>> started =
+      absl::UnimplementedError("this hoistd records nothing");
+  if (trace() != nullptr) started = trace()->Start();
+  Post([this, started = std::move(started),
+        done = std::move(done)](Effects&) mutable {
+    if (!started.ok()) return done(std::move(started));
     NameAll();
     new_waits_.clear();
     for (const auto& [id, pending] : pending_) new_waits_.push_back(id);
@@ -28,7 +28,7 @@ void Engine::Trace(Done<std::unique_ptr<TraceRecording>> done) {
     TellUsed(Now());
     // A lane says what it waits for when its link's thread looks.
     for (Link* link : parts_.mover.links) link->Post([] {});
-    done(std::move(recording));
+    done(std::move(started));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "daemon/base/overloaded.h"
+#include "daemon/model/sheet.h"
 #include "daemon/mover/mover.h"
 
 namespace hoistd {
@@ -27,12 +28,17 @@ std::optional<TraceKind> KindOf(const TransferWay& way) {
       way);
 }
 
-// Of a file, what lies on the host already is not read again.
+// Of files, what lies on the host already is not read again. As core counts it.
 uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;
   uint64_t bytes = 0;
-  for (const SheetRead& read : files->reads) bytes += read.bytes;
+  for (const SheetRead& read : files->reads) {
+    const Sheet& sheet = *transfer.model->sheets[read.file];
+    for (const Sheet::Run& run : RunsOf(sheet, read.offset, read.bytes)) {
+      bytes += run.bytes;
+    }
+  }
   return bytes;
 }
 

@@ -46,7 +46,7 @@ struct TraceBatch {
 //           kMostGroups named groups a recording.
 class TraceRecorder {
  public:
-  static constexpr size_t kMostEvents = size_t{1} << 16;  // Some 8 MiB.
+  static constexpr size_t kMostEvents = size_t{1} << 16;  // 6 MiB.
   static constexpr size_t kMostGroups = size_t{1} << 16;
 
   explicit TraceRecorder(const Clock& clock) : clock_(clock) {}
