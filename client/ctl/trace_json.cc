@@ -115,37 +115,33 @@ void TraceJson::Metadata(uint64_t pid, uint64_t tid, std::string_view what,
          std::string(what) + "\",\"args\":{\"" + key + "\":" + value + "}}");
 }
 
-void TraceJson::Counter(const Process& process, std::string_view name,
+void TraceJson::Counter(uint64_t pid, std::string_view name,
                         std::string_view unit, uint64_t at_ns, uint64_t value) {
-  Object("{\"ph\":\"C\",\"pid\":" + std::to_string(process.pid) +
-         ",\"name\":\"" + std::string(name) +
-         "\",\"ts\":" + Microseconds(at_ns) + ",\"args\":{\"" +
-         std::string(unit) + "\":" + std::to_string(value) + "}}");
+  Object("{\"ph\":\"C\",\"pid\":" + std::to_string(pid) + ",\"name\":\"" +
+         std::string(name) + "\",\"ts\":" + Microseconds(at_ns) +
+         ",\"args\":{\"" + std::string(unit) + "\":" + std::to_string(value) +
+         "}}");
 }
 
-TraceJson::Process& TraceJson::Named(Process& process, const std::string& name,
-                                     int sort) {
-  if (process.pid != 0) return process;
-  process.pid = ++last_pid_;
-  Metadata(process.pid, 0, "process_name", "name", JsonString(name));
-  Metadata(process.pid, 0, "process_sort_index", "sort_index",
-           std::to_string(sort));
-  return process;
+uint64_t TraceJson::Named(uint64_t& pid, const std::string& name, int sort) {
+  if (pid != 0) return pid;
+  pid = ++last_id_;
+  Metadata(pid, 0, "process_name", "name", JsonString(name));
+  Metadata(pid, 0, "process_sort_index", "sort_index", std::to_string(sort));
+  return pid;
 }
 
-TraceJson::Process& TraceJson::Daemon() { return Named(daemon_, "hoistd", 1); }
+uint64_t TraceJson::Daemon() { return Named(daemon_, "hoistd", 1); }
 
-TraceJson::Process& TraceJson::Disk() {
-  return Named(disk_, "disk and host", 3);
-}
+uint64_t TraceJson::Disk() { return Named(disk_, "disk and host", 3); }
 
-TraceJson::Process& TraceJson::Device(uint32_t device) {
+uint64_t TraceJson::Device(uint32_t device) {
   std::string name = "device " + std::to_string(device);
   if (device < devices_.size()) name += " (" + devices_[device] + ")";
-  return Named(device_processes_[device], name, 2);
+  return Named(device_pids_[device], name, 2);
 }
 
-TraceJson::Process& TraceJson::Session(uint64_t session) {
+uint64_t TraceJson::Session(uint64_t session) {
   if (session == 0) return Daemon();
   const auto found = sessions_.find(session);
   std::string name = "session " + std::to_string(session);
@@ -153,7 +149,7 @@ TraceJson::Process& TraceJson::Session(uint64_t session) {
     name = found->second.client_name() + ", pid " +
            ProcessText(found->second.pid()) + " (" + name + ")";
   }
-  return Named(session_processes_[session], name, 4);
+  return Named(session_pids_[session], name, 4);
 }
 
 void TraceJson::AddNames(const v1::TraceChunk& chunk) {
@@ -215,7 +211,7 @@ void TraceJson::AddUsed(const Event& event) {
 }
 
 void TraceJson::AddCopy(const Event& event) {
-  Slice({&Device(event.device()), "copies"}, event, /*ended=*/true);
+  Slice({Device(event.device()), "copies"}, event, /*ended=*/true);
   if (event.plan_id() != 0) {
     Slice(PlaceOf(event), event, /*ended=*/true);
     --slices_;  // The same bytes.
@@ -242,7 +238,7 @@ TraceJson::Place TraceJson::PlaceOf(const Event& event) {
     const uint64_t session = event.session_id() != 0 ? event.session_id()
                              : plan != plans_.end()  ? plan->second
                                                      : 0;
-    return Place{&Session(session),
+    return Place{Session(session),
                  "plan " + std::to_string(event.plan_id()) + " " + what};
   };
   switch (static_cast<int>(event.kind())) {
@@ -258,18 +254,18 @@ TraceJson::Place TraceJson::PlaceOf(const Event& event) {
     case Event::KIND_FILE_READ:
     case Event::KIND_SPILL_READ:
     case Event::KIND_CHECK:
-      return {&Disk(), "disk reads"};
+      return {Disk(), "disk reads"};
     case Event::KIND_SPILL_WRITE:
-      return {&Disk(), "disk writes"};
+      return {Disk(), "disk writes"};
     case Event::KIND_RECEIVE:
     case Event::KIND_DELIVER:
-      return {&Disk(), "images to and from clients"};
+      return {Disk(), "images to and from clients"};
     case Event::KIND_BRING:
-      return {&Daemon(), "loads and pins"};
+      return {Daemon(), "loads and pins"};
     case Event::KIND_SLOW_EVENT:
-      return {&Daemon(), "engine"};
+      return {Daemon(), "engine"};
   }
-  return {&Session(event.session_id()), "requests"};
+  return {Session(event.session_id()), "requests"};
 }
 
 std::string TraceJson::GroupOf(const Event& event) const {
@@ -289,7 +285,8 @@ std::string TraceJson::NameOf(const Event& event) const {
     case Event::KIND_CHECK:
       return "check " + group;
     case Event::KIND_RECEIVE:
-      return "receive " + group;
+      // What it is to be is not known yet.
+      return group.empty() ? "receive an image" : "receive " + group;
     case Event::KIND_DELIVER:
       return "deliver " + group;
     case Event::KIND_STAGE:
@@ -338,8 +335,7 @@ std::string TraceJson::ArgsOf(const Event& event, bool ended) const {
 // The one that was free last, so that few are needed.
 uint64_t TraceJson::TidFor(const Place& place, uint64_t begin_ns,
                            uint64_t end_ns) {
-  const uint64_t pid = place.process->pid;
-  Row& row = rows_[{pid, place.row}];
+  Row& row = rows_[{place.pid, place.row}];
   Row::Track* best = nullptr;
   for (Row::Track& track : row.tracks) {
     if (track.end_ns > begin_ns) continue;
@@ -347,12 +343,12 @@ uint64_t TraceJson::TidFor(const Place& place, uint64_t begin_ns,
   }
   if (best == nullptr) {
     best = &row.tracks.emplace_back();
-    best->tid = ++place.process->last_tid;
+    best->tid = ++last_id_;
     const size_t count = row.tracks.size();
     const std::string name =
         count == 1 ? place.row : place.row + " " + std::to_string(count);
-    Metadata(pid, best->tid, "thread_name", "name", JsonString(name));
-    Metadata(pid, best->tid, "thread_sort_index", "sort_index",
+    Metadata(place.pid, best->tid, "thread_name", "name", JsonString(name));
+    Metadata(place.pid, best->tid, "thread_sort_index", "sort_index",
              std::to_string(best->tid));
   }
   best->end_ns = end_ns;
@@ -362,7 +358,7 @@ uint64_t TraceJson::TidFor(const Place& place, uint64_t begin_ns,
 void TraceJson::Slice(const Place& place, const Event& event, bool ended) {
   const uint64_t begin = event.begin_ns();
   const uint64_t tid = TidFor(place, begin, begin + event.duration_ns());
-  Object("{\"ph\":\"X\",\"pid\":" + std::to_string(place.process->pid) +
+  Object("{\"ph\":\"X\",\"pid\":" + std::to_string(place.pid) +
          ",\"tid\":" + std::to_string(tid) + ",\"ts\":" + Microseconds(begin) +
          ",\"dur\":" + Microseconds(event.duration_ns()) + ",\"cat\":\"" +
          CategoryOf(event.kind()) + "\",\"name\":" + JsonString(NameOf(event)) +

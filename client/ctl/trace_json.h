@@ -64,10 +64,6 @@ class TraceJson {
   using Kind = v1::TraceEvent::Kind;
   // Of those that are open.
   using Key = std::tuple<int, uint64_t, uint64_t, uint64_t>;
-  struct Process {
-    uint64_t pid = 0;
-    uint64_t last_tid = 0;
-  };
   // Rows for what may run at once.
   struct Row {
     struct Track {
@@ -77,7 +73,7 @@ class TraceJson {
     std::vector<Track> tracks;
   };
   struct Place {
-    Process* process = nullptr;
+    uint64_t pid = 0;
     std::string row;
   };
 
@@ -88,11 +84,12 @@ class TraceJson {
   void AddUsed(const v1::TraceEvent& event);
   void AddRates(uint64_t device, const std::vector<LinkRate::Sample>& samples);
 
-  Process& Daemon();
-  Process& Disk();
-  Process& Device(uint32_t device);
-  Process& Session(uint64_t session);
-  Process& Named(Process& process, const std::string& name, int sort);
+  // Their numbers; named when they are used first.
+  uint64_t Daemon();
+  uint64_t Disk();
+  uint64_t Device(uint32_t device);
+  uint64_t Session(uint64_t session);
+  uint64_t Named(uint64_t& pid, const std::string& name, int sort);
   Place PlaceOf(const v1::TraceEvent& event);
   std::string GroupOf(const v1::TraceEvent& event) const;
   std::string NameOf(const v1::TraceEvent& event) const;
@@ -102,13 +99,14 @@ class TraceJson {
   uint64_t TidFor(const Place& place, uint64_t begin_ns, uint64_t end_ns);
   void Metadata(uint64_t pid, uint64_t tid, std::string_view what,
                 const std::string& key, const std::string& value);
-  void Counter(const Process& process, std::string_view name,
-               std::string_view unit, uint64_t at_ns, uint64_t value);
+  void Counter(uint64_t pid, std::string_view name, std::string_view unit,
+               uint64_t at_ns, uint64_t value);
   void Object(const std::string& json);
 
   std::string text_;
   bool first_ = true;
-  uint64_t last_pid_ = 0;
+  // Of processes and rows: viewers mix up a row whose number is a process's.
+  uint64_t last_id_ = 0;
   uint64_t slices_ = 0;
   uint64_t recorded_ns_ = 0;
   uint64_t dropped_events_ = 0;
@@ -119,10 +117,10 @@ class TraceJson {
   std::map<uint64_t, uint64_t> plans_;  // Their sessions.
   std::map<uint64_t, std::string> models_;
   std::map<std::pair<uint64_t, uint32_t>, std::string> groups_;
-  Process daemon_;
-  Process disk_;
-  std::map<uint32_t, Process> device_processes_;
-  std::map<uint64_t, Process> session_processes_;
+  uint64_t daemon_ = 0;  // Processes; 0: not used yet.
+  uint64_t disk_ = 0;
+  std::map<uint32_t, uint64_t> device_pids_;
+  std::map<uint64_t, uint64_t> session_pids_;
   std::map<std::pair<uint64_t, std::string>, Row> rows_;  // By pid and name.
   std::map<uint64_t, LinkRate> rates_;                    // By device.
   std::map<Key, v1::TraceEvent> open_;

@@ -226,8 +226,8 @@ bool TraceCall::Next(pb::TraceChunk* message) {
   const TraceBatch batch = recording_->Take(kEventsAChunk);
   const bool first = !std::exchange(told_, true);
   // The last one says how long it was, and what was dropped.
-  const bool last = all_ && batch.events.empty();
-  if (batch.events.empty() && !first && !last) return false;
+  const bool last = all_ && batch.empty();
+  if (batch.empty() && !first && !last) return false;
   if (first) {
     message->set_began_unix_ms(began_unix_ms_);
     for (const DeviceView& device : env_->engine.facts().devices) {

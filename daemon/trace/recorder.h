@@ -34,6 +34,12 @@ struct TraceBatch {
   std::vector<TraceEvent> events;
   uint64_t dropped = 0;  // Events that did not fit, since the beginning.
   uint64_t unnamed = 0;  // Groups whose names did not.
+
+  // There is nothing but what it counts.
+  bool empty() const {
+    return events.empty() && sessions.empty() && plans.empty() &&
+           models.empty() && groups.empty();
+  }
 };
 
 // There is one for all of hoistd. Off, which it is but for recordings, it

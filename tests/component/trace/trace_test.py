@@ -11,12 +11,14 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
+import numpy  # noqa: E402
 from real_daemon import (MIB, RealDaemon, block_model, until,  # noqa: E402
                          write_safetensors)
 
@@ -58,10 +60,13 @@ def bytes_of(slices):
 
 
 class Trace(unittest.TestCase):
-    def start(self, link="100MB/s", **options):
+    def start(self, link="100MB/s", extra="", **options):
         self.daemon = RealDaemon(
-            HOISTD, extra=f'[device.emulated]\nlink = "{link}"\n', **options)
+            HOISTD, extra=f'[device.emulated]\nlink = "{link}"\n{extra}',
+            **options)
         self.addCleanup(self.daemon.stop)
+        hoist.connect(self.daemon.socket, connect_deadline=60).close()
+        until(lambda: pathlib.Path(self.daemon.grpc_socket).exists())
         self.path = self.daemon.path / "m.safetensors"
         write_safetensors(self.path, block_model(BLOCKS))
         self.out = self.daemon.path / "t.json"
@@ -162,7 +167,8 @@ class Trace(unittest.TestCase):
         # And with the plan's session.
         session_name = f"a worker, pid {os.getpid()} (session "
         lane = recorded.of(session_name, f"plan {plan.info.id} copies")
-        self.assertEqual(bytes_of(lane), after["plan_bytes"])
+        self.assertEqual(bytes_of(lane), after["plan_bytes"],
+                         (recorded.processes, recorded.rows))
         self.assertEqual({one["args"]["group"] for one in lane}, streamed)
         for one in of_plan:
             self.assertEqual(one["name"], one["args"]["group"])
@@ -204,6 +210,38 @@ class Trace(unittest.TestCase):
                              stage["ts"] + stage["dur"])
         self.assertEqual(copy["args"]["for"], "who waits")
 
+    def test_what_is_published_spilled_and_checked(self):
+        with tempfile.TemporaryDirectory(prefix="hoist-") as disk:
+            self.start(extra=f'[disk]\nspill_dir = "{disk}"\n')
+            session = self.connect()
+            running = self.record()
+            weights = numpy.arange(MIB, dtype="u4")
+            group, = session.publish("p", "g", {"w": weights})
+            until(lambda: self.daemon.counters()["spill_written_bytes"])
+            session.stage(group, deadline=30).release()
+            self.daemon.ctl("check", "p")
+            self.daemon.ctl("evict", "p")
+            session.stage(group, deadline=30).release()
+            recorded, _ = self.interrupted(running)
+            self.daemon.process.send_signal(signal.SIGTERM)
+            self.daemon.process.wait(timeout=60)
+        whole = group.image_bytes
+        copies = collections.Counter()
+        for one in recorded.of("device 0", "copies"):
+            copies[one["name"]] += one["args"]["bytes"]
+        self.assertEqual(copies, {"g": 2 * whole, "read back g": whole})
+        written, = recorded.of("disk and host", "disk writes")
+        self.assertEqual(written["args"]["bytes"], whole)
+        reads = collections.Counter(
+            one["name"] for one in recorded.of("disk and host", "disk reads"))
+        # On the host, and on the disk; and brought back.
+        self.assertEqual(reads, {"check g": 2, "spilled g": 1})
+        self.assertEqual(
+            [one["name"] for one in recorded.of("disk and host", "images")],
+            ["receive an image"])
+        requests = {one["name"] for one in recorded.of("a worker", "requests")}
+        self.assertEqual(requests, {"publish", "stage g"})
+
     def test_what_has_not_ended_is_there(self):
         """A worker waits for a group that does not come."""
         self.start(link="1MB/s")
@@ -216,7 +254,6 @@ class Trace(unittest.TestCase):
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(worker.wait)
         self.addCleanup(worker.kill)
-        until(lambda: int(self.daemon.status()["leases"]) >= 0)
         recorded = Recorded("{\"traceEvents\": []}")
 
         def seen():
@@ -233,7 +270,6 @@ class Trace(unittest.TestCase):
 
     def test_its_time_is_over(self):
         self.start()
-        until(lambda: self.connect())
         said = json.loads(self.daemon.ctl(
             "--json", "trace", "record", "--for", "300ms", "--out",
             str(self.out)))
@@ -250,7 +286,6 @@ class Trace(unittest.TestCase):
 
     def test_a_client_that_is_killed_leaves_nothing(self):
         self.start()
-        self.connect()
         running = self.record("--for", "10min")
         refused = self.refused("--for", "1")
         self.assertIn("RESOURCE_EXHAUSTED: another `hoistctl trace record`",
@@ -275,7 +310,6 @@ class Trace(unittest.TestCase):
 
     def test_what_cannot_be_written_is_an_error(self):
         self.start()
-        self.connect()
         missing = self.refused(out="/nowhere/t.json")
         self.assertEqual(missing.returncode, 2)
         self.assertIn("/nowhere/t.json: No such file", missing.stderr)
@@ -289,7 +323,6 @@ class Trace(unittest.TestCase):
 
     def test_a_hoistd_that_ends_leaves_what_came(self):
         self.start()
-        self.connect()
         running = self.record("--for", "10min")
         self.daemon.kill()
         _, said = running.communicate(timeout=60)

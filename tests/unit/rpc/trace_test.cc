@@ -57,6 +57,10 @@ TEST_F(TraceTest, SendsWhatIsRecordedUntilItsTimeIsOver) {
   ASSERT_EQ(chunk.devices_size(), 1);
   EXPECT_EQ(chunk.devices(0), "a device");
   recorder().Name(TraceSession{SessionId(5), "w", "socket", User(7), 71});
+  // Names are sent when they come, whatever else does.
+  ASSERT_TRUE(stream->Read(&chunk));
+  ASSERT_EQ(chunk.sessions_size(), 1);
+  v1::TraceChunk all = chunk;
   recorder().Name(TracePlan{PlanId(6), SessionId(5), ModelId(1), {}});
   recorder().Name({ModelId(1), GroupIndex(2)}, "m", "g");
   constexpr uint64_t kEvents = 3 * TraceCall::kEventsAChunk;
@@ -73,7 +77,6 @@ TEST_F(TraceTest, SendsWhatIsRecordedUntilItsTimeIsOver) {
     event.begin = event.end - absl::Nanoseconds(3);
     recorder().Add(event);
   }
-  v1::TraceChunk all;
   uint64_t recorded = 0;
   while (stream->Read(&chunk)) {
     all.MergeFrom(chunk);
