@@ -39,6 +39,7 @@
 #include "daemon/session/peer_process.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/tier.h"
+#include "daemon/trace/recorder.h"
 #include "hoist/shared/size_text.h"
 
 namespace hoistd {
@@ -95,6 +96,7 @@ struct Hoistd::Parts {
   RunningConfig* running = nullptr;
   Config config;  // As it was at the start.
   MonotonicClock clock;
+  TraceRecorder trace{clock};
   OpenedDevices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
@@ -242,6 +244,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
     options.before_copy = [this](std::span<const std::byte> from) {
       host->Pin(from);
     };
+    options.trace = &trace;
     HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, clock, options));
     links.push_back(std::move(link));
   }
@@ -309,6 +312,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   parts.mover.io = io.get();
   parts.mover.errands = errands.get();
   parts.mover.store = store.get();
+  parts.mover.trace = &trace;
   for (const auto& link : links) parts.mover.links.push_back(link.get());
   parts.clock = &clock;
   if (config.disk.direct == DiskConfig::Direct::kNever) {

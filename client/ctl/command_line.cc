@@ -15,8 +15,8 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
 #include "client/ctl/schema.h"
+#include "client/ctl/values.h"
 #include "hoist/shared/nearest.h"
-#include "hoist/shared/size_text.h"
 
 namespace hoist::ctl {
 namespace {
@@ -55,6 +55,9 @@ struct Parsed {
   std::string shell;
   v1::SetShareRequest share;
   DoctorOptions doctor;
+  std::string action;
+  double for_s = 10;
+  std::string out;
 };
 
 v1::Tier TierOf(const std::string& tier) {
@@ -99,21 +102,6 @@ v1::LoadRequest LoadOf(const Parsed& parsed) {
   if (parsed.readers == "owner") request.set_readers(v1::READERS_OWNER);
   if (parsed.readers == "everyone") request.set_readers(v1::READERS_EVERYONE);
   return request;
-}
-
-// A rate as hoistd.toml has it; "/s" may be left out.
-CLI::Validator AsRate() {
-  return CLI::Validator(
-      [](std::string& text) {
-        std::optional<uint64_t> rate = ParseRate(text);
-        if (!rate.has_value()) rate = ParseSize(text);
-        if (!rate.has_value()) {
-          return text + " is no rate; write \"10GB/s\", \"1.5GiB/s\" or 0";
-        }
-        text = std::to_string(*rate);
-        return std::string();
-      },
-      "RATE");
 }
 
 // "TEXT:{device,host}" -> device, host.
@@ -166,6 +154,7 @@ class CommandLine {
     AddLists();
     AddCopies();
     AddRest();
+    AddTrace();
   }
 
   CLI::App& app() { return app_; }
@@ -372,6 +361,34 @@ class CommandLine {
       if (parsed_.share.has_change()) return;
       throw CLI::RequiredError("--weight, --priority or --max-rate");
     });
+  }
+
+  void AddTrace() {
+    CLI::App* trace =
+        Add("trace",
+            "record what moves and what waits, for https://ui.perfetto.dev or "
+            "chrome://tracing; Ctrl-C ends it early",
+            [this](Connection& daemon, const Output& output) {
+              TraceOptions options;
+              options.length =
+                  std::chrono::milliseconds(Milliseconds(parsed_.for_s));
+              options.path = parsed_.out;
+              return RecordTrace(daemon, options, output);
+            });
+    trace->add_option("ACTION", parsed_.action, "record")
+        ->required()
+        ->check(CLI::IsMember({"record"}));
+    trace
+        ->add_option("--for", parsed_.for_s,
+                     "how long: seconds, or 500ms, 10s, 2min; at most 10min "
+                     "(default: 10)")
+        ->transform(AsSeconds())
+        ->check(CLI::Range(0.001, 600.0));
+    trace
+        ->add_option("--out", parsed_.out,
+                     "the file to write, once all is there; - for standard "
+                     "output")
+        ->required();
   }
 
   void AddRest() {

@@ -62,6 +62,14 @@ int Reload(Connection& daemon, const Output& output);
 int SetLogLevel(Connection& daemon, const std::string& level,
                 const Output& output);
 
+struct TraceOptions {
+  std::chrono::milliseconds length{10'000};
+  std::string path;  // "-": standard output.
+};
+// Ctrl-C ends it with what has come so far.
+int RecordTrace(Connection& daemon, const TraceOptions& options,
+                const Output& output);
+
 }  // namespace hoist::ctl
 
 #endif  // HOIST_CLIENT_CTL_COMMANDS_H_

@@ -190,7 +190,8 @@ void WriteCandidates(const CompletedLine& line,
     Writer writer(before, last.substr(before.size()), out);
     for (const std::string& value : argument.values) writer.Write({value, ""});
     if (!argument.values.empty()) return;
-    if (argument.name == "--socket" || argument.name == "PATH") {
+    if (argument.name == "--socket" || argument.name == "PATH" ||
+        argument.name == "--out") {
       out << kCompleteFiles << '\n';
     } else if (argument.name == "COMMAND") {
       for (const CompletedCommand& command : line.commands) {

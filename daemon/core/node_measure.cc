@@ -140,6 +140,12 @@ void NodeMeasurer::End(NodeMeasure& found) const {
   }
 }
 
+uint64_t NodeMeasurer::HostUsed() const { return node_.host_.used(); }
+
+uint64_t NodeMeasurer::DeviceUsed(DeviceIndex device) const {
+  return node_.spaces_[device.number()]->used();
+}
+
 bool NodeMeasurer::Step(MeasureWalk& walk) const {
   NodeMeasure& found = walk.found;
   if (!walk.at.has_value()) {

@@ -33,6 +33,9 @@ class NodeMeasurer {
 
   // The next step. True: there are more.
   bool Step(MeasureWalk& walk) const;
+  // As TierMeasure::used_bytes, at once.
+  uint64_t HostUsed() const;
+  uint64_t DeviceUsed(DeviceIndex device) const;
 
  private:
   Holding HoldingOf(const CopyRef& ref, const Copy& copy,

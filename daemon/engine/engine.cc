@@ -32,10 +32,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
       engine->parts_.mover,
       [e = engine.get()](TransferId id, absl::Status status,
                          const TransferResult& result) {
-        e->Post([e, id, status = std::move(status), result](Effects& effects) {
+        const absl::Time ended =
+            Traces(e->trace()) ? e->Now() : absl::InfinitePast();
+        e->Post([e, id, status = std::move(status), result,
+                 ended](Effects& effects) {
           --e->moving_;
           e->log_.Ended(id, status, e->Now());
-          e->mover_->Finished(id);
+          e->mover_->Finished(id, !status.ok(), ended);
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
       });
@@ -210,6 +213,7 @@ void Engine::Handle(Event& event) {
     ++slow_events_;
     slow_event_times_.Add(took);
   }
+  if (Traces(trace())) TellHandled(begin, took);
   longest_event_ = std::max(longest_event_, took);
 }
 
@@ -220,6 +224,7 @@ void Engine::Carry(Effects effects) {
   }
   for (Transfer& transfer : effects.transfers) {
     ++moving_;
+    if (Traces(trace())) NameGroup(transfer.key);
     mover_->Start(std::move(transfer));
   }
   for (const TransferId id : effects.urgent) mover_->Hurry(id);
@@ -250,6 +255,9 @@ void Engine::Carry(Effects effects) {
     const auto found = pending_.find(answer.request);
     if (found == pending_.end()) continue;  // Its session was closed.
     LogAnswer(answer, found->second);
+    if (found->second.waits.told) {
+      TellAnswered(found->first, found->second, answer.status);
+    }
     OnReply on_reply = std::move(found->second.on_reply);
     pending_.erase(found);
     Refused(answer.status);
@@ -282,9 +290,13 @@ void Engine::LogAnswer(const Answer& answer, const Pending& asked) {
   }
 }
 
-RequestId Engine::Await(SessionId session, OnReply on_reply) {
+RequestId Engine::Await(SessionId session, OnReply on_reply, TracedWait waits) {
   const RequestId id(++last_id_);
-  pending_[id] = {session, std::move(on_reply), Now()};
+  if (Traces(trace())) {
+    waits.since = Now();
+    new_waits_.push_back(id);
+  }
+  pending_[id] = {session, std::move(on_reply), Now(), waits};
   return id;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "daemon/mover/mover.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/stream/streamer.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -55,6 +57,15 @@ struct EngineParts {
   // nullptr: the system's.
   // Those of the links are to be the same.
   Threads* threads = nullptr;
+};
+
+// What who asked waits for, for recordings.
+struct TracedWait {
+  std::optional<TraceKind> kind;  // nullopt: nothing that is recorded.
+  GroupKey key;
+  DeviceIndex device;
+  absl::Time since = absl::InfinitePast();  // If that was recorded.
+  bool told = false;
 };
 
 // Threads:  as EngineApi says. Two workers open and parse files, but those
@@ -154,6 +165,7 @@ class Engine final : public EngineApi, private Loop {
   void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
                  Done<uint64_t> done) override;
   void Unsubscribe(uint64_t subscription, DoneStatus done) override;
+  void Trace(Done<std::unique_ptr<TraceRecording>> done) override;
   NodeFacts facts() const override;
   NodeNotes notes() const override { return notes_.All(); }
   absl::Time Now() const override { return parts_.clock->Now(); }
@@ -167,6 +179,7 @@ class Engine final : public EngineApi, private Loop {
     SessionId session;
     OnReply on_reply;
     absl::Time since;
+    TracedWait waits;
   };
 
   explicit Engine(EngineParts parts);
@@ -265,7 +278,20 @@ class Engine final : public EngineApi, private Loop {
   void Carry(Effects effects);
   void TellOfSaving(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
-  RequestId Await(SessionId session, OnReply on_reply);
+  RequestId Await(SessionId session, OnReply on_reply, TracedWait waits = {});
+
+  // engine_trace.cc; the first may be asked whenever, the others while
+  // something is recorded.
+  TraceRecorder* trace() const { return parts_.mover.trace; }
+  void NameAll();
+  void NameGroup(GroupKey key);
+  void NamePlan(const PlanGrant& grant, SessionId session);
+  TraceEvent EventOf(RequestId id, const Pending& pending) const;
+  void TellWaits();
+  void TellAnswered(RequestId id, const Pending& pending,
+                    const absl::Status& status);
+  void TellHandled(absl::Time begin, absl::Duration took);
+  void TellUsed(absl::Time now);
   // On an opener's thread.
   void StageIn(bool shared, SessionId session, StageArgs args,
                Done<LeaseGrant> done);
@@ -293,6 +319,9 @@ class Engine final : public EngineApi, private Loop {
   // What is to be done once a plan has been freed.
   std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
+  std::vector<RequestId> new_waits_;  // Of this event, if it is recorded.
+  absl::Time told_used_ = absl::InfinitePast();
+  std::vector<uint64_t> used_;  // As last told; the host's comes last.
   std::map<SessionId, Resuming> resuming_;
   std::map<SessionId, OnSessionWord> listeners_;
   // Sessions that were told to end, and who waits for it.

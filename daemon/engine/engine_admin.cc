@@ -94,14 +94,19 @@ void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
     Node::BringArgs bring = all->how;
     bring.copy = copy;
     ++all->open;
-    bring.request = Await(SessionId(), [this, all, copy](Answer answer) {
-      --all->open;
-      if (!all->posted && all->open < Bringing::kWindow / 2) {
-        all->posted = true;
-        Post([this, all](Effects& more) { Bring(all, more); });
-      }
-      all->each(copy, std::move(answer.status));
-    });
+    bring.request =
+        Await(SessionId(),
+              [this, all, copy](Answer answer) {
+                --all->open;
+                if (!all->posted && all->open < Bringing::kWindow / 2) {
+                  all->posted = true;
+                  Post([this, all](Effects& more) { Bring(all, more); });
+                }
+                all->each(copy, std::move(answer.status));
+              },
+              {.kind = TraceKind::kBring,
+               .key = copy.key,
+               .device = copy.place.at.device});
     node_.Bring(bring, Now(), effects);
   }
 }

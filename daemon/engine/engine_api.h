@@ -25,6 +25,7 @@
 #include "daemon/terms/ids.h"
 #include "daemon/terms/io_engine.h"
 #include "daemon/terms/tier.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -151,6 +152,9 @@ class EngineApi {
   virtual void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
                          Done<uint64_t> done) = 0;
   virtual void Unsubscribe(uint64_t subscription, DoneStatus done) = 0;
+  // Records what moves and what waits, until what it gives is stopped.
+  // ResourceExhausted: somebody records already. Unimplemented: it cannot.
+  virtual void Trace(Done<std::unique_ptr<TraceRecording>> done) = 0;
 
   virtual NodeFacts facts() const = 0;
   virtual NodeNotes notes() const = 0;

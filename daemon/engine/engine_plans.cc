@@ -28,6 +28,8 @@ LaneSpec Engine::SpecOf(const PlanRecord& record) {
   const PlanGrant& grant = record.grant;
   LaneSpec spec;
   spec.plan = grant.id;
+  spec.session = record.session;
+  spec.model = grant.model;
   spec.share = record.share;
   spec.stage_deadline = record.stage_deadline;
   spec.order = grant.lane_order;
@@ -37,6 +39,7 @@ LaneSpec Engine::SpecOf(const PlanRecord& record) {
     streamed.slot = group.slot;
     streamed.device_offset = grant.ring_offset + group.slot.offset;
     streamed.bytes = group.image_bytes;
+    streamed.group = group.group;
     spec.groups.push_back(streamed);
   }
   return spec;
@@ -77,7 +80,8 @@ void Engine::StartPlan(SessionId session, SetPlanArgs args,
       [this, session, shared, done = std::move(done)](Answer answer) mutable {
         if (!answer.status.ok()) return done(std::move(answer.status));
         OpenLane(session, *shared, *std::move(answer.plan), std::move(done));
-      });
+      },
+      {.kind = TraceKind::kSetPlan, .device = shared->device});
   node_.SetPlan(request, session, *shared, Now(), effects);
 }
 
@@ -108,6 +112,7 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
             return done(share.status());
           }
           KeepPlan(record, *share);
+          if (Traces(trace())) NamePlan(record.grant, record.session);
           LaneOpened(record.grant, record.share, effects);
           OpenedPlan opened;
           opened.grant = std::move(record.grant);

@@ -23,6 +23,10 @@ void Engine::OpenSession(OpenSessionArgs args, OnSessionWord on_word,
     if (session.ok() && on_word != nullptr) {
       listeners_[*session] = std::move(on_word);
     }
+    if (session.ok() && Traces(trace())) {
+      trace()->Name(TraceSession{*session, args.client_name, args.peer.via,
+                                 args.peer.uid, args.peer.pid});
+    }
     Refused(session.status());
     done(std::move(session));
   });
@@ -38,6 +42,9 @@ void Engine::CloseSession(SessionId session) {
       if (it->second.session != session) {
         ++it;
         continue;
+      }
+      if (it->second.waits.told) {
+        TellAnswered(it->first, it->second, absl::CancelledError());
       }
       it->second.on_reply(
           {it->first, absl::CancelledError("the session was closed")});
@@ -174,10 +181,12 @@ void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
         CheckPublishedGroup(std::move(args.group));
     if (!group.ok()) return done(group.status());
     const RequestId request =
-        Await(session, [done = std::move(done)](Answer answer) mutable {
-          if (!answer.status.ok()) return done(std::move(answer.status));
-          done(std::move(answer.model));
-        });
+        Await(session,
+              [done = std::move(done)](Answer answer) mutable {
+                if (!answer.status.ok()) return done(std::move(answer.status));
+                done(std::move(answer.model));
+              },
+              {.kind = TraceKind::kPublish});
     node_.Publish(request, session, args.model, *std::move(group),
                   std::make_shared<hoist::UniqueFd>(std::move(args.image)),
                   args.readers, Now() + args.deadline, Now(), effects);
@@ -243,11 +252,13 @@ void Engine::StageIn(bool shared, SessionId session, StageArgs args,
     bring.deadline = Now() + args.deadline;
     bring.lease = true;
     bring.urgent = !args.background;
-    bring.request =
-        Await(session, [done = std::move(done)](Answer answer) mutable {
+    bring.request = Await(
+        session,
+        [done = std::move(done)](Answer answer) mutable {
           if (!answer.status.ok()) return done(std::move(answer.status));
           done(*std::move(answer.lease));
-        });
+        },
+        {.kind = TraceKind::kStage, .key = args.key, .device = args.device});
     node_.Bring(bring, Now(), effects);
   });
 }
@@ -256,9 +267,11 @@ void Engine::ReadImage(SessionId session, ReadImageArgs args, DoneStatus done) {
   Post([this, session, args = std::move(args),
         done = std::move(done)](Effects& effects) mutable {
     const RequestId request =
-        Await(session, [done = std::move(done)](Answer answer) mutable {
-          done(std::move(answer.status));
-        });
+        Await(session,
+              [done = std::move(done)](Answer answer) mutable {
+                done(std::move(answer.status));
+              },
+              {.kind = TraceKind::kReadImage, .key = args.key});
     const absl::Time now = Now();
     node_.ReadImage(request, session, args.key,
                     std::make_shared<hoist::UniqueFd>(std::move(args.memfd)),

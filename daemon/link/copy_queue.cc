@@ -43,7 +43,7 @@ CopyQueue::~CopyQueue() {
   }
 }
 
-absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
+absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
                             bool& queued) {
   queued = false;
   absl::Status status;
@@ -60,7 +60,7 @@ absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
   }
   if (!queued) return status;
   const uint64_t number = ++last_;
-  std::vector<WordWrite> words = piece.words;
+  std::vector<WordWrite>& words = piece.words;
   words.push_back({by_stream_, static_cast<uint32_t>(number)});
   if (status.ok()) status = copies_->WriteWords(words);
   if (!status.ok()) {
@@ -68,7 +68,7 @@ absl::Status CopyQueue::Add(LinkParty party, const LinkPiece& piece,
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }
-  pieces_.push_back({party, piece.bytes});
+  pieces_.push_back({party, piece.bytes, now, std::move(piece.parts)});
   return status;
 }
 
@@ -81,7 +81,7 @@ std::vector<CopyQueue::Queued> CopyQueue::Ended() {
   if (more <= pieces_.size()) number = std::max(number, ended_ + more);
   while (ended_ < number && !pieces_.empty()) {
     ++ended_;
-    ended.push_back(pieces_.front());
+    ended.push_back(std::move(pieces_.front()));
     pieces_.pop_front();
   }
   return ended;

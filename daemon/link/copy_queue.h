@@ -33,6 +33,8 @@ class CopyQueue {
   struct Queued {
     LinkParty party;
     uint64_t bytes = 0;
+    absl::Time queued = absl::InfinitePast();
+    std::vector<TracedPart> parts;  // As LinkPiece's.
   };
 
   // Called with what is copied from, just before that. nullptr: nobody.
@@ -46,7 +48,8 @@ class CopyQueue {
 
   // On an error nothing of the piece is queued, or it is queued without its
   // words: `queued` says which. If it was, it will be among those that ended.
-  absl::Status Add(LinkParty party, const LinkPiece& piece, bool& queued);
+  absl::Status Add(LinkParty party, LinkPiece piece, absl::Time now,
+                   bool& queued);
   // Takes those that ended since the last call, oldest first.
   std::vector<Queued> Ended();
   // As for Ended(), of all that is left: after an error of the device.

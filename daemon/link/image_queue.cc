@@ -35,6 +35,7 @@ LinkPiece ImageQueue::TakePiece(uint64_t at_most) {
     const uint64_t bytes =
         std::min<uint64_t>(at_most - piece.bytes, run.from.size() - job->at);
     piece.Add(run.to_offset + job->at, run.from.subspan(job->at, bytes));
+    if (Traces(trace_)) AddPart(job->load.key, {}, bytes, piece.parts);
     job->at += bytes;
     if (job->at == run.from.size()) {
       ++job->run;

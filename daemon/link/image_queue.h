@@ -13,8 +13,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/link/copy_trace.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/terms/ids.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -24,6 +26,7 @@ struct ImageLoad {
   // In order, none of them empty; all stay as they are until `done`.
   std::vector<LinkPiece::Run> runs;
   bool urgent = false;  // Somebody waits for it.
+  GroupKey key;         // Whose it is, for recordings.
   // Called once, when nothing of it is under way any more.
   absl::AnyInvocable<void(absl::Status)> done;
 };
@@ -44,6 +47,8 @@ class ImageQueue final : public LinkCustomer {
 
   // Queueing a copy costs a CPU 2 us, in which a small run is copied.
   static constexpr size_t kRunsAPiece = 64;
+
+  explicit ImageQueue(const TraceRecorder* trace = nullptr) : trace_(trace) {}
 
   void Add(JobPtr job);
   // Gives up a job that it has more to take of.
@@ -70,6 +75,7 @@ class ImageQueue final : public LinkCustomer {
   void Give(const JobPtr& job, const absl::Status& why);
   static void Tell(Job& job);
 
+  const TraceRecorder* const trace_;
   std::deque<JobPtr> waiting_;  // Some of each is yet to be taken.
   std::deque<Jobs> under_way_;  // By piece.
   absl::Status failed_;

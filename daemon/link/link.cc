@@ -47,7 +47,11 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
       command_(std::move(command)),
       epoll_(std::move(epoll)),
       load_rate_(options.load_bytes_per_second),
-      copies_(std::move(copies)) {
+      copies_(std::move(copies)),
+      trace_(options.trace, device.info().index),
+      leases_(options.trace),
+      background_(options.trace),
+      reads_(options.trace) {
   Add(LinkParty::Leases(), {}, leases_);
   Add(LinkParty::Background(), {.max_bytes_per_second = load_rate_},
       background_);
@@ -191,6 +195,7 @@ bool Link::TakeEnded(absl::Time now) {
     looks_ = 0;
     CheckHealth(now);
   }
+  trace_.Ended(ended, /*failed=*/false, now);
   for (const CopyQueue::Queued& piece : ended) {
     if (!piece.party.reads) {
       copied_[static_cast<size_t>(piece.party.of)] += piece.bytes;
@@ -287,19 +292,21 @@ bool Link::Fill(absl::Time now) {
 
 void Link::Queue(LinkParty party, absl::Time now) {
   Member& member = members_.at(party);
-  const LinkPiece piece = member.customer->TakePiece(SizeOfNext(party.of, now));
-  share_.Charge(party, piece.bytes, now);
+  LinkPiece piece = member.customer->TakePiece(SizeOfNext(party.of, now));
+  const uint64_t bytes = piece.bytes;
+  share_.Charge(party, bytes, now);
   const bool was_idle = copies_->under_way() == 0;
   bool queued = false;
-  const absl::Status status = copies_->Add(party, piece, queued);
+  const absl::Status status =
+      copies_->Add(party, std::move(piece), now, queued);
   if (queued) {
     if (was_idle) meter_.Began(now);
     Activity& activity = activity_[static_cast<size_t>(party.of)];
     ++activity.under_way;
-    activity.bytes_under_way += piece.bytes;
+    activity.bytes_under_way += bytes;
     ++member.under_way;
     if (party.of == LinkClass::kBackground) {
-      background_next_ = now + PauseBesideReads(piece.bytes, now);
+      background_next_ = now + PauseBesideReads(bytes, now);
     }
   }
   if (!status.ok()) member.customer->Refused(status, queued);
@@ -327,9 +334,9 @@ void Link::CheckHealth(absl::Time now) {
   if (health.ok()) return;
   if (broken_.ok()) SPDLOG_ERROR("copies stop: {}", health.ToString());
   broken_ = Annotate(health, "copies to the device failed");
-  for (const CopyQueue::Queued& piece : copies_->GiveUp()) {
-    End(piece, broken_, now);
-  }
+  const std::vector<CopyQueue::Queued> left = copies_->GiveUp();
+  trace_.Ended(left, /*failed=*/true, now);
+  for (const CopyQueue::Queued& piece : left) End(piece, broken_, now);
   for (auto& [party, member] : members_) member.customer->Fail(broken_);
 }
 

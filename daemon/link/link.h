@@ -26,6 +26,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/threads.h"
 #include "daemon/link/copy_queue.h"
+#include "daemon/link/copy_trace.h"
 #include "daemon/link/image_queue.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/link/link_meter.h"
@@ -33,6 +34,7 @@
 #include "daemon/plan/link_share.h"
 #include "daemon/terms/device.h"
 #include "daemon/terms/ids.h"
+#include "daemon/trace/recorder.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -45,6 +47,7 @@ struct LinkOptions {
   // Called on the link's thread with each part of host memory just before its
   // copy is queued; it may block until that can be copied at its best.
   CopyQueue::BeforeCopy before_copy;
+  TraceRecorder* trace = nullptr;  // nullptr: nothing is recorded.
 };
 
 // Who waits for a copy, and plans, share as LinkShare says. The background has
@@ -117,6 +120,7 @@ class Link final : private Loop {
   double Demand() const { return meter_.Demand(clock_.Now()); }
   Device& device() const { return device_; }
   const Clock& clock() const { return clock_; }
+  TraceRecorder* trace() const { return trace_.recorder(); }
 
   // --- On the link's thread alone -------------------------------------------
 
@@ -207,6 +211,7 @@ class Link final : private Loop {
   // The thread's alone from here on.
   std::vector<std::unique_ptr<LinkCustomer>> kept_;
   std::unique_ptr<CopyQueue> copies_;  // Goes before what it writes to.
+  CopyTrace trace_;
   ImageQueue leases_;
   ImageQueue background_;
   ReadQueue reads_;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/link/copy_trace.h"
 #include "daemon/terms/device.h"
 
 namespace hoistd {
@@ -30,6 +31,8 @@ struct LinkPiece {
   std::vector<ReadRun> reads;
   uint64_t bytes = 0;            // Of all of them.
   std::vector<WordWrite> words;  // To be written behind it.
+  // Whose bytes those are, in order; where nothing is recorded, nothing.
+  std::vector<TracedPart> parts;
 
   // What lies side by side, on the host and on the device, is one run.
   void Add(uint64_t to_offset, std::span<const std::byte> from) {

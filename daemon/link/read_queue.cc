@@ -22,6 +22,7 @@ LinkPiece ReadQueue::TakePiece(uint64_t at_most) {
   piece.bytes = std::min<uint64_t>(at_most, to.size());
   piece.reads.push_back(
       {job->read.from_offset + job->taken, to.first(piece.bytes)});
+  if (Traces(trace_)) AddPart(job->read.key, {}, piece.bytes, piece.parts);
   job->taken += piece.bytes;
   ++job->under_way;
   if (job->taken == job->read.to.size()) waiting_.pop_front();

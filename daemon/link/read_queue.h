@@ -11,7 +11,10 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/link/copy_trace.h"
 #include "daemon/link/link_customer.h"
+#include "daemon/terms/ids.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -21,6 +24,7 @@ struct DeviceRead {
   // Registered with the device, lest the link waits for it; not empty. It and
   // the bytes there stay until `done`.
   std::span<std::byte> to;
+  GroupKey key;  // Whose they are, for recordings.
   // Called once, when nothing of it is under way any more.
   absl::AnyInvocable<void(absl::Status)> done;
 };
@@ -29,6 +33,8 @@ struct DeviceRead {
 // Bounds:   the queue is as long as others make it.
 class ReadQueue final : public LinkCustomer {
  public:
+  explicit ReadQueue(const TraceRecorder* trace = nullptr) : trace_(trace) {}
+
   void Add(DeviceRead read);
 
   bool Look(absl::Time) override { return false; }
@@ -57,6 +63,7 @@ class ReadQueue final : public LinkCustomer {
   void Give(const JobPtr& job, const absl::Status& why);
   static void Tell(Job& job);
 
+  const TraceRecorder* const trace_;
   std::deque<JobPtr> waiting_;    // Some of each is yet to be taken.
   std::deque<JobPtr> under_way_;  // By piece.
   absl::Status failed_;

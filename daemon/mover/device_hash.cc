@@ -84,6 +84,7 @@ void DeviceHash::Next(Reader& reader) {
   const uint64_t bytes = std::min<uint64_t>(reader.left, reader.chunk.size());
   DeviceRead read;
   read.from_offset = device_offset_ + reader.at;
+  read.key = parts_.key;
   read.to = reader.chunk.first(bytes);
   read.done = [self = shared_from_this(), &reader,
                bytes](absl::Status status) mutable {

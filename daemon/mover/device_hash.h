@@ -62,6 +62,7 @@ class DeviceHash : public std::enable_shared_from_this<DeviceHash> {
     Link* link = nullptr;
     Executor* executor = nullptr;
     ReadMemory* memory = nullptr;  // Nobody else's until it reports.
+    GroupKey key;                  // For recordings.
   };
 
   DeviceHash(const Parts& parts, std::shared_ptr<const Group> group,

@@ -150,7 +150,8 @@ void Mover::Hurry(TransferId id) {
   if (link != link_of_.end()) link->second->Hurry(id);
 }
 
-void Mover::Finished(TransferId id) {
+void Mover::Finished(TransferId id, bool failed, absl::Time ended) {
+  if (!traced_.empty()) TraceEnd(id, failed, ended);
   if (link_of_.erase(id) > 0) return;
   const auto found = road_of_.find(id);
   HOIST_CHECK(found != road_of_.end());
@@ -162,6 +163,7 @@ void Mover::Finished(TransferId id) {
 }
 
 void Mover::Run(const Transfer& transfer) {
+  if (Traces(parts_.trace)) TraceBegin(transfer);
   std::visit([&](const auto& way) { Carry(transfer, way); }, transfer.way);
 }
 
@@ -290,6 +292,7 @@ void Mover::Carry(const Transfer& transfer, const CheckOnDevice& way) {
   parts.link = parts_.links[device];
   parts.executor = receivers_.get();
   parts.memory = read_memory_[device].get();
+  parts.key = transfer.key;
   std::make_shared<DeviceHash>(
       parts, transfer.group, way.device_offset,
       [this, id = transfer.id](const absl::StatusOr<Content>& content) {
@@ -341,6 +344,7 @@ void Mover::CopyIn(const Transfer& transfer, DeviceIndex device,
   link_of_[transfer.id] = link;
   ImageLoad load;
   load.id = transfer.id;
+  load.key = transfer.key;
   for (const ImagePart& part : parts) {
     load.runs.push_back({offset + part.offset, part.bytes});
   }

@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "daemon/base/threads.h"
 #include "daemon/core/transfer.h"
 #include "daemon/errand/errands.h"
@@ -27,6 +28,7 @@
 #include "daemon/store/spill_store.h"
 #include "daemon/terms/ids.h"
 #include "daemon/terms/io_engine.h"
+#include "daemon/trace/recorder.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {
@@ -39,11 +41,12 @@ struct MoverParts {
   std::span<std::byte> host;      // The host pool.
   std::span<std::byte> in_place;  // The span of what is read in place, if any.
   IoEngine* io = nullptr;
-  Errands* errands = nullptr;   // nullptr: no file is parked.
-  SpillStore* store = nullptr;  // nullptr: nothing spills.
-  std::vector<Link*> links;     // One a device.
-  Threads* threads = nullptr;   // nullptr: the system's.
-  int copy_threads = 0;         // 0: by the machine's CPUs.
+  Errands* errands = nullptr;      // nullptr: no file is parked.
+  SpillStore* store = nullptr;     // nullptr: nothing spills.
+  std::vector<Link*> links;        // One a device.
+  Threads* threads = nullptr;      // nullptr: the system's.
+  int copy_threads = 0;            // 0: by the machine's CPUs.
+  TraceRecorder* trace = nullptr;  // nullptr: nothing is recorded.
 };
 
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
@@ -76,11 +79,16 @@ class Mover {
   // A stage waits for it now.
   void Hurry(TransferId id);
   // Must be called once for each `on_done`, on the calls' thread: room for the
-  // next one.
-  void Finished(TransferId id);
+  // next one. `failed` and `ended`, where it is known, are for recordings.
+  void Finished(TransferId id, bool failed = false,
+                absl::Time ended = absl::InfinitePast());
   void Unspill(SpillId id);
 
  private:
+  // mover_trace.cc
+  void TraceBegin(const Transfer& transfer);
+  void TraceEnd(TransferId id, bool failed, absl::Time ended);
+
   Road& RoadOf(const Transfer& transfer);
   void Run(const Transfer& transfer);
   void Carry(const Transfer& transfer, const FilesToHost& way);
@@ -115,6 +123,8 @@ class Mover {
   Road images_;
   absl::flat_hash_map<TransferId, Road*> road_of_;
   absl::flat_hash_map<TransferId, Link*> link_of_;
+  // Those under way that are recorded.
+  absl::flat_hash_map<TransferId, TraceEvent> traced_;
   std::vector<std::unique_ptr<ReadMemory>> read_memory_;  // One a device.
   std::unique_ptr<Executor> receivers_;
   // Not the former: somebody waits for these.

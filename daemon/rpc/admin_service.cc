@@ -14,6 +14,7 @@
 #include "daemon/rpc/end_call.h"
 #include "daemon/rpc/explain_convert.h"
 #include "daemon/rpc/load_call.h"
+#include "daemon/rpc/trace_call.h"
 #include "daemon/rpc/unary_call.h"
 #include "daemon/rpc/watch_call.h"
 
@@ -332,6 +333,17 @@ grpc::ServerWriteReactor<pb::DrainProgress>* AdminService::Drain(
 grpc::ServerWriteReactor<pb::Event>* AdminService::Watch(
     Context* context, const pb::WatchRequest*) {
   return WatchCall::Start(env_, env_->AdminOf(*context).status()).get();
+}
+
+grpc::ServerWriteReactor<pb::TraceChunk>* AdminService::Trace(
+    Context* context, const pb::TraceRequest* request) {
+  const absl::Duration length = absl::Milliseconds(std::min<uint64_t>(
+      request->duration_ms(), absl::ToInt64Milliseconds(kMaxDeadline)));
+  return TraceCall::Start(
+             env_,
+             env_->AdminActOf(*context, "trace", absl::FormatDuration(length)),
+             length)
+      .get();
 }
 
 }  // namespace hoistd

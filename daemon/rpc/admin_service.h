@@ -86,6 +86,9 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const hoist::v1::SetLogLevelRequest* request,
       hoist::v1::SetLogLevelResponse* response) override;
+  grpc::ServerWriteReactor<hoist::v1::TraceChunk>* Trace(
+      grpc::CallbackServerContext* context,
+      const hoist::v1::TraceRequest* request) override;
 
  private:
   const std::shared_ptr<CallEnv> env_;

@@ -62,6 +62,7 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
 
 void Lane::HostReady(LaneGroup group, ImageRanges ranges, bool once) {
   HOIST_CHECK(group < hosts_.size() && !ranges.empty());
+  if (Traces(parts_.trace)) TraceHostCame(group);
   uint64_t end = 0;
   Host host;
   host.ready = true;
@@ -107,6 +108,7 @@ bool Lane::Look(absl::Time now) {
   news |= Advance();
   if (alive() && !resume_due_) LeaveProgress();
   CheckDeadline(now);
+  if (Traces(parts_.trace)) TraceLook(now);
   if (std::exchange(changed_, false)) parts_.board->Publish(stats_, now);
   return news;
 }
@@ -129,6 +131,7 @@ bool Lane::LookAtWords(absl::Time now) {
       stats_.waited += now - wanted_since_;
       ++stats_.waits;
       changed_ = true;
+      if (Traces(parts_.trace)) TraceWaited(now);
     }
     wanted_ = wanted;
     wanted_since_ = now;
@@ -363,6 +366,7 @@ void Lane::AskHost() {
   const std::optional<LaneGroup> group = schedule_.blocked_on_host();
   if (!group.has_value() || hosts_[*group].asked) return;
   hosts_[*group].asked = true;
+  if (Traces(parts_.trace)) TraceHostAsked(*group);
   ++stats_.host_waits;
   changed_ = true;
   parts_.events->host_wanted(spec_.plan, *group);
@@ -383,6 +387,9 @@ void Lane::AddTo(LinkPiece& piece, uint64_t at_most) {
         std::min(at_most - piece.bytes, range.bytes - current_->at);
     piece.Add(slot + range.image_offset + current_->at,
               parts_.host.subspan(range.host_offset + current_->at, bytes));
+    if (Traces(parts_.trace)) {
+      AddPart(KeyOf(current_->load.group), spec_.session, bytes, piece.parts);
+    }
     current_->at += bytes;
     if (current_->at < range.bytes) return;
     ++current_->range;

@@ -20,6 +20,7 @@
 #include "daemon/stream/lane_board.h"
 #include "daemon/stream/lane_memory.h"
 #include "daemon/stream/streamer.h"
+#include "daemon/trace/recorder.h"
 
 namespace hoistd {
 
@@ -33,7 +34,8 @@ class Lane final : public LinkCustomer {
   struct Parts {
     std::span<std::byte> host;
     StreamerEvents* events = nullptr;
-    LaneBoard* board = nullptr;  // Is told whatever changed.
+    LaneBoard* board = nullptr;      // Is told whatever changed.
+    TraceRecorder* trace = nullptr;  // nullptr: nothing is recorded.
     bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
   };
   static constexpr int kRequestsALook = 8;
@@ -80,7 +82,8 @@ class Lane final : public LinkCustomer {
     uint64_t bytes = 0;  // Of them.
     bool ready = false;
     bool once = false;
-    bool asked = false;  // host_wanted was called.
+    bool asked = false;                          // host_wanted was called.
+    absl::Time asked_at = absl::InfinitePast();  // If that was recorded.
   };
   struct Current {  // A load of which pieces are yet to be taken.
     LaneSchedule::Load load;
@@ -100,6 +103,33 @@ class Lane final : public LinkCustomer {
     uint64_t changes = 0;
     auto operator<=>(const Wanted&) const = default;
   };
+
+  struct Gap {  // The client waits, and nothing is under way.
+    LaneGroup group = 0;
+    TraceWhy why = TraceWhy::kUnknown;
+    bool operator==(const Gap&) const = default;
+  };
+  // What recordings know.
+  struct Traced {
+    uint64_t recording = 0;        // Of whom this is.
+    std::optional<Wanted> wanted;  // As last told.
+    std::optional<Gap> gap;
+    absl::Time gap_since = absl::InfinitePast();
+  };
+
+  // lane_trace.cc
+  GroupKey KeyOf(LaneGroup group) const {
+    return {spec_.model, spec_.groups[group].group};
+  }
+  void TraceLook(absl::Time now);
+  void TraceWaited(absl::Time now);
+  void TraceHostAsked(LaneGroup group);
+  void TraceHostCame(LaneGroup group);
+  void TellOpen(TraceEvent event) const;
+  TraceEvent EventOf(TraceKind kind, LaneGroup group, absl::Time begin) const;
+  std::optional<Gap> FindGap() const;
+  void EndGap(absl::Time now);
+  TraceWhy WhyNotLoaded(LaneGroup group) const;
 
   // lane_resume.cc
   void Resume();
@@ -169,6 +199,7 @@ class Lane final : public LinkCustomer {
   uint64_t changes_ = 0;  // Positions that were served or done.
   std::optional<Wanted> wanted_;
   absl::Time wanted_since_ = absl::InfinitePast();
+  Traced traced_;
 
   size_t release_at_ = 0;  // Groups whose waits are released next.
   bool released_ = false;  // All were, since the last copy ended.

@@ -143,6 +143,7 @@ absl::StatusOr<LaneShare> Streamer::OpenNow(LaneSpec spec,
       .host = parts_.host,
       .events = &events_,
       .board = &board_,
+      .trace = link.trace(),
       .cpu_workers = link.device().info().kind == DeviceKind::kEmulated};
   const ShareOptions options = spec.share;
   auto lane = std::make_unique<Lane>(std::move(spec), std::move(memory), parts);

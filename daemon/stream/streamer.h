@@ -28,6 +28,7 @@
 #include "daemon/plan/link_share.h"
 #include "daemon/plan/planner.h"
 #include "daemon/stream/lane_board.h"
+#include "daemon/terms/ids.h"
 #include "daemon/terms/image_range.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -39,6 +40,7 @@ struct LaneSpec {
     Slot slot;                   // In the ring.
     uint64_t device_offset = 0;  // Of the slot, in the device's span.
     uint64_t bytes = 0;          // Of the image; at most the slot's.
+    GroupIndex group;            // Of `model`; for recordings.
   };
   std::vector<Streamed> groups;  // By LaneGroup; not empty.
   std::vector<uint32_t> order;   // LaneGroups.
@@ -46,6 +48,9 @@ struct LaneSpec {
   // A position that the client has asked for and that is not ready after this
   // long is the plan's fault (DeadlineExceeded): nobody waits for ever.
   absl::Duration stage_deadline = absl::Seconds(60);
+  // Whose it is, for recordings.
+  SessionId session;
+  ModelId model;
 };
 
 // What a client needs to use a lane.

@@ -3,6 +3,7 @@
 #ifndef HOIST_TESTS_FUZZ_PROMPT_ENGINE_H_
 #define HOIST_TESTS_FUZZ_PROMPT_ENGINE_H_
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,6 +100,9 @@ class PromptEngine : public EngineApi {
   }
   void Unsubscribe(uint64_t, DoneStatus done) override {
     done(absl::OkStatus());
+  }
+  void Trace(Done<std::unique_ptr<TraceRecording>> done) override {
+    done(None());
   }
   NodeFacts facts() const override { return {}; }
   NodeNotes notes() const override { return {}; }

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/base/clock.h"
 #include "daemon/engine/engine_api.h"
 
 namespace hoistd::testing {
@@ -150,6 +151,8 @@ class FakeEngine final : public EngineApi {
   VerbScript<CopySelector, Done<CopyTotals>> unpin;
   VerbScript<EvictAsked, Done<CopyTotals>> evict;
   VerbScript<bool, DoneStatus> set_draining;
+  MonotonicClock clock;
+  TraceRecorder recorder{clock};
 
   explicit FakeEngine(NodeFacts facts = {}) : facts_(std::move(facts)) {
     open_session.Answer([this](auto call) { call.done(NewSession()); });
@@ -375,6 +378,9 @@ class FakeEngine final : public EngineApi {
       }
       done(id);
     });
+  }
+  void Trace(Done<std::unique_ptr<TraceRecording>> done) override {
+    Run([this, done = std::move(done)]() mutable { done(recorder.Start()); });
   }
   void Unsubscribe(uint64_t subscription, DoneStatus done) override {
     Run([this, subscription, done = std::move(done)]() mutable {

@@ -70,16 +70,18 @@ ZONES = {
     "daemon/host": zone(TERMS, "absl spdlog"),
     "daemon/store": zone(TERMS + " daemon/model daemon/io",
                           "absl spdlog sqlite xxhash nlohmann"),
-    "daemon/link": zone(TERMS + " daemon/plan", "absl spdlog"),
+    "daemon/trace": zone(TERMS, "absl"),
+    "daemon/link": zone(TERMS + " daemon/plan daemon/trace", "absl spdlog"),
     "daemon/mover": zone(
-        CORE + " daemon/errand daemon/store daemon/host daemon/link"
+        CORE + " daemon/errand daemon/store daemon/host daemon/link daemon/trace"
         " daemon/io/source_file.h",
         "absl spdlog xxhash"),
-    "daemon/stream": zone(TERMS + " daemon/plan daemon/link", "absl spdlog"),
+    "daemon/stream": zone(TERMS + " daemon/plan daemon/link daemon/trace",
+                          "absl spdlog"),
     "daemon/engine": zone(
         CORE + " daemon/convert/kept_convert.h daemon/errand daemon/keeper"
         " daemon/link daemon/mover daemon/store"
-        " daemon/stream daemon/host"
+        " daemon/stream daemon/host daemon/trace"
         " daemon/io/source_file.h",
         "absl spdlog"),
     "daemon/session": zone(CORE + " daemon/engine daemon/convert daemon/errand"
@@ -87,7 +89,7 @@ ZONES = {
                            "absl spdlog protobuf"),
     "daemon/rpc": zone(
         CORE + " daemon/engine daemon/convert daemon/errand daemon/session"
-        " proto",
+        " daemon/trace proto",
         "absl spdlog protobuf grpc"),
     "daemon/metrics": zone(
         CORE + " daemon/engine/engine_api.h daemon/session/listening_socket.h daemon/session/peer_process.h",
@@ -96,7 +98,8 @@ ZONES = {
     "daemon": zone(
         CORE + " daemon/config daemon/device daemon/errand daemon/io daemon/log"
         " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
-        " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics",
+        " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics"
+        " daemon/trace",
         "absl cli11 spdlog systemd"),
 }
 

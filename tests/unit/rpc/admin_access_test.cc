@@ -51,12 +51,14 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Check, v1::CheckRequest());
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
+  stream(&Stub::Trace, v1::TraceRequest());
   EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
   EXPECT_EQ(admin.engine().explain.calls(), 0u);
   EXPECT_EQ(admin.engine().set_share.calls(), 0u);
   EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
   EXPECT_EQ(admin.engine().check.calls(), 0u);
   EXPECT_EQ(admin.engine().subscribers(), 0u);
+  EXPECT_EQ(admin.engine().recorder.number(), 0u);
 }
 
 // Two sessions of uid 1234, who asks, and one of another's, each with a plan.

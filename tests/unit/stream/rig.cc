@@ -13,7 +13,8 @@
 namespace hoistd::testing {
 
 StreamRig::StreamRig(const RigOptions& options)
-    : clock_(options.clock != nullptr ? options.clock : &monotonic_) {
+    : clock_(options.clock != nullptr ? options.clock : &monotonic_),
+      trace_(options.trace) {
   device_ = EmulatedDevice::Create(
                 {.total_bytes = options.device_bytes,
                  .link_bytes_per_second = options.link_bytes_per_second})
@@ -51,7 +52,7 @@ void StreamRig::Begin() {
     const absl::MutexLock lock(&mu_);
     faults_[plan].push_back(std::move(why));
   };
-  link_ = Link::Create(*faulty_, *clock_).value();
+  link_ = Link::Create(*faulty_, *clock_, {.trace = trace_}).value();
   streamer_ = std::make_unique<Streamer>(
       StreamerParts{.link = link_.get(), .host = host_}, std::move(events));
 }

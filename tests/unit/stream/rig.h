@@ -41,6 +41,7 @@ struct RigOptions {
   uint64_t host_bytes = 64 * kMiB;
   uint64_t link_bytes_per_second = 0;
   const Clock* clock = nullptr;  // nullptr: the true one.
+  TraceRecorder* trace = nullptr;
 };
 
 // A plan's lane as a test sees it.
@@ -99,6 +100,7 @@ class StreamRig {
 
   const MonotonicClock monotonic_;
   const Clock* const clock_;
+  TraceRecorder* const trace_;
   std::map<PlanId, LaneShare> kept_;
   std::unique_ptr<EmulatedDevice> device_;
   std::unique_ptr<FaultyDevice> faulty_;

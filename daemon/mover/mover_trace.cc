@@ -1,0 +1,73 @@
+// What a recording is told of what is carried on other roads than the links'.
+#include <optional>
+#include <variant>
+
+#include "daemon/base/overloaded.h"
+#include "daemon/model/sheet.h"
+#include "daemon/mover/mover.h"
+
+namespace hoistd {
+namespace {
+
+// nullopt: its link tells.
+std::optional<TraceKind> KindOf(const TransferWay& way) {
+  using Kind = std::optional<TraceKind>;
+  return std::visit(
+      Overloaded{
+          [](const FilesToHost&) -> Kind { return TraceKind::kFileRead; },
+          [](const SpillToHost&) -> Kind { return TraceKind::kSpillRead; },
+          [](const ClientToHost&) -> Kind { return TraceKind::kReceive; },
+          [](const CheckOnHost&) -> Kind { return TraceKind::kCheck; },
+          [](const CheckOnDevice&) -> Kind { return std::nullopt; },
+          [](const CheckOnDisk&) -> Kind { return TraceKind::kCheck; },
+          [](const HostToSpill&) -> Kind { return TraceKind::kSpillWrite; },
+          [](const HostToDevice&) -> Kind { return std::nullopt; },
+          [](const InPlaceToDevice&) -> Kind { return std::nullopt; },
+          [](const HostToClient&) -> Kind { return TraceKind::kDeliver; },
+      },
+      way);
+}
+
+// Of files, what lies on the host already is not read again. As core counts it.
+uint64_t BytesOf(const Transfer& transfer) {
+  const auto* files = transfer.by<FilesToHost>();
+  if (files == nullptr) return transfer.group->image_bytes;
+  uint64_t bytes = 0;
+  for (const SheetRead& read : files->reads) {
+    const Sheet& sheet = *transfer.model->sheets[read.file];
+    for (const Sheet::Run& run : RunsOf(sheet, read.offset, read.bytes)) {
+      bytes += run.bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void Mover::TraceBegin(const Transfer& transfer) {
+  const std::optional<TraceKind> kind = KindOf(transfer.way);
+  if (!kind.has_value()) return;
+  TraceEvent& event = traced_[transfer.id];
+  event.kind = *kind;
+  event.background = !transfer.urgent;
+  event.begin = parts_.trace->Now();
+  event.bytes = BytesOf(transfer);
+  event.model = transfer.key.model;
+  event.group = transfer.key.group;
+  event.request = RequestId(transfer.id.number());
+  TraceEvent open = event;
+  open.open = true;
+  parts_.trace->Add(open);
+}
+
+void Mover::TraceEnd(TransferId id, bool failed, absl::Time ended) {
+  const auto found = traced_.find(id);
+  if (found == traced_.end()) return;
+  TraceEvent& event = found->second;
+  event.end = ended;
+  event.failed = failed;
+  parts_.trace->Add(event);
+  traced_.erase(found);
+}
+
+}  // namespace hoistd

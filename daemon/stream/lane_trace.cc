@@ -1,0 +1,108 @@
+// What a recording is told of a lane; called while there is one.
+#include "daemon/stream/lane.h"
+
+namespace hoistd {
+
+TraceEvent Lane::EventOf(TraceKind kind, LaneGroup group,
+                         absl::Time begin) const {
+  TraceEvent event;
+  event.kind = kind;
+  event.session = spec_.session;
+  event.plan = spec_.plan;
+  event.model = spec_.model;
+  event.group = spec_.groups[group].group;
+  event.bytes = spec_.groups[group].bytes;
+  event.begin = begin;
+  return event;
+}
+
+void Lane::TellOpen(TraceEvent event) const {
+  event.open = true;
+  parts_.trace->Add(event);
+}
+
+void Lane::TraceLook(absl::Time now) {
+  if (traced_.recording != parts_.trace->number()) {
+    traced_ = {};
+    traced_.recording = parts_.trace->number();
+    for (LaneGroup group = 0; group < hosts_.size(); ++group) {
+      if (!hosts_[group].asked) continue;
+      TellOpen(EventOf(TraceKind::kHostWait, group, hosts_[group].asked_at));
+    }
+  }
+  // It waits no more, if it was released.
+  if (!alive() && traced_.wanted.has_value()) TraceWaited(now);
+  const std::optional<Wanted> wanted = alive() ? wanted_ : std::nullopt;
+  if (wanted != traced_.wanted && wanted.has_value()) {
+    TellOpen(EventOf(TraceKind::kLaneWait, schedule_.GroupAt(wanted->position),
+                     wanted_since_));
+  }
+  traced_.wanted = wanted;
+  const std::optional<Gap> gap = FindGap();
+  if (gap == traced_.gap) return;
+  EndGap(now);
+  traced_.gap = gap;
+  traced_.gap_since = now;
+  if (!gap.has_value()) return;
+  TraceEvent event = EventOf(TraceKind::kLaneGap, gap->group, now);
+  event.why = gap->why;
+  TellOpen(event);
+}
+
+// What the client waited for is there, or it waits for something else.
+void Lane::TraceWaited(absl::Time now) {
+  TraceEvent event =
+      EventOf(TraceKind::kLaneWait, schedule_.GroupAt(wanted_->position),
+              wanted_since_);
+  event.end = now;
+  event.failed = !alive();
+  parts_.trace->Add(event);
+  traced_.wanted = std::nullopt;
+}
+
+void Lane::TraceHostAsked(LaneGroup group) {
+  hosts_[group].asked_at = parts_.trace->Now();
+  TellOpen(EventOf(TraceKind::kHostWait, group, hosts_[group].asked_at));
+}
+
+void Lane::TraceHostCame(LaneGroup group) {
+  if (!hosts_[group].asked) return;
+  TraceEvent event =
+      EventOf(TraceKind::kHostWait, group, hosts_[group].asked_at);
+  event.end = parts_.trace->Now();
+  parts_.trace->Add(event);
+}
+
+std::optional<Lane::Gap> Lane::FindGap() const {
+  if (!alive() || !wanted_.has_value() || !under_way_.empty()) {
+    return std::nullopt;
+  }
+  const LaneGroup group = schedule_.GroupAt(wanted_->position);
+  return Gap{group, WhyNotLoaded(group)};
+}
+
+void Lane::EndGap(absl::Time now) {
+  if (!traced_.gap.has_value()) return;
+  TraceEvent event =
+      EventOf(TraceKind::kLaneGap, traced_.gap->group, traced_.gap_since);
+  event.why = traced_.gap->why;
+  event.end = now;
+  parts_.trace->Add(event);
+}
+
+// As WhatItWaitsFor says it.
+TraceWhy Lane::WhyNotLoaded(LaneGroup group) const {
+  if (current_.has_value() || schedule_.loading(group)) return TraceWhy::kTurn;
+  if (schedule_.blocked_on_host().has_value()) return TraceWhy::kNotOnHost;
+  // Positions are served in order, so the head is what holds it up.
+  const LaneGroup head = schedule_.GroupAt(schedule_.head());
+  for (const LaneGroup other : watched_) {
+    if (other == head) return TraceWhy::kNotDone;
+    if (spec_.groups[other].slot.Overlaps(spec_.groups[head].slot)) {
+      return TraceWhy::kPlaceInUse;
+    }
+  }
+  return TraceWhy::kUnknown;
+}
+
+}  // namespace hoistd
