@@ -53,6 +53,7 @@ constexpr Printed kPrinted[] = {
     {"watch", "Event", true},
 };
 constexpr char kError[] = "error";
+constexpr char kTrace[] = "trace";
 constexpr char kVersion[] = "version";
 
 // proto/hoist/v1, with its comments, which compiled messages lack.
@@ -219,7 +220,7 @@ Json Titled(const std::string& title, Json schema) {
 std::vector<std::string> SchemaNames() {
   std::vector<std::string> names;
   for (const Printed& printed : kPrinted) names.push_back(printed.command);
-  names.insert(names.end(), {kVersion, kError});
+  names.insert(names.end(), {kTrace, kVersion, kError});
   return names;
 }
 
@@ -236,9 +237,13 @@ std::string SchemaOf(const std::string& name) {
                   Schema().Of(printed))
         .dump(2);
   }
-  return Titled(title + "one object",
-                Object({{kVersion, {{"type", "string"}}}}))
-      .dump(2);
+  const Json text = {{"type", "string"}}, number = {{"type", "number"}};
+  const Json fields = name == kTrace ? Json{{"path", text},
+                                            {"recorded_seconds", number},
+                                            {"slices", number},
+                                            {"dropped_events", number}}
+                                     : Json{{kVersion, text}};
+  return Titled(title + "one object", Object(fields)).dump(2);
 }
 
 }  // namespace hoist::ctl

@@ -70,8 +70,6 @@ namespace hoistd {
 //           restored from what the store and the keeper have.
 class Node {
  public:
-  using BringArgs = hoistd::BringArgs;
-
   Node(const NodeOptions& options, std::vector<DeviceInfo> devices);
 
   // --- Sessions -----------------------------------------------------------
@@ -223,8 +221,7 @@ class Node {
   // Begins to write to the disk what is published and on none, if it can be;
   // how many bytes those are. Until it is 0 it is to be called again.
   uint64_t SaveAll(absl::Time now, Effects& effects);
-  // FailedPrecondition: leased or being copied; says by whom.
-  // nullptr: an admin asks, who is told of every session.
+  // FailedPrecondition: leased or being copied; by whom. nullptr: an admin asks.
   absl::Status Forget(ModelId model, absl::Time now, Effects& effects,
                       const Peer* asker = nullptr);
   // The same by a session. PermissionDenied: it is neither its user's nor is

@@ -302,7 +302,7 @@ class Engine final : public EngineApi, private Loop {
   void Bring(std::shared_ptr<Bringing> all, Effects& effects);
   // `how` but for the copy and the request; `each` as each arrives or is
   // refused.
-  void BringAll(std::vector<CopyRef> copies, Node::BringArgs how,
+  void BringAll(std::vector<CopyRef> copies, BringArgs how,
                 absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
                 Effects& effects);
 

@@ -72,7 +72,7 @@ struct Engine::Bringing {
   static constexpr size_t kWindow = 64;
 
   std::vector<CopyRef> copies;
-  Node::BringArgs how;  // But for the copy and the request.
+  BringArgs how;  // But for the copy and the request.
   // Called as each arrives or is refused.
   absl::AnyInvocable<void(const CopyRef&, absl::Status)> each;
   size_t next = 0;
@@ -91,7 +91,7 @@ void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
   }
   while (all->next < all->copies.size() && all->open < Bringing::kWindow) {
     const CopyRef copy = all->copies[all->next++];
-    Node::BringArgs bring = all->how;
+    BringArgs bring = all->how;
     bring.copy = copy;
     ++all->open;
     bring.request =
@@ -112,7 +112,7 @@ void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
 }
 
 void Engine::BringAll(
-    std::vector<CopyRef> copies, Node::BringArgs how,
+    std::vector<CopyRef> copies, BringArgs how,
     absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
     Effects& effects) {
   auto all = std::make_shared<Bringing>();
@@ -166,7 +166,7 @@ void Engine::Load(ModelId model, TierAt to,
     };
     // Groups that would need another group of this model to leave are left
     // out at once; spills of others are waited for.
-    Node::BringArgs how;
+    BringArgs how;
     how.deadline = absl::InfinitePast();
     how.spare = model;
     how.urgent = false;
@@ -211,7 +211,7 @@ void Engine::Pin(CopySelector which, absl::Duration deadline,
       const auto coming = coming_pins_.find(copy);
       if (coming != coming_pins_.end()) coming->second = true;
     }
-    Node::BringArgs how;
+    BringArgs how;
     how.deadline = Now() + deadline;
     how.pin = true;
     BringAll(*std::move(copies), std::move(how), each, effects);

@@ -246,7 +246,7 @@ void Engine::StageIn(bool shared, SessionId session, StageArgs args,
                      Done<LeaseGrant> done) {
   Post([this, shared, session, args = std::move(args),
         done = std::move(done)](Effects& effects) mutable {
-    Node::BringArgs bring;
+    BringArgs bring;
     bring.session = session;
     bring.copy = PlaceOf(args, shared);
     bring.deadline = Now() + args.deadline;

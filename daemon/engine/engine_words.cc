@@ -76,7 +76,7 @@ void Engine::AdoptPins() {
   }
   if (missing.empty()) return;
   Post([this, missing = std::move(missing)](Effects& effects) mutable {
-    Node::BringArgs how;
+    BringArgs how;
     how.deadline = Now() + kPinPatience;
     how.pin = true;
     BringAll(

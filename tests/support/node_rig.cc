@@ -342,7 +342,7 @@ GroupKey NodeRig::Published(SessionId session, const std::string& model,
 
 RequestId NodeRig::BringLease(SessionId session, const CopyRef& copy,
                               absl::Duration deadline, bool urgent) {
-  Node::BringArgs bring;
+  BringArgs bring;
   bring.request = NewRequest(session);
   bring.session = session;
   bring.copy = copy;
@@ -391,7 +391,7 @@ RequestId NodeRig::ReadImage(SessionId session, GroupKey key,
 RequestId NodeRig::Bring(GroupKey key, TierAt to, bool pin,
                          absl::Duration deadline,
                          std::optional<ModelId> spare) {
-  Node::BringArgs bring;
+  BringArgs bring;
   bring.request = NewRequest(SessionId());
   bring.copy = {key, {to, false}};
   bring.deadline = now + deadline;

@@ -73,7 +73,7 @@ void NodeRig::PutPinsBack(const std::set<CopyRef>& before) {
 void NodeRig::BringPins() {
   const std::map<CopyRef, RequestId> coming = coming_pins_;
   for (const auto& [copy, none] : coming) {
-    Node::BringArgs bring;
+    BringArgs bring;
     bring.request = NewRequest(SessionId());
     bring.copy = copy;
     bring.deadline = now + absl::Seconds(10);

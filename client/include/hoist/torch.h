@@ -18,12 +18,13 @@
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
 //           weight shows itself, under this plan and any later one.
 // Death:    where hoistd has ended, or has ended the session (`hoistctl end`),
-//           what is in use then ends with Unavailable, and the next Use, SetBudget or SetOrder attaches the module again,
-//           as it was, to the hoistd that listens there by then; for which it
-//           waits for plan.stage_deadline, once. It finds the weights by
-//           `path`, `model` or content (DataLoss, if they are others; NotFound:
-//           it came back without). An order that was learned is learned again.
-//           Nothing may be in use then. Detach works in any case.
+//           what is in use then ends with Unavailable, and the next Use,
+//           SetBudget or SetOrder attaches the module again, as it was, to the
+//           hoistd that listens there by then; for which it waits for
+//           plan.stage_deadline, once. It finds the weights by `path`, `model`
+//           or content (DataLoss, if they are others; NotFound: it came back
+//           without). An order that was learned is learned again. Nothing may
+//           be in use then. Detach works in any case.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
 // Ties:     kept, within and across groups: groups that share bytes are one.

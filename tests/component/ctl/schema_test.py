@@ -30,7 +30,8 @@ VERBS = {
     "sessions": [], "plans": [], "check": [],
     "share": ["PLAN", "--weight", "3"], "unpin": ["m", *TO_DEVICE],
     "evict": ["m", *TO_DEVICE], "drain": ["--resume"], "config": [], "doctor": ["--no-disk"],
-    "reload": [], "log-level": ["info"], "version": [],
+    "reload": [], "log-level": ["info"], "version": [], "explain": ["m"],
+    "end": ["SESSION"], "trace": ["record", "--for", "0.1", "--out", "TRACE"],
 }
 FOLLOWING = {"watch"}  # It ends when it is ended.
 # They print text, or a schema.
@@ -100,9 +101,19 @@ class Verbs(unittest.TestCase):
     def ctl(self, *words):
         return run(*words, socket=self.daemon.grpc_socket)
 
+    def idle(self):
+        """The number of a session that uses nothing."""
+        self.addCleanup(hoist.connect(self.daemon.socket, name="idle").close)
+        listed = objects(self.ctl("--json", "sessions").stdout)[0]["sessions"]
+        return next(one["id"] for one in listed
+                    if one["client_name"] == "idle")
+
     def given(self, verb):
         known = {"MODEL": [str(self.files), "--name", "m"],
-                 "PLAN": [str(self.plan.info.id)]}
+                 "PLAN": [str(self.plan.info.id)],
+                 "TRACE": [str(self.daemon.path / "trace.json")]}
+        if "SESSION" in VERBS[verb]:
+            known["SESSION"] = [self.idle()]
         return [word for one in VERBS[verb] for word in known.get(one, [one])]
 
     def test_each_verb_prints_what_its_schema_says(self):

@@ -1,0 +1,91 @@
+// How connections end.
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "daemon/errand/receive_errand.h"
+#include "daemon/session/session_log.h"
+#include "daemon/session/session_loop.h"
+#include "spdlog/spdlog.h"
+
+namespace hoistd {
+
+// What it has not read of the client goes with a connection, and may take its
+// time. At hoistd's end it is left to the kernel, which then waits for nothing.
+void SessionLoop::DropElsewhere(const Connection& connection) {
+  hoist::UniqueFd socket(fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
+  options_.errands->Post(
+      connection.peer().uid, ErrandKind::kReceive,
+      [socket = std::move(socket),
+       stopping = stopping_](absl::StatusOr<ErrandRun*> run) mutable {
+        if (run.ok() && DropByErrand(**run, socket.get()).ok()) return;
+        if (*stopping) static_cast<void>(socket.release());
+      });
+}
+
+void SessionLoop::AskToHangUp(Connection& connection, const absl::Status& why) {
+  SPDLOG_INFO(
+      "session {} of {} is to end, and does when its client hangs up: "
+      "{}",
+      connection.session().number(), Describe(connection),
+      absl::CHexEscape(std::string(why.message())));
+  connection.HangUp(EncodeError(0, why));
+  connection.EndTakingIn();
+  // It is seen again when its process dies, at the latest.
+  Rearm(connection).IgnoreError();
+}
+
+void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
+  const auto found = connections_.find(id);
+  Connection& ending = *found->second;
+  if (ending.phase() == Connection::Phase::kOpen && !absl::IsCancelled(why) &&
+      !*stopping_) {
+    return AskToHangUp(ending, why);
+  }
+  const std::unique_ptr<Connection> connection = std::move(found->second);
+  connections_.erase(found);
+  silent_.erase(id);
+  if (options_.errands != nullptr && connection->NextBringsFds()) {
+    DropElsewhere(*connection);
+  }
+  const std::string reason = OneLine(why.message());
+  switch (connection->phase()) {
+    case Connection::Phase::kNew:
+      SPDLOG_INFO("{} closed without a session: {}", Describe(*connection),
+                  reason);
+      return;
+    case Connection::Phase::kOpening:
+      // Deliver closes the session, once it is known.
+      --sessions_;
+      SPDLOG_INFO("{} closed while its session was opened: {}",
+                  Describe(*connection), reason);
+      return;
+    case Connection::Phase::kOpen:
+      // What goes on with the next hoistd is not given back.
+      if (!*stopping_ || !connection->goes_on()) {
+        // A keeper may hold it open for a while.
+        shutdown(connection->socket(), SHUT_RDWR);
+        engine_.CloseSession(connection->session());
+      }
+      --sessions_;
+      SPDLOG_INFO("session {} of {} closed: {}", connection->session().number(),
+                  Describe(*connection), reason);
+      return;
+  }
+}
+
+void SessionLoop::CloseAll() {
+  while (!connections_.empty()) {
+    Close(connections_.begin()->first, absl::UnavailableError("hoistd stops"));
+  }
+  // From here on the engine's callbacks close what they open themselves.
+  for (const Reply& reply : mailbox_->Close()) {
+    if (reply.session.has_value()) engine_.CloseSession(*reply.session);
+  }
+}
+
+}  // namespace hoistd
