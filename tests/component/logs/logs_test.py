@@ -137,14 +137,16 @@ class Debug(Logs):
             model = session.register(self.model(), "files")
             for group in model:  # More than the device holds.
                 session.stage(group).release()
-            lease = session.stage(model["layers.1"])
+            held = [session.stage(model["layers.1"])]
             plan = session.set_plan(model, budget=2 * MIB, order=list(model))
             plan.close()
             session.publish("mine", "g", {"w": np.zeros(4096, np.uint8)})
             with self.assertRaises(hoist.NotFound):
                 session.model("nobody-has-it")
-            plan = session.set_plan(model, budget=2 * MIB, order=list(model))
-            del lease
+            # These two are the session's at its end.
+            held.append(session.set_plan(model, budget=2 * MIB,
+                                         order=list(model)))
+            session.close()
         until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
         self.daemon.ctl("evict", "files", "--tier", "device")
         self.daemon.ctl("evict", "mine", "--forget")
