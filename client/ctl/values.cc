@@ -1,5 +1,6 @@
 #include "client/ctl/values.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -32,7 +33,8 @@ CLI::Validator AsSeconds() {
         char* end = nullptr;
         const double number = std::strtod(text.c_str(), &end);
         const auto unit = kUnits.find(end);
-        if (end == text.c_str() || unit == kUnits.end()) {
+        if (end == text.c_str() || unit == kUnits.end() ||
+            !std::isfinite(number)) {
           return text + " is no time; write \"10\", \"500ms\" or \"2min\"";
         }
         text = std::to_string(number * unit->second);

@@ -456,6 +456,40 @@ TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {
   EXPECT_THAT(ran.err, StartsWith("hoistctl: DEADLINE_EXCEEDED: "));
 }
 
+TEST_F(CtlTest, TraceWritesAFileOrStandardOutput) {
+  const std::string path = dir_.path() + "/t.json";
+  for (const char* time : {"0.03", "30ms", "0.03s", "0.0005min"}) {
+    const Ran ran = Ctl({"trace", "record", "--for", time, "--out", path});
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+    EXPECT_THAT(ran.out, StartsWith("recorded 0.0 s in " + path +
+                                    ": 0 slices, nothing dropped\n"));
+    EXPECT_EQ(ran.err, "recording for 30 ms; Ctrl-C ends it early\n");
+  }
+  std::stringstream written;
+  written << std::ifstream(path).rdbuf();
+  EXPECT_THAT(written.str(), AllOf(StartsWith("{\"traceEvents\":["),
+                                   EndsWith("\"unnamed_groups\":0}}\n")));
+  const Ran out = Ctl({"trace", "record", "--for", "30ms", "--out", "-"});
+  EXPECT_EQ(out.exit, 0);
+  EXPECT_THAT(out.out, AllOf(StartsWith("{\"traceEvents\":["),
+                             EndsWith("\"unnamed_groups\":0}}\n")));
+}
+
+TEST_F(CtlTest, TraceRefusesWhatIsNoTimeOrNoPlace) {
+  for (const char* time : {"soon", "", "-1", "0", "10h", "601", "nan"}) {
+    const Ran ran = Ctl({"trace", "record", "--for", time, "--out", "-"});
+    EXPECT_EQ(ran.exit, 2) << time;
+    EXPECT_EQ(ran.out, "") << time;
+  }
+  EXPECT_EQ(Ctl({"trace", "--out", "-"}).exit, 2);
+  EXPECT_EQ(Ctl({"trace", "play", "--out", "-"}).exit, 2);
+  const Ran nowhere = Ctl({"trace", "record", "--out", "/nowhere/t.json"});
+  EXPECT_EQ(nowhere.exit, 2);
+  EXPECT_EQ(nowhere.err,
+            "hoistctl: /nowhere/t.json: No such file or directory\n");
+  EXPECT_EQ(engine_.recorder.number(), 0u);
+}
+
 // tests/install/completion_test.py uses these scripts in their shells.
 TEST_F(CtlTest, CompletionIsForThreeShells) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
@@ -487,6 +521,8 @@ TEST_F(CtlTest, CompletionOffersWhatCanStandThere) {
   EXPECT_EQ(offers({"load", ""}), ":files\n");
   EXPECT_EQ(offers({"groups", "minilm", ""}), "");
   EXPECT_EQ(offers({"drain", "--deadline", ""}), "");
+  EXPECT_EQ(offers({"trace", ""}), "record\n");
+  EXPECT_EQ(offers({"trace", "record", "--out", ""}), ":files\n");
 }
 
 TEST_F(CtlTest, CompletionAsksTheDaemonForNames) {
