@@ -221,7 +221,7 @@ class Node {
   // Begins to write to the disk what is published and on none, if it can be;
   // how many bytes those are. Until it is 0 it is to be called again.
   uint64_t SaveAll(absl::Time now, Effects& effects);
-  // FailedPrecondition: leased or being copied; by whom. nullptr: an admin asks.
+  // FailedPrecondition: it is in use, by whom. nullptr: an admin asks.
   absl::Status Forget(ModelId model, absl::Time now, Effects& effects,
                       const Peer* asker = nullptr);
   // The same by a session. PermissionDenied: it is neither its user's nor is
