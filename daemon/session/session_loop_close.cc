@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/escaping.h"
+#include "daemon/base/one_line.h"
 #include "daemon/errand/receive_errand.h"
 #include "daemon/session/session_log.h"
 #include "daemon/session/session_loop.h"
@@ -32,7 +32,7 @@ void SessionLoop::AskToHangUp(Connection& connection, const absl::Status& why) {
       "session {} of {} is to end, and does when its client hangs up: "
       "{}",
       connection.session().number(), Describe(connection),
-      absl::CHexEscape(std::string(why.message())));
+      OneLine(why.message()));
   connection.HangUp(EncodeError(0, why));
   connection.EndTakingIn();
   // It is seen again when its process dies, at the latest.

@@ -57,9 +57,11 @@ void SessionLoop::Resume(const ResumedSession& session) {
   connection->BeginResuming(session.id, options_.generation);
   const absl::Status sent =
       Send(*connection, EncodeResumed(options_.generation));
-  if (!sent.ok()) return end(sent);
   ++sessions_;
   connections_.emplace(id, std::move(connection));
+  // It is gone, which epoll tells next; or the last hoistd had told it to end,
+  // and it still uses what it has.
+  if (!sent.ok()) Close(id, sent);
 }
 
 absl::Status SessionLoop::SendOpened(Connection& connection, uint64_t request) {

@@ -219,6 +219,31 @@ TEST(ViewsThatWereKeptAreRightUnderTheNextHoistd) {
   world.ExpectOwn();
 }
 
+// hoistd lives, and gives nothing of it to others before it has let go.
+TEST(ASessionThatIsEndedIsMadeAnewByTheNextPass) {
+  hoist::Session session = Connect();
+  World world(25);
+  {
+    const torch::NoGradGuard no_grad;  // Graphs keep weights.
+    world.AttachTo(session);
+    Ok(world.Pass());
+    const std::string listed = Ctl("--json sessions");
+    const size_t at = listed.rfind("\"id\": \"") + 7;
+    const std::string number = listed.substr(at, listed.find('"', at) - at);
+    std::string said;
+    std::thread ends([&] { said = Ctl("end " + number + " --deadline 60"); });
+    while (session.Check().ok()) std::this_thread::yield();
+    EXPECT(Says(Ctl("--json sessions"), "\"" + number + "\""));
+    world.PassAgain();
+    Ok(world.Pass());
+    ends.join();
+    EXPECT(Says(said, "ended session " + number));
+    EXPECT(!Says(Ctl("--json sessions"), "\"" + number + "\""));
+  }
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
 TEST(DetachWorksWithoutAHoistdAndAttachAgainAfterIt) {
   hoist::Session session = Connect();
   World world(11, std::chrono::milliseconds(300));

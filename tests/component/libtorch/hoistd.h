@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -78,6 +79,20 @@ inline void TakeHoistd(char** argv) {
   binary = argv[4];
   config = argv[5];
 }
+// What hoistctl, of the same build, prints.
+inline std::string Ctl(const std::string& words) {
+  const std::string daemon = binary.substr(0, binary.rfind('/'));
+  const std::string build = daemon.substr(0, daemon.rfind('/'));
+  const std::string command =
+      build + "/client/ctl/hoistctl --socket " + socket_path + " " + words;
+  FILE* const out = popen(command.c_str(), "r");
+  std::string said;
+  char part[4096];
+  while (fgets(part, sizeof(part), out) != nullptr) said += part;
+  EXPECT(pclose(out) == 0);
+  return said;
+}
+
 inline void StopHoistd() { kill(hoistd, SIGKILL); }
 
 }  // namespace hoist_check

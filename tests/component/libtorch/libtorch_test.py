@@ -146,7 +146,7 @@ class LibTorch(unittest.TestCase):
         self.assertGreaterEqual(int(passed.group(1)), at_least, said)
 
     def test_it_goes_on_after_hoistds_death(self) -> None:
-        self.passes_all("death", 9)
+        self.passes_all("death", 12)
 
     def test_between_two_attached(self) -> None:
         self.passes_all("again", 12)

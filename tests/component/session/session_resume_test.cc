@@ -182,6 +182,24 @@ TEST_F(ResumingSessions, EndWithTheirClients) {
   engine().WaitUntilClosed(SessionId(2));
 }
 
+// The last hoistd had told it to end, and died before its client let go.
+TEST_F(ResumingSessions, ThatWereToldToEndLiveUntilTheirClientsHangUp) {
+  RawSession client(path());
+  Open(client);
+  RawSession other(path());
+  Open(other);
+  engine().Say(absl::UnavailableError("an admin has ended this session"));
+  ASSERT_NE(other.Receive()->message.code(), 0);
+  Succeed();
+  ExpectTold(client);
+  ASSERT_TRUE(client.Send(Answer(kGeneration)));
+  engine().resume.Next().done(Resumed());
+  ASSERT_TRUE(client.Receive().has_value());
+  EXPECT_THAT(engine().closed(), IsEmpty());
+  other.Close();
+  engine().WaitUntilClosed(SessionId(2));
+}
+
 TEST_F(ResumingSessions, EndIfTheirClientsNeverAnswer) {
   RawSession client(path());
   Open(client);
