@@ -66,8 +66,8 @@ $2" >"$folder/$1" &
 }
 
 show() {  # WORDS...: what hoistctl says to them, without what differs each time.
-  printf '\n    hoistctl %s\n\n```\n' "$*"
-  "$hoistctl" "$@" | sed "s|$folder|/models|g" || true
+  printf '\n    hoistctl %s\n\n```\n' "${*//$folder\//}"
+  "$hoistctl" "$@" 2>&1 | sed "s|$folder/||g" || true
   printf '```\n'
 }
 
@@ -82,7 +82,7 @@ MARKDOWN
 start embed "lease = session.stage(model['layers.3'], deadline=30)
 print('leased', flush=True)
 signal.pause()"
-start generate "plan = session.set_plan(model, budget='40MiB')
+start generate "plan = session.set_plan(model, budget=40 << 20)
 print('streams', flush=True)
 while True:
     for group in model.groups:
@@ -96,4 +96,5 @@ show plans
 show groups llama
 show explain llama
 show explain llama layers.3
+show trace record --for 500ms --out "$folder/t.json"
 show doctor --no-disk
