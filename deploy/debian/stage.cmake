@@ -34,6 +34,7 @@ endforeach()
 set(doc ${CPACK_TEMPORARY_DIRECTORY}/hoist/usr/share/doc/hoist)
 configure_file(${CPACK_HOIST_SOURCE}/deploy/README.md ${doc}/README.md COPYONLY)
 configure_file(${CPACK_HOIST_SOURCE}/deploy/GUIDE.md ${doc}/GUIDE.md COPYONLY)
+configure_file(${CPACK_HOIST_SOURCE}/deploy/SCREENS.md ${doc}/SCREENS.md COPYONLY)
 configure_file(${CPACK_HOIST_SOURCE}/CHANGELOG.md ${doc}/changelog COPYONLY)
 compress(${doc}/changelog)
 # What pip and importlib.metadata know the Python package by.

@@ -29,6 +29,7 @@ usr/share/man/man8/hoistd.8.gz usr/share/man/man8/hoist-keeper.8.gz
 usr/share/hoist/metrics-loopback.conf usr/share/hoist/prometheus/alerts.yml
 usr/share/hoist/grafana/hoist.json
 usr/share/doc/hoist/README.md usr/share/doc/hoist/GUIDE.md
+usr/share/doc/hoist/SCREENS.md
 usr/share/doc/hoist/changelog.gz""",
     "libhoist0": "usr/lib/x86_64-linux-gnu/libhoist.so.0",
     "libhoist-dev": """

@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = sys.argv.pop(1)
 COMMAND = re.compile(r"^    hoistctl (.*)$", re.MULTILINE)
-SCREEN = re.compile(r"^    hoistctl (.*)\n\n```\n(.*?)```$",
+SCREEN = re.compile(r"^    hoistctl ([^\n]*)\n\n```\n(.*?)```$",
                     re.MULTILINE | re.DOTALL)
 
 
