@@ -72,7 +72,8 @@ std::string TooMuch(const HostMemory& memory, absl::string_view what) {
   if (memory.cgroup_is_less()) {
     return absl::StrCat("this process's cgroup allows ", *memory.cgroup_limit,
                         "; lower ", what,
-                        " or raise the cgroup's memory limit");
+                        " or raise the cgroup's memory limit (systemd: "
+                        "MemoryHigh and MemoryMax)");
   }
   return absl::StrCat("this machine has ", memory.machine.value_or(0),
                       "; lower ", what);
@@ -92,9 +93,12 @@ std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
     if (fields[0] == "0" && fields[1].empty()) {
+      // Beyond memory.high the kernel lets nobody go on for long.
       for (const char* mount : {"", "/unified"}) {
-        least = Least(least, LeastUpwards(absl::StrCat(base, mount), fields[2],
-                                          "memory.max"));
+        for (const char* file : {"memory.max", "memory.high"}) {
+          least = Least(
+              least, LeastUpwards(absl::StrCat(base, mount), fields[2], file));
+        }
       }
     } else if (HasController(fields[1], "memory")) {
       least = Least(least, LeastUpwards(absl::StrCat(base, "/memory"),
@@ -138,7 +142,8 @@ absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
                        TooMuch(memory, "host.pool")));
     }
     size.bytes = *configured_bytes;
-  } else if (memory.cgroup_is_less()) {
+  } else if (memory.cgroup_is_less() &&
+             *limit / 2 < memory.machine.value_or(kNoLimit) / 4) {
     size.bytes = *limit / 2;
     size.note = absl::StrCat("host pool: ", size.bytes / kMiB,
                              " MiB, half of the cgroup's memory limit; set "

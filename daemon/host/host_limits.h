@@ -10,9 +10,9 @@
 
 namespace hoistd {
 
-// The least memory limit of this process's cgroup and those above it, version
-// 2 or 1 (or both, on hybrid hosts). nullopt: there is none. `root` stands
-// before /proc and /sys; it is "" but in tests.
+// The least memory limit (memory.max, memory.high) of this process's cgroup and
+// those above it, version 2 or 1 (or both, on hybrid hosts). nullopt: there is
+// none. `root` stands before /proc and /sys; it is "" but in tests.
 std::optional<uint64_t> CgroupMemoryLimit(const std::string& root);
 
 // What there is for this process and all others.
@@ -31,10 +31,10 @@ struct HostPoolSize {
   std::string note;    // What the operator should know; may be empty.
 };
 
-// The configured size. Else half of what the cgroup allows, which is there for
-// hoistd; or where that is no limit a quarter of the machine's memory, the rest
-// of which is others'. Not of what is free, which the pool itself makes less.
-// InvalidArgument: more than there is, or less than 2 MiB.
+// The configured size. Else a quarter of the machine's memory, the rest of
+// which is others', and no more than half of what the cgroup allows. Not of
+// what is free, which the pool itself makes less. InvalidArgument: more than
+// there is, or less than 2 MiB.
 absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
     std::optional<uint64_t> configured_bytes, const HostMemory& memory);
 

@@ -39,6 +39,16 @@ TEST_F(CgroupTree, Version2TakesTheLeastUpToTheRoot) {
   EXPECT_EQ(CgroupMemoryLimit(root_), 200u);
 }
 
+TEST_F(CgroupTree, WhereTheKernelSlowsItDownIsALimitToo) {
+  Member("0::/system.slice/hoistd.service\n");
+  const std::string unit = "/sys/fs/cgroup/system.slice/hoistd.service/";
+  Write(unit + "memory.max", "900\n");
+  Write(unit + "memory.high", "850\n");
+  EXPECT_EQ(CgroupMemoryLimit(root_), 850u);
+  Write(unit + "memory.high", "max\n");
+  EXPECT_EQ(CgroupMemoryLimit(root_), 900u);
+}
+
 TEST_F(CgroupTree, AContainersLimitIsAtItsRootWhateverThePathSays) {
   Member("0::/../../docker/0123\n");
   Write("/sys/fs/cgroup/memory.max", "4096\n");
@@ -121,9 +131,10 @@ TEST(HostPoolSize, UnconfiguredItIsHalfOfTheCgroupsLimit) {
   EXPECT_THAT(size.note, HasSubstr("200 MiB, half of the cgroup"));
 }
 
-TEST(HostPoolSize, WithoutSuchALimitItIsAQuarterOfTheMachine) {
+TEST(HostPoolSize, WhereThatIsMoreItIsAQuarterOfTheMachine) {
   for (const std::optional<uint64_t> cgroup :
-       {std::optional<uint64_t>(), std::optional<uint64_t>(9000)}) {
+       {std::optional<uint64_t>(), std::optional<uint64_t>(850),
+        std::optional<uint64_t>(9000)}) {
     ASSERT_OK_AND_ASSIGN(const HostPoolSize size,
                          ChooseHostPoolSize(std::nullopt, Machine(cgroup)));
     EXPECT_EQ(size.bytes, 250 * kMiB);
