@@ -10,6 +10,7 @@
 set -euo pipefail
 case ${1:-} in
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+  -*) echo "unknown option $1; see scripts/screens.sh --help" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
 . scripts/serve.lib.sh
