@@ -49,6 +49,13 @@ with hoist.connect(connect_deadline=60) as session:
         print("planned", flush=True)
         sys.stdin.read()
 """
+IDLE = """
+import sys
+import hoist
+session = hoist.connect(connect_deadline=60)
+print(session.id, flush=True)
+sys.stdin.read()
+"""
 
 
 def digest(root):
@@ -121,7 +128,7 @@ class Package(unittest.TestCase):
         config = self.configured()
         there = {"/etc/hoist/hoistd.toml": config,
                  "/models/llama": models / "llama.safetensors",
-                 "share 7": f"share {plan}"}
+                 "share 7": f"share {plan}", "end 9": f"end {self.idle(daemon)}"}
         for command in commands:
             if command == "hoistctl watch":
                 self.watch(daemon, models / "other.safetensors")
@@ -137,17 +144,27 @@ class Package(unittest.TestCase):
         """What the command may end with; this machine may lack something."""
         return (0, 4) if command.startswith("hoistctl doctor") else (0,)
 
-    def stream(self, daemon):
-        """Starts a worker that streams; returns it and its plan's number."""
+    def worker(self, daemon, code):
+        """Starts one that prints a line, which it returns as well."""
         worker = subprocess.Popen(
-            [sys.executable, "-c", WORKER], text=True, stdin=subprocess.PIPE,
+            [sys.executable, "-c", code], text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, env=clean_environment(
                 HOIST_SOCKET=daemon.socket, PYTHONPATH=self.path / "python"))
         self.addCleanup(worker.stdout.close)
         self.addCleanup(worker.wait)
         self.addCleanup(worker.stdin.close)
-        self.assertEqual(worker.stdout.readline(), "planned\n",
-                         daemon.log_text())
+        return worker, worker.stdout.readline().strip()
+
+    def idle(self, daemon):
+        """The number of a session that uses nothing."""
+        _, number = self.worker(daemon, IDLE)
+        self.assertRegex(number, r"^\d+$", daemon.log_text())
+        return number
+
+    def stream(self, daemon):
+        """Starts a worker that streams; returns it and its plan's number."""
+        worker, said = self.worker(daemon, WORKER)
+        self.assertEqual(said, "planned", daemon.log_text())
         number = re.search(r"^ *(\d+) ", daemon.ctl("plans"), re.M).group(1)
         return worker, number
 
