@@ -168,7 +168,7 @@ absl::Duration Engine::Turn() {
 
 absl::Duration Engine::TurnOfTheEnd() {
   if (moving_ > 0 || opening_ > 0) return absl::InfiniteDuration();
-  over_ = pending_.empty();
+  over_ = pending_.empty() && ending_.empty();
   RefusePending();  // Those who are told may ask for something else.
   return absl::ZeroDuration();
 }
@@ -197,6 +197,9 @@ void Engine::RefusePending() {
   // The next hoistd asks these again.
   for (auto& [session, resuming] : std::exchange(resuming_, {})) {
     AnswerResumed(std::move(resuming));
+  }
+  for (auto& [session, ending] : std::exchange(ending_, {})) {
+    ending.done(absl::UnavailableError("hoistd is stopping"));
   }
 }
 
