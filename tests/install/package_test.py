@@ -187,7 +187,7 @@ class Package(unittest.TestCase):
         path = f"{self.path / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", line], check=False, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
+            stderr=subprocess.STDOUT, text=True, cwd=self.scratch,
             env=clean_environment(PATH=path, **environment))
         self.assertIn(done.returncode, statuses or (0,),
                       f"{line}\n{done.stdout}")
