@@ -2,10 +2,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
-#include <optional>
 #include <string>
+#include <thread>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/text.h"
@@ -81,6 +82,27 @@ grpc::Status Kill(Connection& daemon, const v1::SessionStatus& session) {
   return grpc::Status::OK;
 }
 
+// Of one that was killed, also where hoistd cannot tell it to end: until its
+// end is seen, which is soon.
+grpc::Status AwaitGone(Connection& daemon,
+                       const v1::EndSessionRequest& request) {
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::milliseconds(request.deadline_ms());
+  while (true) {
+    const grpc::Status found = Find(daemon, request.session_id()).status;
+    if (found.error_code() == grpc::StatusCode::NOT_FOUND) {
+      return grpc::Status::OK;
+    }
+    if (!found.ok()) return found;
+    if (std::chrono::steady_clock::now() >= end) {
+      return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
+                          "its process was ended, and its session is there "
+                          "yet; `hoistctl sessions` shows when it is not");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 }  // namespace
 
 int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
@@ -95,12 +117,13 @@ int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
   }
   const auto context = daemon.context(Lasts::kWork);
   v1::EndSessionResponse told;
-  const grpc::Status got =
-      daemon.admin().EndSession(context.get(), request, &told);
-  // One that was killed may be gone before it is asked for.
-  const bool gone = kills && got.error_code() == grpc::StatusCode::NOT_FOUND;
-  if (!got.ok() && !gone) return daemon.Fail(got, output);
-  if (got.ok()) ended = told;
+  grpc::Status got = daemon.admin().EndSession(context.get(), request, &told);
+  if (got.ok()) {
+    ended = told;
+  } else if (kills) {
+    got = AwaitGone(daemon, request);
+  }
+  if (!got.ok()) return daemon.Fail(got, output);
   if (output.json) {
     PrintJson(ended, JsonStyle::kPretty, output);
     return kExitOk;

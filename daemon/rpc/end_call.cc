@@ -18,7 +18,8 @@ absl::Status StillThere(SessionId session, absl::Duration waited) {
       "session ", session.number(),
       " was told to end, and has not let go within ",
       absl::FormatDuration(waited),
-      ": it is stopped, or hangs. What it has stays its own until it does; "
+      ": its worker uses what it has, is stopped, or hangs. That stays its own "
+      "until it does; "
       "`hoistctl end ",
       session.number(), " --kill` ends its process"));
 }
