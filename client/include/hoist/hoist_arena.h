@@ -25,7 +25,8 @@ class Arena {
  public:
   using Block = hoist_arena_block;
 
-  // `session`: Session::get()'s; it may be dropped before the arena.
+  // `session`: Session::get()'s. Where that is closed or dropped, the memory
+  // goes back, as leases do.
   static Result<Arena> Open(hoist_session* session,
                             const ArenaOptions& options) {
     auto given = internal::Sized<hoist_arena_options>();
