@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _library as lib
 from ._library import call, milliseconds, sized
@@ -61,10 +61,10 @@ class Arena:
         call("arena_open", session._handle, c.byref(options), c.byref(handle))
         self._handle = handle
         library = lib.load()
-        self._close = library.hoist_arena_close
+        self._close: Any = library.hoist_arena_close
         # Looked up once: a layer calls these for each of its tensors.
-        self._take = library.hoist_arena_take
-        self._give = library.hoist_arena_give
+        self._take: Any = library.hoist_arena_take
+        self._give: Any = library.hoist_arena_give
 
     def __del__(self) -> None:
         self.close()

@@ -61,7 +61,8 @@ STRUCTS, CALLS = read_header()
 KINDS = {kind.__name__: kind for kind in vars(lib).values()
          if isinstance(kind, type) and issubclass(kind, c.Structure)}
 # Names here that are not the header's in other letters.
-NAMES = {"InPlaceStatsRecord": "hoist_in_place_stats",
+NAMES = {"ArenaStatsRecord": "hoist_arena_stats",
+         "InPlaceStatsRecord": "hoist_in_place_stats",
          "InPlaceTensorRecord": "hoist_in_place_tensor",
          "TensorRecord": "hoist_tensor_info",
          "PlanInfoRecord": "hoist_plan_info",
