@@ -96,7 +96,8 @@ void Renderer::Tiers() {
              "What hoist may use of a tier. The host's grows while its pool is "
              "pinned.");
   EachTier([](const TierMeasure& tier) { return tier.capacity_bytes; });
-  out_.Gauge("hoist_tier_used_bytes", "Of that, what images and rings take.");
+  out_.Gauge("hoist_tier_used_bytes",
+             "Of that, what images, rings and arenas take.");
   EachTier([](const TierMeasure& tier) { return tier.used_bytes; });
   out_.Gauge("hoist_tier_bytes",
              "A tier's capacity by what holds it, each byte once. What several "
