@@ -282,14 +282,15 @@ class SeveralWorkers(ArenaTest):
         self.start(extra='[quota]\ndevice_bytes = "50%"')
 
         def greedy(session):
-            Arena(session, 16 * MIB)
+            arena = Arena(session, 16 * MIB)
             try:
                 Arena(session, 2 * MIB)
             except hoist.ResourceExhausted as refused:
-                return [str(refused)]
+                return [arena.stats.bytes, str(refused)]
             return []
 
-        (said,) = self.as_user(ADA, greedy)
+        had, said = self.as_user(ADA, greedy)
+        self.assertEqual(had, 16 * MIB)
         self.assertIn("quota.device_bytes", said)
         self.assertNotIn(str(BOB), said)
 
