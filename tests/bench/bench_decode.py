@@ -14,9 +14,8 @@ the floor of that, which is plain's or what the streamed bytes take at the link'
 rate, measured here (with --static the prompt's pass counts, too); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
 streamed group; what of that is Python's, in hoist's hooks and but for the calls into
-libhoist, which wait where the stream is full; hoist's frames in a profile of a step;
-and whether all tokens and
-logits were plain's, bit for bit.
+libhoist, which wait where the stream is full; what those calls take; hoist's frames in
+a profile of a step; and whether all tokens and logits were plain's, bit for bit.
 """
 
 from __future__ import annotations
@@ -60,28 +59,35 @@ def bytes_of(model: torch.nn.Module) -> int:
 
 
 class HookTime:
-    """Seconds in hoist's hooks, but for what calls into libhoist take."""
+    """Seconds in hoist's hooks, but for what calls into libhoist take; and
+    those."""
 
     def __enter__(self) -> "HookTime":
         self.seconds = 0.0
+        self.stage = self.done = 0.0
         self._before = [(kind, name, getattr(kind, name)) for kind, name in (
             (_hooks.Begin, "__call__"), (_hooks.End, "__call__"),
             (Plan, "stage"), (Plan, "done"))]
         for kind, name, call in self._before:
-            setattr(kind, name, self._timed(call, -1 if kind is Plan else 1))
+            setattr(kind, name, self._timed(name, call))
         return self
 
     def __exit__(self, *_: object) -> None:
         for kind, name, call in self._before:
             setattr(kind, name, call)
 
-    def _timed(self, call: Any, sign: int) -> Any:
+    def _timed(self, name: str, call: Any) -> Any:
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
                 return call(*args, **kwargs)
             finally:
-                self.seconds += sign * (time.perf_counter() - begin)
+                took = time.perf_counter() - begin
+                if name == "__call__":
+                    self.seconds += took
+                else:
+                    self.seconds -= took
+                    setattr(self, name, getattr(self, name) + took)
 
         return timed
 
@@ -98,7 +104,8 @@ class Decoder:
         self.given: Any = None
         self.same = True
         self.frames = 0
-        self.hooks_us = 0.0  # For each streamed group.
+        # For each streamed group.
+        self.hooks_us = self.stage_us = self.done_us = 0.0
         self.streamed = 0.0
         self.streamed_bytes = 0  # A pass.
 
@@ -166,8 +173,11 @@ class Decoder:
             self.sync()
             stages = self._stages() - before
             if stages:
-                found.append(hooks.seconds / stages * 1e6)
-        self.hooks_us = statistics.median(found) if found else 0.0
+                found.append([seconds / stages * 1e6 for seconds in (
+                    hooks.seconds, hooks.stage, hooks.done)])
+        if found:
+            self.hooks_us, self.stage_us, self.done_us = map(
+                statistics.median, zip(*found))
 
     def count_frames(self) -> None:
         cache = transformers.DynamicCache()
@@ -231,7 +241,8 @@ def report(found: list[Decoder], rate: float | None) -> None:
     plain = found[0]
     rows: list[tuple[str, ...]] = [
         ("decoder", "ms/token", "x plain", "x floor", "streamed",
-         "us/streamed group", "of it Python", "frames of hoist", "equal")]
+         "us/streamed group", "of it Python", "stage", "done",
+         "frames of hoist", "equal")]
     for one in found:
         ratio = statistics.median(
             mine / other for mine, other in zip(one.token_ms, plain.token_ms))
@@ -248,7 +259,8 @@ def report(found: list[Decoder], rate: float | None) -> None:
         same = one.same and torch.equal(one.given, plain.given)
         rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
                      f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
-                     f"{one.hooks_us:.1f}" if one.hooks_us else "-",
+                     *(f"{us:.1f}" if one.hooks_us else "-" for us in
+                       (one.hooks_us, one.stage_us, one.done_us)),
                      str(one.frames), "yes" if same else "NO"))
     table(rows)
 
