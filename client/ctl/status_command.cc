@@ -25,6 +25,11 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
     out << "in place: " << HumanBytes(touched) << " touched, of them "
         << HumanBytes(counters.touched_cold_bytes()) << " read over a link\n";
   }
+  if (counters.arena_made_bytes() + counters.arena_reused_bytes() > 0) {
+    out << "arenas: " << HumanBytes(counters.arena_made_bytes())
+        << " made for them, " << HumanBytes(counters.arena_reused_bytes())
+        << " left by earlier ones\n";
+  }
   if (counters.models_forgotten() > 0) {
     out << "models that made room, unused: " << counters.models_forgotten()
         << "\n";

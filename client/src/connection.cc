@@ -171,6 +171,7 @@ Status Connection::Check() const {
 
 void Connection::Close() {
   std::call_once(closed_, [this] {
+    void_ = true;
     Fail(Status(Code::kFailedPrecondition,
                 "the session is closed; connect again"));
     HangUp();
@@ -452,7 +453,10 @@ bool Connection::ended_unheard() const {
 Status Connection::Deliver(Reply reply) {
   answered_.store(true);
   // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
-  if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
+  if (reply.request_id == 0 && !reply.status.ok()) {
+    void_ = true;
+    return reply.status;
+  }
   if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
     handler_->OnAsk(*ask);
     return Status();
@@ -541,6 +545,8 @@ void Connection::GiveBack(const Reply& reply) {
     });
   } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
     Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
+  } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
+    Post([arena](uint64_t id) { return EncodeCloseArena(id, arena->id); });
   }
 }
 

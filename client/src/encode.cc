@@ -324,6 +324,8 @@ std::string EncodeResume(uint64_t request_id, const ResumeRequest& request) {
   body.lease_ids = const_cast<uint64_t*>(request.leases.data());
   body.n_plan_ids = request.plans.size();
   body.plan_ids = const_cast<uint64_t*>(request.plans.data());
+  body.n_arena_ids = request.arenas.size();
+  body.arena_ids = const_cast<uint64_t*>(request.arenas.data());
   body.n_slabs = pointers.size();
   body.slabs = pointers.data();
   Message message =
@@ -363,6 +365,26 @@ std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request) {
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_SET_PLAN);
   message.set_plan = &body;
+  return Pack(message);
+}
+
+std::string EncodeOpenArena(uint64_t request_id, uint64_t bytes,
+                            uint64_t deadline_ms) {
+  Hoist__V1__OpenArenaRequest body = HOIST__V1__OPEN_ARENA_REQUEST__INIT;
+  body.size_bytes = bytes;
+  body.deadline_ms = deadline_ms;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_ARENA);
+  message.open_arena = &body;
+  return Pack(message);
+}
+
+std::string EncodeCloseArena(uint64_t request_id, uint64_t arena_id) {
+  Hoist__V1__CloseArenaRequest body = HOIST__V1__CLOSE_ARENA_REQUEST__INIT;
+  body.arena_id = arena_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLOSE_ARENA);
+  message.close_arena = &body;
   return Pack(message);
 }
 

@@ -122,6 +122,7 @@ struct ResumeRequest {
   std::vector<uint64_t> leases;
   std::vector<uint64_t> plans;
   std::vector<OpenSlab> slabs;
+  std::vector<uint64_t> arenas;
 };
 
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
@@ -151,6 +152,9 @@ std::string EncodeSlabsClosed(uint64_t request_id, const SlabAsk& ask,
                               std::span<const uint64_t> closed);
 std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request);
 std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
+std::string EncodeOpenArena(uint64_t request_id, uint64_t bytes,
+                            uint64_t deadline_ms);
+std::string EncodeCloseArena(uint64_t request_id, uint64_t arena_id);
 std::string EncodeResume(uint64_t request_id, const ResumeRequest& request);
 
 // --- Replies. ---
@@ -218,6 +222,12 @@ struct PlanGrant {
   Status admitted;
 };
 
+struct ArenaGrant {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  std::vector<SlabImport> slabs;  // It is these, end to end.
+};
+
 // hoistd died, and another goes on with the session.
 struct Resumed {
   uint64_t number = 0;
@@ -239,7 +249,8 @@ struct Reply {
   uint64_t request_id = 0;  // 0: no reply; it ends the session, asks or tells.
   Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, SlabAsk, Resumed, ResumeReply, KnownHeat>
+               LeaseGrant, PlanGrant, ArenaGrant, SlabAsk, Resumed, ResumeReply,
+               KnownHeat>
       body;
 };
 

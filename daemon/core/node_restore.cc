@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_arenas.h"
 
 namespace hoistd {
 namespace {
@@ -56,6 +57,7 @@ absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
   zone.readers = node_.models_.ReadersOf(kept.reader);
   zone.backing = kept.slab.backing;
   zone.apart = kept.slab.apart;
+  zone.writable = kept.slab.writable;
   return node_.spaces_[kept.device.number()]->Restore(kept.slab, zone, share);
 }
 
@@ -102,10 +104,9 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
   for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
     for (const auto& [zone, slab, owner] : node_.spaces_[d]->AllSlabs()) {
-      if (zone.readers != own && zone.readers != Zone::kEveryone &&
-          !args.peer.admin) {
-        continue;
-      }
+      const bool may_read = zone.readers == own ||
+                            zone.readers == Zone::kEveryone || args.peer.admin;
+      if (!may_read || zone.writable) continue;  // Arenas tell whose those are.
       node_.slabs_.MayBeOpen(id, DeviceIndex(d), slab);
     }
   }
@@ -201,6 +202,14 @@ absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
   node_.orders_.Set(session, grant.model, std::move(order));
   SkipIds(grant.id.number());
   return absl::OkStatus();
+}
+
+absl::Status NodeRestore::AddArena(const KeptArena& kept) {
+  return NodeArenas(node_).Restore(kept);
+}
+
+void NodeRestore::NoMoreArenas() {
+  for (const auto& space : node_.spaces_) space->ZeroFree();
 }
 
 bool NodeRestore::AddPin(const CopyRef& ref) {

@@ -86,6 +86,12 @@ void Engine::MakeSlabMakers() {
         node_.SlabMade(device, slab, made, Now(), effects);
       });
     };
+    events.zeroed = [this, device](SlabId slab, absl::Status zeroed) {
+      Post([this, device, slab, zeroed = std::move(zeroed)](Effects& effects) {
+        log_.SlabZeroed(device, slab, zeroed);
+        node_.SlabZeroed(device, slab, zeroed, Now(), effects);
+      });
+    };
     events.not_destroyed = [this, device](SlabId slab,
                                           const absl::Status& why) {
       AddNote(absl::StrCat(

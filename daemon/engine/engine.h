@@ -144,6 +144,9 @@ class Engine final : public EngineApi, private Loop {
   void SetPlan(SessionId session, SetPlanArgs args,
                Done<OpenedPlan> done) override;
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
+  void OpenArena(SessionId session, ArenaArgs args,
+                 Done<ArenaGrant> done) override;
+  void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override;
   void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override;
   void EndSession(Peer asker, SessionId session,

@@ -129,8 +129,7 @@ absl::Status Engine::AdoptSlabs() {
     if (kept.device.number() >= slab_makers_.size()) {
       return absl::InvalidArgumentError("a slab is of no device");
     }
-    auto fd =
-        parts_.found.descriptors.extract(SlabKey(kept.device, kept.slab.id));
+    auto fd = parts_.found.descriptors.extract(SlabKey(kept.device, kept.slab));
     HOIST_CHECK(!fd.empty());
     HOIST_ASSIGN_OR_RETURN(const SlabShare share,
                            slab_makers_[kept.device.number()]->Adopt(
@@ -169,6 +168,10 @@ absl::Status Engine::PutBack(const std::map<ModelId, OpenedModel>& opened,
   for (const PlanRecord& plan : found.plans) {
     HOIST_RETURN_IF_ERROR(restore.AddPlan(plan.session, plan.grant));
   }
+  for (const KeptArena& arena : found.arenas) {
+    HOIST_RETURN_IF_ERROR(restore.AddArena(arena));
+  }
+  restore.NoMoreArenas();
   return absl::OkStatus();
 }
 

@@ -112,6 +112,14 @@ class EngineApi {
                        Done<OpenedPlan> done) = 0;
   virtual void ClearPlan(SessionId session, PlanId plan, DoneStatus done) = 0;
 
+  // Leases memory that the session writes to; see NodeArenas::Open. Its slabs'
+  // descriptors are borrowed, as those of a lease are. Unimplemented: the node
+  // has none.
+  virtual void OpenArena(SessionId session, ArenaArgs args,
+                         Done<ArenaGrant> done) = 0;
+  virtual void CloseArena(SessionId session, ArenaId arena,
+                          DoneStatus done) = 0;
+
   // Has a session end: tells its client, which lets go of all that it has and
   // closes it; only then is its memory given to others. Calls back when it has,
   // with what it was before. NotFound: there is none that `asker` may know of.

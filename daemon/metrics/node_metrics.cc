@@ -238,6 +238,11 @@ void Renderer::Bytes() {
                "device, and over its link.");
   out_.Sample(counters.touched_hot_bytes, {{"from", "device"}});
   out_.Sample(counters.touched_cold_bytes, {{"from", "host"}});
+  out_.Counter("hoist_arena_bytes_total",
+               "Memory in place that arenas were leased: made for them, or "
+               "left by an earlier one of the user.");
+  out_.Sample(counters.arena_made_bytes, {{"from", "made"}});
+  out_.Sample(counters.arena_reused_bytes, {{"from", "kept"}});
   out_.Counter("hoist_file_read_bytes_total", "Read from models' files.");
   out_.Sample(counters.file_read_bytes);
   out_.Counter("hoist_spill_read_bytes_total", "Read from disk.spill_dir.");

@@ -25,6 +25,8 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_doubled_bytes(tier.doubled_bytes);
   out->set_unsaved_bytes(tier.unsaved_bytes);
   out->set_allocated_bytes(tier.allocated_bytes);
+  out->set_arena_bytes(tier.arena_bytes);
+  out->set_kept_arena_bytes(tier.kept_arena_bytes);
   for (const Holder& holder : tier.holders) {
     pb::Holder* to = out->add_holders();
     to->set_name(holder.name);
@@ -48,6 +50,8 @@ void CountersToProto(const Counters& counters, pb::Counters* out) {
   out->set_spill_written_bytes(counters.spill_written_bytes);
   out->set_host_to_device_bytes(counters.host_to_device_bytes);
   out->set_device_to_host_bytes(counters.device_to_host_bytes);
+  out->set_arena_made_bytes(counters.arena_made_bytes);
+  out->set_arena_reused_bytes(counters.arena_reused_bytes);
   out->set_touched_hot_bytes(counters.touched_hot_bytes);
   out->set_touched_cold_bytes(counters.touched_cold_bytes);
   out->set_stages(counters.stages);
@@ -245,6 +249,8 @@ void SessionToProto(const SessionSnapshot& session, pb::SessionStatus* out) {
   out->set_waiting(session.waiting);
   out->set_via(session.via);
   out->set_plans(session.plans);
+  out->set_arenas(session.arenas);
+  out->set_arena_bytes(session.arena_bytes);
 }
 
 void PlanStatusToProto(const PlanSnapshot& plan, pb::PlanStatus* out) {

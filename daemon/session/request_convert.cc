@@ -226,6 +226,7 @@ ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
   ResumeArgs args;
   for (const uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
   for (const uint64_t id : request.plan_ids()) args.plans.emplace_back(id);
+  for (const uint64_t id : request.arena_ids()) args.arenas.emplace_back(id);
   for (const auto& slab : request.slabs()) {
     args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
   }
@@ -259,6 +260,10 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     args.stage_deadline = DeadlineFromProto(request.stage_deadline_ms());
   }
   return args;
+}
+
+ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
+  return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
 }
 
 absl::StatusOr<std::string> DescribeModelFromProto(

@@ -140,6 +140,8 @@ class FakeEngine final : public EngineApi {
   VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
   VerbScript<PlanId, DoneStatus> clear_plan;
+  VerbScript<ArenaArgs, Done<ArenaGrant>> open_arena;
+  VerbScript<ArenaId, DoneStatus> close_arena;
   VerbScript<ShareAsked, Done<ShareChanged>> set_share;
   VerbScript<Peer, Done<SessionSnapshot>> end_session;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
@@ -318,6 +320,13 @@ class FakeEngine final : public EngineApi {
   void SetPlan(SessionId session, SetPlanArgs args,
                Done<OpenedPlan> done) override {
     Hand(set_plan, session, std::move(args), std::move(done));
+  }
+  void OpenArena(SessionId session, ArenaArgs args,
+                 Done<ArenaGrant> done) override {
+    Hand(open_arena, session, args, std::move(done));
+  }
+  void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override {
+    Hand(close_arena, session, arena, std::move(done));
   }
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
     Hand(clear_plan, session, plan, std::move(done));

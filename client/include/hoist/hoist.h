@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "hoist/hoist_arena.h"
 #include "hoist/hoist_c.h"
 #include "hoist/hoist_in_place.h"
 #include "hoist/hoist_plan.h"

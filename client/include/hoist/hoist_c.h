@@ -47,6 +47,7 @@
 #ifndef HOIST_HOIST_C_H_
 #define HOIST_HOIST_C_H_
 
+#include "hoist/c/arena.h"
 #include "hoist/c/base.h"
 #include "hoist/c/in_place.h"
 #include "hoist/c/model.h"

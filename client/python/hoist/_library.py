@@ -121,6 +121,23 @@ class InPlaceOptions(c.Structure):
                 ("counts", c.c_void_p), ("count_length", c.c_uint64)]
 
 
+class ArenaOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
+                ("bytes", c.c_uint64), ("deadline_ms", c.c_uint64)]
+
+
+class ArenaBlock(c.Structure):
+    _fields_ = [("address", c.c_void_p), ("bytes", c.c_uint64)]
+
+
+class ArenaStatsRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("bytes", c.c_uint64),
+                ("used_bytes", c.c_uint64), ("peak_used_bytes", c.c_uint64),
+                ("largest_free_bytes", c.c_uint64),
+                ("pinned_bytes", c.c_uint64), ("blocks", c.c_uint64),
+                ("takes", c.c_uint64), ("waits", c.c_uint64)]
+
+
 class InPlaceStatsRecord(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("bytes", c.c_uint64),
                 ("hot_budget_bytes", c.c_uint64), ("hot_bytes", c.c_uint64),
@@ -153,6 +170,10 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "lease_tensor": (None, [_P, c.c_uint32, c.POINTER(TensorRecord)]),
     "lease_find_tensor": (None, [_P, c.c_char_p, c.POINTER(TensorRecord)]),
     "prefetch": (None, [_P, _P, _U32P, c.c_size_t, c.c_int, c.c_uint32]),
+    "arena_open": (None, [_P, c.POINTER(ArenaOptions), c.POINTER(_P)]),
+    "arena_take": (None, [_P, c.c_uint64, _P, c.POINTER(ArenaBlock)]),
+    "arena_give": (None, [_P, _P, _P]),
+    "arena_get_stats": (None, [_P, c.POINTER(ArenaStatsRecord)]),
     "host_image_create": (None, [_P, _P, c.c_uint32, c.POINTER(_P)]),
     "host_image_load": (None, [_P, c.c_uint64]),
     "host_image_move": (None, [_P, _P, _P, c.c_uint32]),
@@ -208,6 +229,7 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "lease_free": (None, [_P]),
     "plan_free": (None, [_P]),
     "in_place_free": (None, [_P]),
+    "arena_close": (None, [_P]),
     "in_place_pending": (c.c_uint32, [_P]),
     "host_image_free": (None, [_P]),
     "host_image_drop": (None, [_P]),

@@ -219,6 +219,16 @@ absl::Status SimDevice::DestroySlab(SlabId id) {
   return absl::OkStatus();
 }
 
+absl::Status SimDevice::ZeroSlab(SlabId id) {
+  TheReaper().Point();
+  const auto found = slabs_.find(id);
+  if (found == slabs_.end() || !adopted_.contains(id)) {
+    Violation(Check::kSlabs, "no such slab to zero");
+  }
+  std::memset(&memory_[found->second.offset], 0, found->second.bytes);
+  return absl::OkStatus();
+}
+
 void SimDevice::Erase(std::map<SlabId, SlabSpec>::iterator slab) {
   const SlabSpec spec = slab->second;
   events_.on_destroy(info_.index, spec);

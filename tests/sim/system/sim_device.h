@@ -55,6 +55,7 @@ class SimDevice final : public Device {
   absl::Status CreateSlab(const SlabSpec& spec) override;
   absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override;
   absl::Status DestroySlab(SlabId id) override;
+  absl::Status ZeroSlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override;
   absl::Status RegisterHost(std::span<std::byte>) override {
     return absl::OkStatus();
