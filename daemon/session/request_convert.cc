@@ -261,6 +261,14 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   return args;
 }
 
+absl::StatusOr<OpenCopierArgs> OpenCopierFromProto(
+    const hoist::v1::OpenCopierRequest& request) {
+  OpenCopierArgs args;
+  HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
+  args.device = DeviceIndex(request.device());
+  return args;
+}
+
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request) {
   return NameFromProto("name", request.name(), kMaxModelNameBytes);
