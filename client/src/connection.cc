@@ -532,6 +532,11 @@ void Connection::TellPlansEnded(std::span<const uint64_t> plans,
   for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
 }
 
+void Connection::TellResumed() {
+  const MutexLock lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->SessionResumed();
+}
+
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
   LetGo();
@@ -541,6 +546,8 @@ void Connection::GiveBack(const Reply& reply) {
     });
   } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
     Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
+  } else if (const auto* copier = std::get_if<CopierGrant>(&reply.body)) {
+    Post([copier](uint64_t id) { return EncodeCloseCopier(id, copier->id); });
   }
 }
 

@@ -123,6 +123,12 @@ class Session final : private Connection::Handler {
   // Connection::CallToGiveBack does.
   void ClearPlan(uint64_t plan_id);
 
+  // Unimplemented: this hoistd grants no copies.
+  Result<CopierGrant> OpenCopier(const OpenCopierRequest& request,
+                                 const std::atomic<bool>* cancelled);
+  // Waits as ClearPlan does.
+  void CloseCopier(uint64_t copier_id);
+
   // See Connection.
   Status AddListener(Connection::Listener* listener) {
     return connection_->AddListener(listener);
