@@ -536,6 +536,11 @@ void Connection::TellPlansEnded(std::span<const uint64_t> plans,
   for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
 }
 
+void Connection::TellResumed() {
+  const MutexLock lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->SessionResumed();
+}
+
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
   LetGo();
@@ -547,6 +552,8 @@ void Connection::GiveBack(const Reply& reply) {
     Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
   } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
     Post([arena](uint64_t id) { return EncodeCloseArena(id, arena->id); });
+  } else if (const auto* copier = std::get_if<CopierGrant>(&reply.body)) {
+    Post([copier](uint64_t id) { return EncodeCloseCopier(id, copier->id); });
   }
 }
 

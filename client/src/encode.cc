@@ -397,4 +397,28 @@ std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id) {
   return Pack(message);
 }
 
+std::string EncodeOpenCopier(uint64_t request_id,
+                             const OpenCopierRequest& request) {
+  Hoist__V1__Share share = HOIST__V1__SHARE__INIT;
+  share.weight = request.weight;
+  share.priority = request.priority;
+  share.max_bytes_per_second = request.max_bytes_per_second;
+  Hoist__V1__OpenCopierRequest body = HOIST__V1__OPEN_COPIER_REQUEST__INIT;
+  body.device = request.device;
+  body.share = &share;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_COPIER);
+  message.open_copier = &body;
+  return Pack(message);
+}
+
+std::string EncodeCloseCopier(uint64_t request_id, uint64_t copier_id) {
+  Hoist__V1__CloseCopierRequest body = HOIST__V1__CLOSE_COPIER_REQUEST__INIT;
+  body.copier_id = copier_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLOSE_COPIER);
+  message.close_copier = &body;
+  return Pack(message);
+}
+
 }  // namespace hoist

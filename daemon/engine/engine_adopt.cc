@@ -252,6 +252,7 @@ void Engine::BeginInstance(bool adopted) {
   }
   NodeRestore(node_).SkipIds(instance_.generation << kGenerationShift);
   last_file_ = instance_.generation << kGenerationShift;
+  last_copier_ = instance_.generation << kGenerationShift;
   if (!Keeps()) return;
   if (!parts_.keep->Write(kInstanceKey, ToRecord(instance_)).ok()) Abandon();
 }
