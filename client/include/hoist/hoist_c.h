@@ -48,6 +48,7 @@
 #define HOIST_HOIST_C_H_
 
 #include "hoist/c/base.h"
+#include "hoist/c/berth.h"
 #include "hoist/c/in_place.h"
 #include "hoist/c/model.h"
 #include "hoist/c/plan.h"
