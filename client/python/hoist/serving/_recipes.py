@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Iterator, Mapping
+from typing import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from .. import _dtypes
-from .._registration import Joined
+from .._registration import Joined, Runs
 from ..checkpoint import FileTensor
 from ._ranges import FileRange
 from ._trace import Trace, Untraceable
@@ -61,11 +61,12 @@ def held_by(module: nn.Module) -> list[Held]:
             for names, tensor, is_parameter in found.values()]
 
 
-def group_of(name: str) -> str:
-    """Of a tensor by its name in the module: its layer, the first module whose
-    name is a number; else OUTSIDE."""
-    found = _LAYER.match(name)
-    return found.group() if found else OUTSIDE
+def group_of(names: Sequence[str]) -> str:
+    """Of a tensor by its names in the module: its layer, the first module whose
+    name is a number; OUTSIDE, if it is in none, or in several."""
+    found = {match.group() if match else OUTSIDE
+             for match in map(_LAYER.match, names)}
+    return found.pop() if len(found) == 1 else OUTSIDE
 
 
 def write_recipes(module: nn.Module, trace: Trace,
@@ -85,7 +86,7 @@ def write_recipes(module: nn.Module, trace: Trace,
             continue  # Nothing to be had: it stays as it was made.
         stored = _name(name, tuple(held.tensor.shape), ranges, headers,
                        made.joined)
-        group = group_of(name)
+        group = group_of(held.names)
         made.stored[name] = (group, stored)
         made.groups.setdefault(group, []).append(stored)
     parts = {part[0] for one in made.joined.values()
@@ -104,15 +105,14 @@ def _name(name: str, shape: tuple[int, ...], ranges: list[FileRange],
     size = _dtypes.torch_dtype(headers[ranges[0].tensor].dtype).itemsize
     while name in headers or name in joined:
         name += "'"
-    joined[name] = Joined(shape, [
-        (run.tensor, run.start * size, run.count * size)
-        for run in _runs(ranges)])
+    joined[name] = Joined(shape, [_part(one, size) for one in ranges])
     return name
 
 
-def _runs(ranges: list[FileRange]) -> Iterator[FileRange]:
-    for one in ranges:
-        yield from one.runs()
+def _part(one: FileRange, size: int) -> tuple[str, int, int]:
+    first = one.tensor, one.start * size, one.count * size
+    return first if one.times == 1 else Runs(*first, one.times,
+                                             one.stride * size)
 
 
 def file_bytes(headers: Mapping[str, FileTensor]) -> int:

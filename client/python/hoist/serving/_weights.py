@@ -3,73 +3,113 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Mapping
+import weakref
+from typing import Callable, Mapping
 
 import torch
 
 from .. import _session
-from .._errors import HoistError, NotFound
+from .._errors import DataLoss, HoistError, NotFound
 from .._model import Model
 from .._tensor import _cuda_device
 
+Connect = Callable[[], _session.Session]
+Find = Callable[[_session.Session], Model]
+
+_all: weakref.WeakSet[Weights] = weakref.WeakSet()
+
 
 class Weights:
-    """All groups that a module has tensors of, leased as long as they are used.
+    """All groups that a module has tensors of, bound to addresses that they
+    keep for this object's life; the memory there comes and goes.
 
     Threads: one at a time.
-    Owns:    the leases, and so the memory that `tensors` are views of.
+    Owns:    the addresses; unless it is suspended the session, and the memory.
     """
 
-    def __init__(self, session: _session.Session, model: Model,
+    def __init__(self, session: _session.Session, connect: Connect, find: Find,
                  stored: Mapping[str, tuple[str, str]],
                  device: _session.Device, deadline: float) -> None:
-        """stored: by a tensor's name in the module its group and its name in
-        hoistd. deadline: seconds to wait for space, of each group.
+        """connect: gives `resume` another session, once this one is closed.
+        find: the model, in whichever hoistd a session is with. stored: by a
+        tensor's name in the module its group and its name in hoistd. deadline:
+        seconds to wait for space, of each group.
 
         ResourceExhausted: the device has not enough, and what would do.
         """
-        self.session = session
-        self.model = model
         self.device = device
         self.deadline = deadline
-        self._stored = dict(stored)
-        self._leases: dict[str, _session.Lease] = {}
-        self.tensors: dict[str, torch.Tensor] = {}  # By the module's names.
-        try:
-            self._take()
-        except BaseException:
-            self.release()
-            raise
+        self._find = find
+        self._connect = connect
+        self._session: _session.Session | None = session
+        model = find(session)
+        self.name = model.name
+        self.fingerprint = model.fingerprint
+        groups = [model[one] for one in dict.fromkeys(
+            group for group, _ in stored.values())]
+        if not groups:
+            raise NotFound(f'"{model.name}" has nothing that is bound to')
+        self.nbytes = sum(group.image_bytes for group in groups)
+        self._berth = session.berth(groups, device=device.index)
+        self._spans = [(self._berth.address(group.name), group.image_bytes)
+                       for group in groups]
+        self._berth.fill(session, model, deadline=deadline)
+        # By the module's names.
+        self.tensors: dict[str, torch.Tensor] = {
+            name: self._berth.tensor(group, tensor).torch()
+            for name, (group, tensor) in stored.items()}
+        _all.add(self)
 
     @property
-    def nbytes(self) -> int:
-        """Of the device, that the leases hold."""
-        return sum(lease.nbytes for lease in self._leases.values())
+    def suspended(self) -> bool:
+        """Whether the tensors may not be touched."""
+        return self._session is None
 
-    def _take(self) -> None:
-        groups = list(dict.fromkeys(
-            group for group, _ in self._stored.values()))
-        self.session.prefetch([self.model[group] for group in groups],
-                              device=self.device.index)
-        for group in groups:
-            self._leases[group] = self.session.stage(
-                self.model[group], device=self.device.index,
-                deadline=self.deadline)
-        self.tensors = {name: self._leases[group][stored].torch()
-                        for name, (group, stored) in self._stored.items()}
+    def suspend(self) -> None:
+        """Gives up leases, mappings and the session; nothing reads the tensors
+        until `resume`. Again: nothing happens."""
+        session = self._session
+        if session is None:
+            return
+        self._berth.empty()
+        self._session = None
+        with contextlib.suppress(HoistError):
+            session.close()
 
-    def release(self) -> None:
-        """No tensor may be used any more."""
-        self.tensors = {}
-        leases, self._leases = self._leases, {}
-        for lease in leases.values():
-            with contextlib.suppress(HoistError):
-                lease.release()
+    def resume(self) -> None:
+        """The same bytes at the same addresses, of whichever hoistd is there
+        now. Of what is not suspended: nothing.
+
+        DataLoss: it has other bytes, since the files have changed, or others
+        were published under the name. NotFound: it has none.
+        """
+        if self._session is not None:
+            return
+        session = self._connect()
+        model = self._find(session)
+        if model.fingerprint != self.fingerprint:
+            raise DataLoss(
+                f'"{self.name}" in hoistd has other weights than those that '
+                "this engine had when it was suspended: its files have "
+                "changed. Start the engine anew")
+        self._berth.fill(session, model, deadline=self.deadline)
+        self._session = session
 
     def spans(self) -> list[tuple[int, int]]:
         """Addresses of the images, [begin, end), for whoever looks at maps."""
-        return [(lease.address, lease.address + lease.nbytes)
-                for lease in self._leases.values() if lease.nbytes]
+        return [(at, at + nbytes) for at, nbytes in self._spans if nbytes]
+
+
+def suspend_all() -> None:
+    """All weights of this process. See Weights.suspend."""
+    for one in list(_all):
+        one.suspend()
+
+
+def resume_all() -> None:
+    """All weights of this process. See Weights.resume."""
+    for one in list(_all):
+        one.resume()
 
 
 def device_of(session: _session.Session,
@@ -90,4 +130,4 @@ def device_of(session: _session.Session,
         f"the engine computes on {wanted}, which is none of hoistd's devices: "
         + (", ".join(f"{one.index} ({one.kind}, {one.name})"
                      for one in session.devices) or "it has none")
-        + "; see device.backend and device.visible in hoistd.toml")
+        + "; see device.backend in hoistd.toml")

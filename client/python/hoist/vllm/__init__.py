@@ -10,6 +10,6 @@ with the files.
 """
 
 from ._options import Options
-from ._plugin import register
+from ._plugin import register, resume, suspend
 
-__all__ = ["Options", "register"]
+__all__ = ["Options", "register", "resume", "suspend"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 
 import torch
 from torch import nn
@@ -14,15 +15,18 @@ from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.utils import (
     initialize_model, process_weights_after_loading)
+from vllm.model_executor.offloader import (NoopOffloader, get_offloader,
+                                           set_offloader)
 from vllm.model_executor.utils import weights_already_processed
 from vllm.utils.torch_utils import set_default_torch_dtype
 
-from .._errors import Unimplemented
+from .._errors import InvalidArgument, Unimplemented
 from ..serving._binding import bind, refuse_to_write, settle_the_rest
 from ..serving._meta import build_on_meta
-from ..serving._weights import Weights
 from ._cpu import kernels_over_shared_memory
 from ._finding import Finding
+from ._layers import layers_of_its_own
+from ._offload import PlanOffloader
 from ._options import Options
 from ._processing import why_not_shared
 
@@ -55,23 +59,39 @@ class HoistModelLoader(BaseModelLoader):
         """
         device = torch.device(self.load_config.device
                               or vllm_config.device_config.device)
+        self._offload()
+        begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype), device:
-            known = _known_layers(vllm_config)
             model, lost = build_on_meta(lambda: initialize_model(
                 vllm_config=vllm_config, model_config=model_config,
                 prefix=prefix))
+            built = time.perf_counter()
             why = why_not_shared(model)
             if why is not None:
-                _forget_layers(vllm_config, known)
                 return self._private(vllm_config, model_config, prefix, why)
             weights = Finding(self.options, self._of_disk(), vllm_config,
-                              model_config, device).weights_of(model)
+                              model_config, prefix, device).weights_of(model)
             bind(model, weights.tensors)
             settle_the_rest(model, device, lost)
+            bound = time.perf_counter()
             self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as it does.
-        _tell(weights)
+        _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
+                  "module was made in %.0f ms, and bound in %.0f ms",
+                  weights.name, weights.nbytes / 2**20,
+                  weights.device.name, (built - begin) * 1e3,
+                  (bound - built) * 1e3)
         return model.eval()
+
+    def _offload(self) -> None:
+        """InvalidArgument: vLLM was asked to offload weights of its own."""
+        if not isinstance(get_offloader(), (NoopOffloader, PlanOffloader)):
+            raise InvalidArgument(
+                "vLLM's own offloading moves weights that are not this "
+                "process's to move; give hoist a budget instead: "
+                "--model-loader-extra-config '{\"budget\": 0.7}'")
+        if self.options.budget is not None:
+            set_offloader(PlanOffloader())
 
     def _finish(self, model: nn.Module, model_config: ModelConfig,
                 device: torch.device) -> None:
@@ -91,31 +111,11 @@ class HoistModelLoader(BaseModelLoader):
                 "loads its files into each engine, as --load-format auto does")
         _log.warning("%s is loaded into this process, shared with nobody, as "
                      "was asked for: %s", model_config.model, why)
-        return DefaultModelLoader(self._of_disk()).load_model(
-            vllm_config, model_config, prefix)
+        with layers_of_its_own(vllm_config, keep=True):
+            return DefaultModelLoader(self._of_disk()).load_model(
+                vllm_config, model_config, prefix)
 
     def _of_disk(self) -> LoadConfig:
         """What vLLM's own loader takes, which knows no hoist."""
         return dataclasses.replace(self.load_config, load_format="auto",
                                    model_loader_extra_config={})
-
-
-def _known_layers(vllm_config: VllmConfig) -> tuple[set[str], int]:
-    compilation = vllm_config.compilation_config
-    return (set(compilation.static_forward_context),
-            len(compilation.static_all_moe_layers))
-
-
-def _forget_layers(vllm_config: VllmConfig, known: tuple[set[str], int]
-                   ) -> None:
-    """Those of a model that is dropped: the next one of the same names would be
-    refused, as its attention layers are there already."""
-    compilation = vllm_config.compilation_config
-    for name in set(compilation.static_forward_context) - known[0]:
-        del compilation.static_forward_context[name]
-    del compilation.static_all_moe_layers[known[1]:]
-
-
-def _tell(weights: Weights) -> None:
-    _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only",
-              weights.model.name, weights.nbytes / 2**20, weights.device.name)

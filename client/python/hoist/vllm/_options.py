@@ -19,6 +19,16 @@ class Options:
     socket: str | None = None
     """hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's."""
 
+    name: str | None = None
+    """Under which hoistd is to know these weights. An engine whose weights would
+    not be the very same is refused, by the field that differs. None: a name
+    that follows from what they are, so that nobody is refused."""
+
+    budget: int | float | str | None = None
+    """Of device memory for weights: bytes, "8GiB", or a fraction of them. Where
+    that is less than all, decoder layers come over the link just before they
+    are needed. None: all are on the device."""
+
     deadline: float = 60.0
     """Seconds to wait for hoistd, for space of each group, and for another
     engine that publishes the same weights."""
@@ -49,6 +59,11 @@ def _check(key: str, value: Any, hint: Any) -> None:
     if typing.get_origin(hint) is Literal:
         fits = value in typing.get_args(hint)
         wanted = " or ".join(f'"{one}"' for one in typing.get_args(hint))
+    elif key == "budget":
+        if value is not None:
+            from ..nn._budget import to_bytes  # Needs torch.
+            to_bytes(value, 1)  # Says itself what is wrong.
+        return
     elif hint is float:
         fits = (isinstance(value, (int, float)) and value >= 0
                 and not isinstance(value, bool))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator
 
 from torch import nn
+from vllm.model_executor.layers.attention import MLAAttention
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod)
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
@@ -12,6 +13,8 @@ from vllm.model_executor.layers.quantization.base_config import (
     QuantizeMethodBase)
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod)
+
+from .._errors import Unimplemented
 
 # Of unquantised experts: kernels that take them as the files have them.
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
@@ -51,3 +54,14 @@ def _leaves_alone(method: Any) -> bool:
         return True
     return type(method) is UnquantizedFusedMoEMethod and (
         method.unquantized_backend.name in _PLAIN_EXPERTS)
+
+
+def refuse_what_reads_early(model: nn.Module) -> None:
+    """Unimplemented: a layer computes tensors of its weights when they are
+    bound, where a plan has not brought them yet; names it."""
+    for name, module in model.named_modules():
+        if isinstance(module, MLAAttention):
+            raise Unimplemented(
+                f"{name} ({type(module).__name__}) reads weights before the "
+                "first pass, when a budget has not brought them; start the "
+                "engine without one")
