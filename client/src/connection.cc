@@ -18,6 +18,7 @@
 #include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/socket_path.h"
+#include "hoist/shared/wire.h"
 
 namespace hoist {
 namespace {
@@ -298,6 +299,14 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
                         const Limits& limits, bool* full) {
+  if (body.size() > kMaxRequestBody) {
+    return Status(Code::kResourceExhausted,
+                  "the request has " + std::to_string(body.size()) +
+                      " bytes, and hoistd takes " +
+                      std::to_string(kMaxRequestBody) +
+                      " at most: say it in fewer groups, tensors or parts (of "
+                      "parts, runs of one size are one)");
+  }
   Clock::time_point end = limits.end;
   if (limits.patience.count() > 0) {
     end = std::min(end, Clock::now() + limits.patience);

@@ -79,6 +79,8 @@ class JoinedMessages {
       message.tensor = Text(part.tensor);
       message.offset_bytes = part.offset_bytes;
       message.size_bytes = part.size_bytes;
+      message.count = part.count;
+      message.stride_bytes = part.stride_bytes;
       parts.push_back(message);
     }
     auto& part_pointers = part_pointers_.emplace_back();

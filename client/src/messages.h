@@ -40,6 +40,8 @@ struct JoinedTensor {
     std::string tensor;
     uint64_t offset_bytes = 0;
     uint64_t size_bytes = 0;
+    uint64_t count = 0;
+    uint64_t stride_bytes = 0;
   };
   std::string name;
   std::vector<int64_t> shape;
