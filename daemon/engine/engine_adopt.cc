@@ -26,6 +26,11 @@ namespace {
 // given twice among clients that go on.
 constexpr int kGenerationShift = 40;
 
+// Of the hoistd of this generation all ids are above.
+uint64_t IdsBefore(uint64_t generation) {
+  return generation << kGenerationShift;
+}
+
 std::string SpeaksAnother(uint32_t protocol) {
   return absl::StrCat("speaks session protocol ", protocol,
                       ", and this hoistd ", hoist::WhatIsServed());
@@ -186,6 +191,9 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
   HOIST_RETURN_IF_ERROR(AdoptSlabs());
   // On one that is thrown away, if anything does not agree.
   Node trial(NodeOptionsOf(parts_), DevicesOf(parts_));
+  // As the true one does: else a model that comes back under a new number could
+  // have the one that another was kept under.
+  NodeRestore(trial).SkipIds(IdsBefore(parts_.found.instance->generation + 1));
   for (const RestoredGroup& group : published) {
     trial.Restore(group).IgnoreError();
   }
@@ -247,8 +255,8 @@ void Engine::BeginInstance(bool adopted) {
   for (const DeviceInfo& device : DevicesOf(parts_)) {
     instance_.devices.push_back(device.uuid);
   }
-  NodeRestore(node_).SkipIds(instance_.generation << kGenerationShift);
-  last_file_ = instance_.generation << kGenerationShift;
+  NodeRestore(node_).SkipIds(IdsBefore(instance_.generation));
+  last_file_ = IdsBefore(instance_.generation);
   if (!Keeps()) return;
   if (!parts_.keep->Write(kInstanceKey, ToRecord(instance_)).ok()) Abandon();
 }

@@ -205,7 +205,7 @@ class World {
   SimClock clock_;
   std::vector<std::byte> host_memory_;
   std::span<std::byte> host_;  // In it, aligned.
-  SimStore store_;
+  testing::HoldingStore store_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   uint64_t last_worker_ = 0;
   uint64_t last_request_ = 0;
