@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Union
 
+import torch
 from torch import nn
 
 from .. import _session
@@ -81,7 +82,7 @@ def offload_activations(
     root, layers = _layers_of(model_or_layers)
     roots = [root] if root is not None else layers
     skipped = _finding.skipped(roots, skip)
-    engine = _engine(device, session, arena, min_bytes)
+    engine = make_engine(device, session, arena, min_bytes)
     return Offload(engine, root, layers, skipped, budget, keep_last)
 
 
@@ -110,8 +111,10 @@ def _layers_of(given: Layers) -> tuple[nn.Module | None, list[nn.Module]]:
     return None, [unwrap(layer) for layer in layers]
 
 
-def _engine(device: Where, session: _session.Session | None, arena: Amount,
-            min_bytes: int) -> Engine:
+def make_engine(device: Where, session: _session.Session | None, arena: Amount,
+                min_bytes: int, stream: torch.cuda.Stream | None = None
+                ) -> Engine:
+    """As offload_activations has these; stream: as CudaCopier."""
     session = session or default_session()
     found, torch_device = find_device(session, device)
     fixed = None if arena is None else _host_bytes(arena)
@@ -119,7 +122,7 @@ def _engine(device: Where, session: _session.Session | None, arena: Amount,
     def open_arena(nbytes: int) -> ArenaLike:
         return Arena(session, nbytes, device=found.index)
 
-    copier = copier_of(torch_device)
+    copier = copier_of(torch_device, stream)
     return Engine(copier, HostMemory(open_arena, copier, fixed), min_bytes)
 
 

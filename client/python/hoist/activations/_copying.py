@@ -92,10 +92,12 @@ class HostCopier:
 class CudaCopier:
     """A GPU's: one stream a direction, since a link carries both at once."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device,
+                 stream: torch.cuda.Stream | None = None) -> None:
+        """stream: for both directions, in their place."""
         self.device = device
-        self._out = torch.cuda.Stream(device)
-        self._in = torch.cuda.Stream(device)
+        self._out = stream or torch.cuda.Stream(device)
+        self._in = stream or torch.cuda.Stream(device)
 
     def out_stream(self) -> int:
         return int(self._out.cuda_stream)
@@ -141,6 +143,8 @@ class CudaCopier:
         self._in.synchronize()
 
 
-def copier_of(device: torch.device) -> Copier:
-    """device: as find_device names it; the CPU stands for the emulated one."""
-    return HostCopier() if device.type == "cpu" else CudaCopier(device)
+def copier_of(device: torch.device,
+              stream: torch.cuda.Stream | None = None) -> Copier:
+    """device: as find_device names it; the CPU stands for the emulated one.
+    stream: as CudaCopier has it."""
+    return HostCopier() if device.type == "cpu" else CudaCopier(device, stream)

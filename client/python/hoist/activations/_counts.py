@@ -6,15 +6,16 @@ import collections
 import dataclasses
 from typing import Mapping
 
+from ._memory import HostMemory
+
 # Why a tensor that was saved stays where it is.
 REASONS = {
     "last": "of the last layers, which keep_last or the budget has there",
     "between": "after the last layer; its backward comes first",
     "small": "below min_bytes",
     "weight": "a parameter or a buffer, or a view of one",
-    "keep": "saved under hoist.keep()",
+    "keep": "saved under hoist.keep(), or within a module of skip=",
     "mark": "its memory is marked by hoist.mark_keep",
-    "skip": "saved within a module of skip=",
     "elsewhere": "on another device",
     "opaque": "no strided memory, nor a wrapper of tensors that have it",
     "arena": "no room in the arena",
@@ -33,6 +34,7 @@ class OffloadStats:
     live_bytes: int  # Of saved tensors of layers, on the device now.
     peak_bytes: int  # The most of those at once.
     arena_bytes: int  # Of host memory, leased from hoistd.
+    pinned_bytes: int  # Of those: what copies at the link's rate by now.
     kept_bytes: Mapping[str, int]  # By why they stay; see REASONS.
     why_no_room: str  # What hoistd, or the arena, said last; "" if nothing.
 
@@ -41,7 +43,7 @@ class Counts:
     """Sums. Finalizers add to them, which may run at any time and so take no
     lock: a deque's append is atomic, and is added up when somebody looks.
 
-    Threads: any; `fold` and what reads, one at a time.
+    Threads: any for `change_live`; the rest one at a time.
     """
 
     def __init__(self) -> None:
@@ -65,13 +67,12 @@ class Counts:
         if nbytes:
             self.kept[reason] += nbytes
 
-    def told(self, layers: int, arena_bytes: int,
-             refusal: str) -> OffloadStats:
+    def told(self, layers: int, memory: HostMemory) -> OffloadStats:
         self.fold()
         return OffloadStats(
             passes=self.passes, layers=layers,
             offloaded_layers=self.offloaded_layers,
             moved_out_bytes=self.moved_out, moved_in_bytes=self.moved_in,
             live_bytes=self._live, peak_bytes=self._peak,
-            arena_bytes=arena_bytes, kept_bytes=dict(self.kept),
-            why_no_room=refusal)
+            arena_bytes=memory.leased_bytes, pinned_bytes=memory.pinned_bytes,
+            kept_bytes=dict(self.kept), why_no_room=memory.refusal)

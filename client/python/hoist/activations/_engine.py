@@ -26,6 +26,9 @@ from ._runs import LayerRun
 # Those whose bytes are all that they are.
 _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
+# TransformerEngine's own modules mark what they want kept by this attribute.
+_TE_MARK = "_TE_do_not_offload"
+
 
 class Engine:
     """Of one Offload: what is saved, and where it is.
@@ -142,7 +145,8 @@ class Engine:
         storage = tensor.untyped_storage()._cdata
         if storage in self.weights or isinstance(tensor._base, nn.Parameter):
             return "weight"
-        return "mark" if is_marked(storage) else ""
+        marked = is_marked(storage) or hasattr(tensor, _TE_MARK)
+        return "mark" if marked else ""
 
     def _pack_wrapper(self, run: LayerRun, tensor: torch.Tensor) -> Any:
         kind: Any = type(tensor)
@@ -190,8 +194,10 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 class Saving:
     """While it is entered, what the thread saves is a run's."""
 
-    def __init__(self, engine: Engine, run_of: Callable[[], LayerRun]) -> None:
-        """run_of: the run, asked for with each tensor."""
+    def __init__(self, engine: Engine,
+                 run_of: Callable[[], LayerRun | None]) -> None:
+        """run_of: the run, asked for with each tensor; None: it is left to the
+        pair around."""
         self._engine = engine
         self._run_of = run_of
         self._pair: Pair | None = None
@@ -208,7 +214,8 @@ class Saving:
 
     @eager
     def pack(self, tensor: torch.Tensor) -> Any:
-        return self._engine.pack(self._run_of(), tensor)
+        run = self._run_of()
+        return PASS if run is None else self._engine.pack(run, tensor)
 
     @eager
     def unpack(self, packed: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Protocol
 
 import torch
 
-from .._errors import HoistError, ResourceExhausted
+from .._errors import HoistError
 from ._copying import Copier
 
 
@@ -27,8 +27,19 @@ class ArenaBlock(Protocol):
     def nbytes(self) -> int: ...
 
 
+class ArenaStats(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def pinned_bytes(self) -> int: ...
+
+
 class ArenaLike(Protocol):
     """What is used of hoist._arena.Arena."""
+
+    @property
+    def stats(self) -> ArenaStats: ...
 
     def take(self, nbytes: int, stream: int = 0) -> Any: ...
 
@@ -40,9 +51,8 @@ class ArenaLike(Protocol):
 class _Lease:
     """An arena, closed with its last reference."""
 
-    def __init__(self, arena: ArenaLike, nbytes: int, copier: Copier) -> None:
+    def __init__(self, arena: ArenaLike, copier: Copier) -> None:
         self.arena = arena
-        self.nbytes = nbytes
         self._copier = copier
 
     def __del__(self) -> None:
@@ -102,7 +112,7 @@ class HostMemory:
             for lease in self._leases:
                 try:
                     block = lease.arena.take(nbytes, stream)
-                except ResourceExhausted as full:
+                except HoistError as full:
                     if self._fixed is not None:
                         self.refusal = str(full)
                     continue
@@ -126,7 +136,12 @@ class HostMemory:
 
     @property
     def leased_bytes(self) -> int:
-        return sum(lease.nbytes for lease in self._leases)
+        return sum(lease.arena.stats.bytes for lease in self._leases)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of those, what the device copies from and to at the link's rate."""
+        return sum(lease.arena.stats.pinned_bytes for lease in self._leases)
 
     def close(self) -> None:
         """Blocks that are still taken keep their arena."""
@@ -136,6 +151,6 @@ class HostMemory:
         del leases
 
     def _lease(self, nbytes: int) -> _Lease:
-        lease = _Lease(self._open_arena(nbytes), nbytes, self._copier)
+        lease = _Lease(self._open_arena(nbytes), self._copier)
         self._leases.append(lease)
         return lease

@@ -20,8 +20,6 @@ from ._hooks import Hooks, compile_anew
 from ._keep import is_keeping, keep, kept_bytes
 from ._runs import LayerRun, Pass
 
-_UNKNOWN = 1 << 30  # Layers, before a pass has shown how many there are.
-
 
 class _Thread(threading.local):
     """Where a thread is: in a pass, in a layer of it."""
@@ -35,7 +33,7 @@ class _Thread(threading.local):
         self.layer_depth = 0  # So many times.
         self.run: LayerRun | None = None  # Its; or the next layer's, by now.
         self.saving: Saving | None = None  # Of the layer.
-        self.seen: set[int] = set()  # Layers of this pass, by id().
+        self.seen: set[nn.Module] = set()  # Layers of this pass.
         self.kept_before = 0
         self.keeps: list[keep] = []  # Of modules of `skip`.
 
@@ -53,13 +51,13 @@ class Offload:
                  layers: Sequence[nn.Module], skip: Iterable[nn.Module],
                  budget: Amount, keep_last: int) -> None:
         self._engine = engine
-        self._roots = [root] if root is not None else list(layers)
-        self._given = max(1, len(layers))
+        self._given = list(layers)
         self._budget = budget
         self._keep_last = keep_last
-        self._layers = len(layers) or _UNKNOWN
+        self._layers = len(layers) or None  # If that is known.
         self._kept = keep_last  # Of the last layers, for now.
         self._sizes: list[int] = []  # Of the last whole pass's layers; bytes.
+        self._most_live = 1  # Passes at once.
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
         self._thread = _Thread()
         self._hooks = Hooks()
@@ -91,9 +89,8 @@ class Offload:
         """What it has done by now; for kept_bytes["keep"], what this thread has
         saved under hoist.keep() in its passes."""
         with self._engine.lock:
-            memory = self._engine.memory
-            return self._engine.counts.told(
-                len(self._sizes), memory.leased_bytes, memory.refusal)
+            return self._engine.counts.told(len(self._sizes),
+                                            self._engine.memory)
 
     def close(self) -> None:
         """Layers are plain again. What was offloaded comes back as it is needed,
@@ -128,9 +125,9 @@ class Offload:
             here.root_depth += 1  # It calls itself.
         if here.root is not None or not _saves():
             return
-        self._begin_pass()
+        self._begin_pass([root])  # A copy of the one that was given, maybe.
         here.root, here.root_depth = root, 1
-        between = Saving(self._engine, self._next_run)
+        between = Saving(self._engine, self._run_between)
         between.enter()
         here.between = between
 
@@ -144,28 +141,32 @@ class Offload:
             here.between.leave()
             here.between = None
         assert here.forward is not None
+        self._count_keeps()
         if here.run is not None:  # What came after the last layer.
-            self._engine.counts.keep("between", here.run.nbytes)
+            with self._engine.lock:
+                self._engine.counts.keep("between", here.run.nbytes)
         here.run = None
         self._whole(here.forward)
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, roots: Sequence[nn.Module]) -> None:
         here = self._thread
         if here.forward is not None:
             self._whole(here.forward)
             here.forward.finish()
-        self._engine.weights = _finding.weights_of(self._roots)
+        self._engine.weights = _finding.weights_of(roots)
         self._engine.memory.ask_again()
-        self._engine.counts.passes += 1
+        with self._engine.lock:
+            self._engine.counts.passes += 1
         self._plan()
         here.forward = Pass(self._engine, self._layers, self._kept)
         here.run, here.seen = None, set()
+        here.kept_before = kept_bytes()
         self._passes.add(here.forward)
 
     def _whole(self, forward: Pass) -> None:
         """A pass has had all its layers. One that calls some of the layers, or
         was left by an error, is not taken for a shorter model."""
-        if len(forward.sizes) >= self._given:
+        if len(forward.sizes) >= max(1, len(self._given)):
             self._sizes = list(forward.sizes)
             self._layers = len(self._sizes)
 
@@ -176,7 +177,8 @@ class Offload:
         """
         if self._budget is None or not self._sizes:
             return
-        live = max(1, sum(one.is_live for one in self._passes))
+        live = 1 + sum(one.is_live for one in self._passes)
+        live = self._most_live = max(live, self._most_live)
         sizes = self._sizes
         budget = to_bytes(self._budget, sum(sizes)) // live
         kept, total = 0, 0
@@ -211,11 +213,11 @@ class Offload:
         if not (_saves() or here.root is not None):
             return
         if here.root is None and self._is_new_pass(layer):
-            self._begin_pass()
+            self._begin_pass(self._given)
         assert here.forward is not None
         here.layer, here.layer_depth = layer, 1
-        here.seen.add(id(layer))
-        here.kept_before = kept_bytes()
+        if isinstance(layer, nn.Module):
+            here.seen.add(layer)
         run = self._next_run()
         if _saves():
             saving = Saving(self._engine, lambda: run)
@@ -235,15 +237,24 @@ class Offload:
             here.saving = None
         assert here.forward is not None and here.run is not None
         run, here.run = here.run, None
-        self._engine.counts.keep("keep", kept_bytes() - here.kept_before)
+        self._count_keeps()
         self._sent(here.forward, run)
+
+    def _count_keeps(self) -> None:
+        here = self._thread
+        before, here.kept_before = here.kept_before, kept_bytes()
+        with self._engine.lock:
+            self._engine.counts.keep("keep", here.kept_before - before)
 
     def _sent(self, forward: Pass, run: LayerRun) -> None:
         if not forward.is_offloaded(run.position):
-            self._engine.counts.keep("last", run.nbytes)
+            with self._engine.lock:
+                self._engine.counts.keep("last", run.nbytes)
         if forward.end(run) or self._budget is None:
             return
-        budget = to_bytes(self._budget, sum(self._sizes) or _UNKNOWN)
+        if isinstance(self._budget, float) and not self._sizes:
+            return  # Of nobody knows what.
+        budget = to_bytes(self._budget, sum(self._sizes))
         live = self.stats().live_bytes
         if live > budget:
             memory = self._engine.memory
@@ -258,19 +269,24 @@ class Offload:
         """For all layers of a pass that are offloaded; an estimate as long as
         no pass was whole."""
         sizes = self._sizes or forward.sizes
+        if self._layers is None:
+            return sum(sizes)
         offloaded = self._layers - self._kept
-        if self._sizes or self._layers == _UNKNOWN:
-            return sum(sizes[:offloaded])
-        return max(sizes) * offloaded
+        return sum(sizes[:offloaded]) if self._sizes else (
+            max(sizes) * offloaded)
 
     def _is_new_pass(self, layer: Any) -> bool:
         here = self._thread
         return (here.forward is None or here.forward.has_come_back
-                or id(layer) in here.seen or not here.forward.is_live)
+                or layer in here.seen or not here.forward.is_live)
+
+    def _run_between(self) -> LayerRun | None:
+        """What the root saves beside layers is the next one's: that is where
+        checkpoints of layers keep their inputs. What a layer leaves to the pair
+        around its own stays."""
+        return self._next_run() if self._thread.layer is None else None
 
     def _next_run(self) -> LayerRun:
-        """What the root saves beside layers is the next one's: that is where
-        checkpoints of layers keep their inputs."""
         here = self._thread
         if here.run is None:
             assert here.forward is not None

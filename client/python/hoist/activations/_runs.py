@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from ._pieces import Piece
 
+_AT_ONCE = 8  # Layers that memory is leased for, where nobody knows how many.
+
 
 class Schedule(Protocol):
     """Who is told that a backward has come to a run."""
@@ -82,9 +84,9 @@ class Pass:
     are offloaded.
     """
 
-    def __init__(self, engine: Sender, layers: int, kept: int) -> None:
-        """layers: that are likely to come; kept: the last of them, which are
-        not offloaded."""
+    def __init__(self, engine: Sender, layers: int | None, kept: int) -> None:
+        """layers: that are likely to come, if that is known; kept: the last of
+        them, which are not offloaded."""
         self._engine = engine
         self._layers = layers
         self._kept = kept
@@ -116,15 +118,16 @@ class Pass:
         return run
 
     def is_offloaded(self, position: int) -> bool:
-        return position < self._layers - self._kept
+        return self._layers is None or position < self._layers - self._kept
 
     def end(self, run: LayerRun) -> bool:
         """Of a layer that has ended; False: the arena has no room for it."""
         self.sizes.append(run.nbytes)
         if not self.is_offloaded(run.position):
             return True
-        return self._engine.send(
-            run, self._layers - self._kept - run.position)
+        left = _AT_ONCE if self._layers is None else (
+            self._layers - self._kept - run.position)
+        return self._engine.send(run, left)
 
     def finish(self) -> None:
         """No layer is added any more: all that is sent is let go of."""
@@ -134,12 +137,13 @@ class Pass:
         if self._reached == run.position:
             return
         self._reached = run.position
-        for other in range(run.position + 2, self.count):
+        first = max(0, run.position - self._window + 1)
+        # What a graph that is retained has fetched before.
+        for other in (*range(first), *range(run.position + 2, self.count)):
             self._on(other, self._engine.set_aside)
-        self._let_go_below(run.position - self._window + 1)
-        for other in range(run.position, run.position - self._window, -1):
-            if other >= 0:
-                self._on(other, self._engine.fetch)
+        self._let_go_below(first)
+        for other in range(run.position, first - 1, -1):
+            self._on(other, self._engine.fetch)
 
     def _let_go_below(self, position: int) -> None:
         while self._let_go < min(position, self.count):
