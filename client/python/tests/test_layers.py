@@ -61,7 +61,9 @@ def test_a_circle_would_be_found():
 
 # Each folder with what it sees; modules beside them see none of these.
 FOLDERS = {"hoist.checkpoint": set(), "hoist.nn": {"hoist.checkpoint"},
-           "hoist.compat": {"hoist.checkpoint", "hoist.nn"}}
+           "hoist.activations": {"hoist.nn"},
+           "hoist.compat": {"hoist.activations", "hoist.checkpoint",
+                            "hoist.nn"}}
 
 
 def test_folders_see_what_is_below_them():
