@@ -19,7 +19,8 @@ from activations import (Block, Blocks, batch, gradients, peak_bytes,  # noqa: E
                          same, train)
 from subclasses import Packed, Scaled  # noqa: E402
 
-pytestmark = pytest.mark.hoistd(pool=32 << 20, host=96 << 20)
+pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20)
 STEPS = 20
 
 
@@ -396,7 +397,7 @@ def test_what_is_refused(hoistd, device):
                            match=next(iter(wrong))):
             hoist.offload_activations(model, **wrong)
     with pytest.raises(hoist.ResourceExhausted):
-        hoist.offload_activations(model, arena=1 << 40)
+        hoist.offload_activations(model, arena=1 << 40, deadline=0)
     offload = hoist.offload_activations(model)
     offload.close()
     offload.close()
@@ -411,7 +412,8 @@ def test_without_hoistd_it_says_so(device):
 
 
 def test_a_hoistd_that_ends_in_mid_step_is_no_event(make_hoistd, device):
-    daemon = make_hoistd(pool=32 << 20, host=64 << 20)
+    daemon = make_hoistd(pool=32 << 20, host=32 << 20,
+                         in_place=64 << 20)
     model = blocks(device, 8)
     wanted = train(blocks(device, 8), device, 3)
     with hoist.offload_activations(model, min_bytes=0) as offload:

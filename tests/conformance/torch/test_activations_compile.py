@@ -11,7 +11,8 @@ from torch import nn  # noqa: E402
 
 from activations import Blocks, batch, same, train  # noqa: E402
 
-pytestmark = [pytest.mark.hoistd(pool=32 << 20, host=96 << 20),
+pytestmark = [pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20),
               pytest.mark.filterwarnings("ignore::UserWarning")]
 BLOCKS = 4
 

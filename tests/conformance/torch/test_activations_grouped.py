@@ -12,7 +12,8 @@ from hoist.compat import te  # noqa: E402
 from activations import gradients, same  # noqa: E402
 from grouped import GroupedLinear, GroupedMlps  # noqa: E402
 
-pytestmark = pytest.mark.hoistd(pool=32 << 20, host=96 << 20)
+pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20)
 SPLITS = [(16, 16, 16, 16), (1, 40, 3, 20), (0, 64, 0, 0), (30, 0, 34, 0)]
 
 

@@ -16,7 +16,8 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402
 from activations import Blocks, batch, gradients, same, train  # noqa: E402
 from subclasses import Packed  # noqa: E402
 
-pytestmark = pytest.mark.hoistd(pool=32 << 20, host=96 << 20)
+pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20)
 
 
 class Square(torch.autograd.Function):

@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from activations import Blocks, batch, gradients, same, train  # noqa: E402
 
-pytestmark = pytest.mark.hoistd(pool=32 << 20, host=96 << 20)
+pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from hoist.compat import te  # noqa: E402
 
 from activations import Blocks, batch, gradients, same  # noqa: E402
 
-pytestmark = pytest.mark.hoistd(pool=32 << 20, host=96 << 20)
+pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
+                                in_place=96 << 20)
 LAYERS = 8
 
 

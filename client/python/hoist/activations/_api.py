@@ -32,7 +32,8 @@ def offload_activations(
         model_or_layers: Layers = None, budget: Amount = None, *,
         keep_last: int = KEEP_LAST, min_bytes: int = MIN_BYTES,
         skip: Patterns = (), arena: Amount = None, device: Where = None,
-        session: _session.Session | None = None) -> Offload:
+        session: _session.Session | None = None,
+        deadline: float = 60.0) -> Offload:
     """From now on what layers save for backward goes to the host, and is back
     before their backward; results are the same, bit for bit.
 
@@ -71,6 +72,8 @@ def offload_activations(
     device: torch's name or hoistd's index; None: as hoist.attach has it. Its
         tensors are the ones that move. hoistd's emulated device is the CPU.
     session: None: one for the whole process, as hoist.connect() finds it.
+    deadline: seconds to wait for the host memory that `arena` asks for. What is
+        leased in a step is there, or is not.
 
     If hoistd ends, what is leased stays, and a step goes on.
 
@@ -82,7 +85,7 @@ def offload_activations(
     root, layers = _layers_of(model_or_layers)
     roots = [root] if root is not None else layers
     skipped = _finding.skipped(roots, skip)
-    engine = make_engine(device, session, arena, min_bytes)
+    engine = make_engine(device, session, arena, min_bytes, deadline)
     return Offload(engine, root, layers, skipped, budget, keep_last)
 
 
@@ -112,18 +115,19 @@ def _layers_of(given: Layers) -> tuple[nn.Module | None, list[nn.Module]]:
 
 
 def make_engine(device: Where, session: _session.Session | None, arena: Amount,
-                min_bytes: int, stream: torch.cuda.Stream | None = None
-                ) -> Engine:
+                min_bytes: int, deadline: float,
+                stream: torch.cuda.Stream | None = None) -> Engine:
     """As offload_activations has these; stream: as CudaCopier."""
     session = session or default_session()
     found, torch_device = find_device(session, device)
     fixed = None if arena is None else _host_bytes(arena)
 
-    def open_arena(nbytes: int) -> ArenaLike:
-        return Arena(session, nbytes, device=found.index)
+    def lease(nbytes: int) -> ArenaLike:
+        return Arena(session, nbytes, device=found.index,
+                     deadline=0.0 if fixed is None else deadline)
 
     copier = copier_of(torch_device, stream)
-    return Engine(copier, HostMemory(open_arena, copier, fixed), min_bytes)
+    return Engine(copier, HostMemory(lease, copier, fixed), min_bytes)
 
 
 def _host_bytes(arena: Amount) -> int:

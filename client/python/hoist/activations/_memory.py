@@ -87,11 +87,11 @@ class HostMemory:
     Bounds: with `fixed`, that many bytes; else what hoistd grants.
     """
 
-    def __init__(self, open_arena: Callable[[int], ArenaLike], copier: Copier,
+    def __init__(self, lease: Callable[[int], ArenaLike], copier: Copier,
                  fixed: int | None) -> None:
-        """open_arena: of so many bytes; ResourceExhausted and Unavailable are
+        """lease: of so many bytes; ResourceExhausted and Unavailable are
         hoistd's. fixed: bytes, leased at once."""
-        self._open_arena = open_arena
+        self._lease_arena = lease
         self._copier = copier
         self._fixed = fixed
         self._lock = threading.Lock()
@@ -151,6 +151,6 @@ class HostMemory:
         del leases
 
     def _lease(self, nbytes: int) -> _Lease:
-        lease = _Lease(self._open_arena(nbytes), self._copier)
+        lease = _Lease(self._lease_arena(nbytes), self._copier)
         self._leases.append(lease)
         return lease

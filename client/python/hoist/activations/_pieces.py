@@ -10,8 +10,7 @@ comes, and nobody has to be told.
 from __future__ import annotations
 
 import sys
-import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,9 +19,6 @@ from ._copying import Copier, Mark
 from ._counts import Counts
 from ._layouts import Layout, aligned, bytes_of, padded
 from ._memory import HostBlock
-
-if TYPE_CHECKING:
-    from ._runs import LayerRun
 
 
 class Piece:
@@ -156,15 +152,22 @@ def room_for(pieces: list[Piece]) -> int:
     return sum(padded(piece.nbytes) for piece in pieces)
 
 
+class Saver(Protocol):
+    """The layer that a tensor was saved by."""
+
+    def reached(self) -> None:
+        """Its backward needs the tensor."""
+
+
 class Handle:
     """What autograd keeps of a tensor over a piece."""
 
     __slots__ = ("piece", "layout", "run")
 
-    def __init__(self, piece: Piece, layout: Layout, run: LayerRun) -> None:
+    def __init__(self, piece: Piece, layout: Layout, run: Saver) -> None:
         self.piece = piece
         self.layout = layout
-        self.run = run  # The layer that saved it.
+        self.run = run
 
 
 class WrapperHandle:

@@ -8,10 +8,9 @@ never.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ._pieces import Piece
+from ._pieces import Piece
 
 _AT_ONCE = 8  # Layers that memory is leased for, where nobody knows how many.
 

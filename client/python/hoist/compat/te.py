@@ -49,7 +49,8 @@ def get_cpu_offload_context(
         retain_pinned_cpu_buffers: bool = False,
         offload_stream: torch.cuda.Stream | None = None, *,
         min_bytes: int = MIN_BYTES, arena: Amount = None, device: Where = None,
-        session: _session.Session | None = None) -> tuple[Any, ...]:
+        session: _session.Session | None = None,
+        deadline: float = 60.0) -> tuple[Any, ...]:
     """As TransformerEngine's: (context, sync_function), and with
     manual_synchronization a ManualController (None if not enabled) as third.
 
@@ -62,7 +63,7 @@ def get_cpu_offload_context(
     The first num_layers of model_layers are offloaded; on the device are those
     of model_layers - num_layers at once, and of two at least. offload_weights,
     double_buffering and retain_pinned_cpu_buffers are accepted; weights are for
-    hoist.attach. min_bytes, arena, device and session are as
+    hoist.attach. min_bytes, arena, device, session and deadline are as
     hoist.offload_activations has them.
 
     Raises InvalidArgument, a ValueError, for what TransformerEngine does.
@@ -79,7 +80,8 @@ def get_cpu_offload_context(
                       DeprecationWarning, stacklevel=2)
     count = _check(num_layers, model_layers, manual_synchronization,
                    offload_stream)
-    engine = make_engine(device, session, arena, min_bytes, offload_stream)
+    engine = make_engine(device, session, arena, min_bytes, deadline,
+                         offload_stream)
     if manual_synchronization:
         controller = ManualController(engine, model_layers)
         context = _Context(engine, controller)
