@@ -79,12 +79,13 @@ def size_of(options: argparse.Namespace) -> Size:
 
 
 def digest(loss: torch.Tensor, parameters: list[Any]) -> list[int]:
-    """Of the loss and the gradients, bit for bit, but for chance."""
+    """Of the bits of the loss and the gradients: other bits have another one,
+    but for chance."""
     found = []
     for one in (loss, *(one.grad for one in parameters)):
-        bits = one.reshape(-1).view(torch.int16)
-        found += [int(bits.sum(dtype=torch.int64)),
-                  int((bits[::3].long() * 3 - bits[1::7].sum()).sum())]
+        bits = one.reshape(-1).view(torch.int32)
+        found += [int(part.sum(dtype=torch.int64))
+                  for part in (bits, bits[::3], bits[1::7])]
     return found
 
 
@@ -136,15 +137,14 @@ class Measured:
         assert self.row is not None
         steady = self.seconds[1:] or self.seconds
         base = resident.seconds[1:] or resident.seconds
-        return {"step_seconds": statistics.median(steady),
+        return {**self.row.stats(), "step_seconds": statistics.median(steady),
                 "of_resident": (statistics.median(steady) /
                                 statistics.median(base)),
                 "first_seconds": self.seconds[0], "all_seconds": self.seconds,
                 "peak_bytes": max(self.peaks),
                 "pinned_bytes": self.pinned + self.row.pinned(),
                 "equal": all(one == resident.digests[0]
-                             for one in self.digests),
-                **self.row.stats()}
+                             for one in self.digests)}
 
 
 def layer_bytes(size: Size, parameters: list[Any], x: torch.Tensor) -> int:
@@ -167,6 +167,8 @@ def layer_bytes(size: Size, parameters: list[Any], x: torch.Tensor) -> int:
 def measure(options: argparse.Namespace, size: Size, names: list[str],
             folder: pathlib.Path) -> dict[str, Any]:
     device = torch.device(options.device)
+    if device.type == "cpu":  # Small blocks, and others want the cores.
+        torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     parameters = parameters_of(size, device)
     x = input_of(size, device)

@@ -324,4 +324,3 @@ def _saves() -> bool:
     be moved."""
     return (torch.is_grad_enabled() and not is_keeping()
             and torch._C._current_graph_task_id() == -1)
-
