@@ -46,7 +46,11 @@ __all__ = [
 # the first branch alone, so that a name that is in none of these is an error.
 if TYPE_CHECKING:
     __version__: str
-    from . import compat as compat, nn as nn
+    from . import activations as activations, compat as compat, nn as nn
+    from .activations import (Offload as Offload,
+                              OffloadStats as OffloadStats, keep as keep,
+                              mark_keep as mark_keep,
+                              offload_activations as offload_activations)
     from .nn import (AttachStats as AttachStats,
                      PipelineStats as PipelineStats, advance as advance,
                      attach as attach,
@@ -58,12 +62,18 @@ else:
     _NN = {"AttachStats", "PipelineStats", "advance", "attach",
            "attach_pipeline", "check", "detach", "load", "load_pipeline", "set_budget", "stage",
            "stats"}
-    _MODULES = {"compat", "nn"}
+    _ACTIVATIONS = {"Offload", "OffloadStats", "keep", "mark_keep",
+                    "offload_activations"}
+    _MODULES = {"activations", "compat", "nn"}
 
     def __getattr__(name: str) -> object:
         if name in _NN:
             require("torch", f"{__name__}.{name}")
             return getattr(importlib.import_module(".nn", __name__), name)
+        if name in _ACTIVATIONS:
+            require("torch", f"{__name__}.{name}")
+            return getattr(importlib.import_module(".activations", __name__),
+                           name)
         if name in _MODULES:
             return importlib.import_module(f".{name}", __name__)
         if name == "__version__":  # Of one release, as the wheel has it.
@@ -72,4 +82,4 @@ else:
             f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_NN, *_MODULES, "__version__"})
+        return sorted({*globals(), *_NN, *_ACTIVATIONS, *_MODULES, "__version__"})

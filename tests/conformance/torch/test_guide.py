@@ -318,6 +318,36 @@ def check_lora(block: Block, world: World) -> None:
     assert_equal_outputs(logits(left["model"], world.names["ids"]), base)
 
 
+def check_training(block: Block, world: World) -> None:
+    ids = torch.randint(3, 128, (4, 256),
+                        generator=torch.Generator().manual_seed(1))
+    left = run(block, {**world.names, "ids": ids})
+    resident = world.resident()
+    optimizer = torch.optim.SGD(resident.parameters(), lr=1e-3)
+    ids = ids.to(world.device)
+    for _ in range(3):
+        resident(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_equal_outputs(left["model"].state_dict(), resident.state_dict())
+    stats = left["stats"]
+    assert stats.layers == 16 and stats.offloaded_layers == 3 * 14
+    assert 0 < stats.peak_bytes < stats.moved_out_bytes / 3 / 14 * 4
+
+
+def check_te(block: Block, world: World) -> None:
+    layers = [nn.Linear(64, 64).to(world.device) for _ in range(4)]
+    hidden = torch.randn(2048, 64, device=world.device, requires_grad=True)
+    left = run(block, world.names, layers=layers, hidden=hidden)
+    left["hidden"].sum().backward()
+    found, hidden.grad = hidden.grad, None
+    plain = hidden
+    for layer in layers:
+        plain = layer(plain)
+    plain.sum().backward()
+    assert_equal_outputs(found, hidden.grad)
+
+
 def check_mixture(block: Block, world: World) -> None:
     torch.manual_seed(5)
     config = transformers.Qwen3MoeConfig(
@@ -410,11 +440,13 @@ CHECKS: dict[str, Callable[[Block, World], None]] = {
     "Quantised 1": check_quantised,
     "fp8 storage 1": check_fp8,
     "LoRA 1": check_lora,
+    "Training 1": check_training,
     "Mixture of experts 1": check_mixture,
     "Diffusion 1": check_diffusion,
     "Diffusion, from files 1": check_diffusion,
     "What a weight is outside its forward 1": check_idle,
     "In the place of diffusers' and accelerate's 1": check_compat,
+    "Activations 1": check_te,
     "Underneath: sessions, leases, plans, host images 1": weights_seen,
     "Underneath: sessions, leases, plans, host images 2": weights_seen,
     "Underneath: sessions, leases, plans, host images 3": check_image,
@@ -433,7 +465,8 @@ def test_what_the_guide_prints_runs_and_equals_the_resident(
 
 def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
     assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
-                       "fp8 storage", "LoRA", "Mixture of experts", "Diffusion",
+                       "fp8 storage", "LoRA", "Training",
+                       "Mixture of experts", "Diffusion",
                        "Diffusion, from files"]
     for heading in RECIPES:
         mine = [one for one in BLOCKS if one.heading == heading]
