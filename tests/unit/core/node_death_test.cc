@@ -1,4 +1,8 @@
 // A hoistd that dies, and the next one, which goes on with what it left.
+#include <algorithm>
+#include <variant>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -95,6 +99,25 @@ TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
   EXPECT_FALSE(rig_.Die());
   EXPECT_EQ(rig_.node().PeerOf(session), nullptr);
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).allocated_bytes, 0u);
+}
+
+// Who dies in between leaves images that may come back under another number,
+// and then of nothing on devices could be said of which model it is.
+TEST_F(NodeDeath, AForgottenModelLeavesDevicesBeforeTheHost) {
+  const SessionId session = rig_.Open(1);
+  const GroupKey a = rig_.Published(session, "p", "a", 1);
+  const GroupKey b = rig_.Published(session, "p", "b", 1);
+  for (const GroupKey key : {a, b}) {
+    ASSERT_OK(rig_.Release(session, rig_.StageNow(session, key)));
+  }
+  ASSERT_OK(rig_.Forget(a.model));
+  const auto from_devices = [](const Kept& kept) {
+    return std::holds_alternative<KeptCopy>(kept);
+  };
+  const std::vector<Kept>& told = rig_.told();
+  EXPECT_EQ(std::ranges::count_if(told, from_devices), 2);
+  EXPECT_TRUE(std::ranges::is_partitioned(told, from_devices));
+  EXPECT_THAT(told, SizeIs(2 + 2 + 1));  // Copies, images, the model.
 }
 
 TEST_F(NodeDeath, WhatIsPinnedOnADeviceIsNeverThereToBeEvicted) {
