@@ -202,20 +202,37 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
 }
 
 // A published model is told before its first image, and its images are told to
-// have gone before it: who dies in between leaves a model without any. Nobody
-// has anything of it; who says so all the same disagrees.
+// have gone before it: who dies in between leaves a model without any, or one
+// that lacks some. Of what it lacks, or of all if it has another number now,
+// nobody has anything but room on devices; who says so all the same disagrees.
 void Engine::ForgetPublishedWithout(Node& restored) {
-  std::erase_if(parts_.found.models, [&](const auto& entry) {
-    const auto& [id, record] = entry;
-    if (record.spec != 0 ||
-        NodeRestore(restored).CheckModel(id, record.owner, record.name).ok()) {
+  FoundNode& found = parts_.found;
+  const NodeRestore restore(restored);
+  std::set<GroupKey> leased;
+  for (const KeptLease& lease : found.leases) leased.insert(lease.copy->key);
+  const auto is_published = [&](ModelId id) {
+    const auto record = found.models.find(id);
+    return record != found.models.end() && record->second.spec == 0;
+  };
+  absl::Status erased;
+  std::erase_if(found.copies, [&](const KeptCopy& copy) {
+    if (!is_published(copy.key->model) || leased.contains(*copy.key) ||
+        restore.CheckGroup(copy).ok()) {
       return false;
     }
-    if (!parts_.keep->Erase(KeyOf(KeptKind::kModel, id.number())).ok()) {
-      Abandon();
-    }
+    erased.Update(parts_.keep->Erase(CopyKey(copy.device, copy.offset)));
     return true;
   });
+  std::erase_if(found.models, [&](const auto& entry) {
+    const auto& [id, record] = entry;
+    if (record.spec != 0 ||
+        restore.CheckModel(id, record.owner, record.name).ok()) {
+      return false;
+    }
+    erased.Update(parts_.keep->Erase(KeyOf(KeptKind::kModel, id.number())));
+    return true;
+  });
+  if (!erased.ok()) Abandon();
 }
 
 // Nobody of it goes on: who was connected is told why. What workers have mapped

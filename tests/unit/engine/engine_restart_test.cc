@@ -13,8 +13,10 @@ namespace hoistd {
 namespace {
 
 using testing::Answer;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::EngineRig;
+using ::testing::Field;
 using ::testing::IsEmpty;
 
 class EngineRestart : public ::testing::Test {
@@ -92,6 +94,32 @@ TEST_F(EngineRestart, AModelUnderANewNumberDoesNotTakeAnothers) {
   RestartWithout("z", "first");
   ExpectGoesOn(session, *lease);
   EXPECT_THAT(GroupsOf("z"), ElementsAre("second"));
+}
+
+TEST_F(EngineRestart, WhatLostItsNumberIsDroppedFromDevicesAlone) {
+  const SessionId session = rig_.Open();
+  ASSERT_OK(rig_.Publish(session, "z", "first"));
+  const auto published = rig_.Publish(session, "z", "second");
+  ASSERT_OK(published);
+  const auto idle = rig_.Stage(session, {(*published)->id, GroupIndex(1)});
+  ASSERT_OK(idle);
+  ASSERT_OK(rig_.Release(session, idle->id));
+  const auto files = rig_.Register(session, "m");
+  ASSERT_OK(files);
+  const auto lease = rig_.Stage(session, {(*files)->id, GroupIndex(0)});
+  ASSERT_OK(lease);
+  RestartWithout("z", "first");
+  ExpectGoesOn(session, *lease);
+  EXPECT_THAT(GroupsOf("z"), ElementsAre("second"));
+  const ModelSnapshot z = ModelOf("z");
+  EXPECT_THAT(z.groups[0].copies, Each(Field(&CopySnapshot::at, OnHost())));
+  // Nor does the next one find what lies there by then of any model.
+  const SessionId later = rig_.Open();
+  const auto again = rig_.Stage(later, {z.id, GroupIndex(0)});
+  ASSERT_OK(again);
+  ASSERT_OK(rig_.Release(later, again->id));
+  Restart();
+  EXPECT_OK(rig_.engine().TakeResumed().at(0).ended) << notes();
 }
 
 }  // namespace
