@@ -165,6 +165,7 @@ class World {
 
   // world_check.cc
   void CheckBooks();
+  void CheckDeviceQuota(User user, DeviceIndex device, uint64_t bytes);
   void CheckBytes(DeviceIndex device, uint64_t offset, GroupKey key,
                   const std::string& who);
   void CheckOpen(const Worker& worker, DeviceIndex device, uint64_t offset,
@@ -228,6 +229,9 @@ class World {
   uint32_t failed_begins_ = 0;            // In a row.
   std::vector<ResumedSession> resuming_;  // Are to say what they have.
   std::set<uint64_t> given_;              // Numbers.
+  // What users held of devices as this hoistd began, if that is more than they
+  // may.
+  std::map<std::pair<User, DeviceIndex>, uint64_t> taken_over_;
   // Of the last hoistd, if it died between two steps.
   std::optional<std::set<std::string>> left_;
   std::unique_ptr<Life> life_;  // nullptr: it is dead.
