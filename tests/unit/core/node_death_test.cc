@@ -75,6 +75,29 @@ TEST_F(NodeDeath, APlanThatWasBeingEndedEnds) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
 }
 
+// As long as nobody knows which slabs it has open, each may be one; by when its
+// plans end, that is known.
+TEST_F(NodeDeath, NobodyIsAskedToCloseWhatTheyHaveJustSaidTheyHaveNot) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2});
+  ASSERT_OK(
+      rig_.Release(session, rig_.StageNow(session, {model, GroupIndex(0)})));
+  const PlanGrant plan =
+      rig_.PlanOf(rig_.SetPlan(session, model, {0, 1, 2}, 6));
+  const SessionId other = rig_.Open(2);
+  const GroupKey large = {rig_.AddModel(other, "n", {8}), GroupIndex(0)};
+  const RequestId stage = rig_.Stage(other, large);
+  ASSERT_EQ(rig_.AnswerTo(stage), nullptr);  // It waits for the plan's end.
+  ASSERT_THAT(rig_.asks(), IsEmpty());
+  Effects effects;
+  rig_.node().Resume(session, /*has=*/{}, rig_.now, effects);
+  ASSERT_THAT(effects.ended, SizeIs(1));
+  EXPECT_EQ(effects.ended[0].plan, plan.id);
+  EXPECT_THAT(effects.asks, IsEmpty());
+  ASSERT_FALSE(effects.slabs.empty());
+  EXPECT_EQ(effects.slabs[0].kind, SlabWork::Kind::kDestroy);
+}
+
 // Its ring may still be copied into by who dies.
 TEST_F(NodeDeath, ThePlanOfASessionThatEndedIsGone) {
   const SessionId session = rig_.Open(1);
