@@ -53,18 +53,31 @@ constexpr std::array kWeights = {
     Weight{Op::kForgetAny, 1},   Weight{Op::kPin, 1},
     Weight{Op::kUnpin, 2},       Weight{Op::kShare, 1}};
 
-Step RandomStep(World& world, std::mt19937_64& random) {
-  static const uint32_t sum = [] {
-    uint32_t all = 0;
-    for (const Weight& of : kWeights) all += of.weight;
-    return all;
-  }();
+using Weights = std::array<Weight, kWeights.size()>;
+
+// What is rare meets what else is rare too seldom: in every second case some of
+// it is common.
+Weights WeightsOf(std::mt19937_64& random) {
+  constexpr uint32_t kRare = 12;
+  constexpr std::array<uint32_t, 4> kTimes = {1, 1, 4, 10};
+  Weights weights = kWeights;
+  if (random() % 2 == 0) return weights;
+  for (Weight& of : weights) {
+    const uint32_t times = kTimes[random() % kTimes.size()];
+    if (of.weight <= kRare) of.weight *= times;
+  }
+  return weights;
+}
+
+Step RandomStep(World& world, const Weights& weights, std::mt19937_64& random) {
+  uint32_t sum = 0;
+  for (const Weight& of : weights) sum += of.weight;
   Step step;
   while (true) {
     uint64_t at = random() % sum;
     size_t i = 0;
-    while (at >= kWeights[i].weight) at -= kWeights[i++].weight;
-    step.op = kWeights[i].op;
+    while (at >= weights[i].weight) at -= weights[i++].weight;
+    step.op = weights[i].op;
     if (world.Useful(step.op)) break;
   }
   for (uint32_t& number : step.with) {
@@ -167,8 +180,9 @@ Outcome Runner::Random(uint64_t seed, uint32_t steps, Mutation mutation) {
     }
     shared_->script[shared_->steps++] = first;
     World world(first, models_);
+    const Weights weights = WeightsOf(random);
     for (uint32_t i = 1; i < steps; ++i) {
-      const Step step = RandomStep(world, random);
+      const Step step = RandomStep(world, weights, random);
       shared_->script[shared_->steps++] = step;
       world.Do(step);
     }

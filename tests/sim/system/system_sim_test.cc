@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Meant{Mutant::kLostWake, {"answer", "progress"}},
                       Meant{Mutant::kLostRecord, {"books", "slabs"}},
                       Meant{Mutant::kKeptRecord, {"books", "given back"}},
-                      Meant{Mutant::kLostDescriptor, {"books"}},
+                      Meant{Mutant::kLostDescriptor, {"books", "slabs"}},
                       Meant{Mutant::kStaleIds, {"protocol"}},
                       Meant{Mutant::kNoCopyAgain, {"bytes"}},
                       Meant{Mutant::kDoneAgain, {"overwrite", "bytes"}},
