@@ -34,24 +34,27 @@ struct Weight {
   uint32_t weight;
 };
 constexpr std::array kWeights = {
-    Weight{Op::kEngine, 300},    Weight{Op::kLink, 300},
-    Weight{Op::kDevice, 150},    Weight{Op::kRead, 80},
-    Weight{Op::kReadFails, 1},   Weight{Op::kTask, 80},
-    Weight{Op::kStream, 200},    Weight{Op::kWait, 60},
-    Weight{Op::kLongWait, 1},    Weight{Op::kOpen, 8},
-    Weight{Op::kKill, 2},        Weight{Op::kBegin, 40},
-    Weight{Op::kResume, 60},     Weight{Op::kDie, 2},
-    Weight{Op::kRegister, 8},    Weight{Op::kDescribe, 4},
-    Weight{Op::kPublish, 8},     Weight{Op::kStage, 30},
-    Weight{Op::kCompute, 20},    Weight{Op::kRelease, 24},
-    Weight{Op::kPrefetch, 8},    Weight{Op::kForget, 1},
-    Weight{Op::kAnswerAsk, 20},  Weight{Op::kSetPlan, 12},
-    Weight{Op::kReplacePlan, 3}, Weight{Op::kClearPlan, 3},
-    Weight{Op::kUse, 150},       Weight{Op::kDone, 130},
-    Weight{Op::kCapture, 1},     Weight{Op::kReplay, 20},
-    Weight{Op::kLoad, 3},        Weight{Op::kEvict, 4},
-    Weight{Op::kForgetAny, 1},   Weight{Op::kPin, 1},
-    Weight{Op::kUnpin, 2},       Weight{Op::kShare, 1}};
+    Weight{Op::kEngine, 300},     Weight{Op::kLink, 300},
+    Weight{Op::kDevice, 150},     Weight{Op::kRead, 80},
+    Weight{Op::kReadFails, 1},    Weight{Op::kTask, 80},
+    Weight{Op::kStream, 200},     Weight{Op::kWait, 60},
+    Weight{Op::kLongWait, 1},     Weight{Op::kOpen, 8},
+    Weight{Op::kKill, 2},         Weight{Op::kBegin, 40},
+    Weight{Op::kResume, 60},      Weight{Op::kDie, 2},
+    Weight{Op::kRegister, 8},     Weight{Op::kDescribe, 4},
+    Weight{Op::kPublish, 8},      Weight{Op::kStage, 30},
+    Weight{Op::kCompute, 20},     Weight{Op::kRelease, 24},
+    Weight{Op::kPrefetch, 8},     Weight{Op::kForget, 1},
+    Weight{Op::kAnswerAsk, 20},   Weight{Op::kSetPlan, 12},
+    Weight{Op::kReplacePlan, 3},  Weight{Op::kClearPlan, 3},
+    Weight{Op::kUse, 150},        Weight{Op::kDone, 130},
+    Weight{Op::kCapture, 1},      Weight{Op::kReplay, 20},
+    Weight{Op::kOpenInPlace, 20}, Weight{Op::kCloseInPlace, 1},
+    Weight{Op::kPass, 200},       Weight{Op::kChooseHot, 100},
+    Weight{Op::kPlace, 200},      Weight{Op::kLoad, 3},
+    Weight{Op::kEvict, 4},        Weight{Op::kForgetAny, 1},
+    Weight{Op::kPin, 1},          Weight{Op::kUnpin, 2},
+    Weight{Op::kShare, 1}};
 
 using Weights = std::array<Weight, kWeights.size()>;
 

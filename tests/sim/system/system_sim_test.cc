@@ -142,6 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Meant{Mutant::kNoAnswer, {"answer", "progress"}},
                       Meant{Mutant::kEarlyDone, {"overwrite", "bytes"}},
                       Meant{Mutant::kKeptLease, {"given back"}},
+                      Meant{Mutant::kEarlyLeave, {"slabs"}},
                       Meant{Mutant::kIgnoredDone, {"progress"}},
                       Meant{Mutant::kInventedDone, {"overwrite", "bytes"}},
                       Meant{Mutant::kFreedTwice,

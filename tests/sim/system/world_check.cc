@@ -153,7 +153,19 @@ void World::Written(DeviceIndex device, uint64_t offset, uint64_t bytes) {
                                " computes with"));
       }
     }
+    for (const auto& [at, pieces] : worker->pieces) {
+      for (const auto& [piece, shown] : pieces.shown()) {
+        if (shown.device != device ||
+            !Meet(shown.offset, shown.bytes, offset, bytes)) {
+          continue;
+        }
+        Violation(Check::kOverwrite,
+                  absl::StrCat("what a tensor of worker ", number,
+                               " shows is written to"));
+      }
+    }
   }
+  HostWritten(devices_[device.number()]->span().subspan(offset, bytes));
 }
 
 void World::Destroyed(DeviceIndex device, const SlabSpec& slab) {
@@ -240,6 +252,9 @@ void World::GiveAllBack() {
     std::vector<PlanId> plans;
     for (const auto& [id, entry] : worker->plans) plans.push_back(id);
     for (const PlanId plan : plans) EndPlan(*worker, plan);
+    while (!worker->pieces.empty()) {
+      CloseInPlace(*worker, worker->pieces.begin()->first);
+    }
     while (!worker->leases.empty()) {
       Release(*worker, worker->leases.begin()->first);
     }

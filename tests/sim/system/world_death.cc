@@ -230,6 +230,9 @@ void World::Resume(const Numbers& n) {
     has.slabs.push_back({place.first, place.second});
   }
   if (!has.leases.empty() || !has.plans.empty()) Saw(Seen::kResumed);
+  for (const auto& [number, pieces] : worker.pieces) {
+    if (pieces.AnyHot()) Saw(Seen::kInPlaceResumed);
+  }
   worker.asks.clear();
   worker.served = true;
   worker.resumed = true;
