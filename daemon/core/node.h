@@ -337,7 +337,6 @@ class Node {
   // It is not in use.
   void RemoveModel(ModelId model, const std::string& why, absl::Time now,
                    Effects& effects);
-  void DropOnDevices(ModelId id, ModelEntry& entry);
 
   // node_publish.cc
   uint64_t UncheckedBytesOf(User uid) const;
