@@ -33,7 +33,7 @@ from ._processing import why_not_shared
 _log = logging.getLogger("hoist.vllm")
 
 
-class HoistModelLoader(BaseModelLoader):
+class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
     """Loads no weights: hoistd has them, or reads the files."""
 
     def __init__(self, load_config: LoadConfig) -> None:
@@ -81,7 +81,8 @@ class HoistModelLoader(BaseModelLoader):
                   weights.name, weights.nbytes / 2**20,
                   weights.device.name, (built - begin) * 1e3,
                   (bound - built) * 1e3)
-        return model.eval()
+        made: nn.Module = model.eval()
+        return made
 
     def _offload(self) -> None:
         """InvalidArgument: vLLM was asked to offload weights of its own."""
@@ -112,8 +113,9 @@ class HoistModelLoader(BaseModelLoader):
         _log.warning("%s is loaded into this process, shared with nobody, as "
                      "was asked for: %s", model_config.model, why)
         with layers_of_its_own(vllm_config, keep=True):
-            return DefaultModelLoader(self._of_disk()).load_model(
+            made: nn.Module = DefaultModelLoader(self._of_disk()).load_model(
                 vllm_config, model_config, prefix)
+            return made
 
     def _of_disk(self) -> LoadConfig:
         """What vLLM's own loader takes, which knows no hoist."""
