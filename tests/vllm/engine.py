@@ -89,6 +89,9 @@ def watch_loading(seen: dict[str, Any]) -> None:
     load = HoistModelLoader.load_model
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (kwargs.pop("vllm_config", None) or args[0], *args[1:])
+        # As vLLM's GPU worker, before it looks how much memory is free.
+        seen["external"] = self.get_external_weight_memory(args[0])
         before, begin = io_of_self(), time.perf_counter()
         made = load(self, *args, **kwargs)
         seen["load_ms"] = (time.perf_counter() - begin) * 1e3

@@ -49,6 +49,7 @@ def test_a_second_engine_reads_and_copies_nothing(start, hoistd, llama,
     before = io_of(hoistd.process.pid)["read_bytes"]
     second = start()
     loaded = second.ask("loaded")
+    assert loaded["external"] >= second.facts()[0]["bytes"]
     assert second.ask("generate") == disk_tokens
     # Both look at the files' headers: pages, and what is read ahead of them.
     assert io_of(hoistd.process.pid)["read_bytes"] - before <= 64 << 10

@@ -44,6 +44,28 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         """As vLLM's own loader."""
         self._of_disk().download_model(model_config)
 
+    def get_external_weight_memory(self, vllm_config: VllmConfig) -> int:
+        """Bytes of the device that the weights take and that are not this
+        process's; they are there from here on, so that what vLLM sees as free
+        is. 0, and it sees for itself how much more is used after loading: of a
+        budget, and where the first engine has to make the weights."""
+        model_config = vllm_config.model_config
+        if self.options.budget is not None:
+            return 0
+        device = self._device(vllm_config)
+        with set_default_torch_dtype(model_config.dtype), device, \
+                layers_of_its_own(vllm_config, keep=False):
+            model, _ = build_on_meta(lambda: initialize_model(
+                vllm_config=vllm_config, model_config=model_config))
+            if why_not_shared(model) is not None:
+                return 0
+            return Finding(self.options, self._of_disk(), vllm_config,
+                           model_config, "", device).take_early(model)
+
+    def _device(self, vllm_config: VllmConfig) -> torch.device:
+        return torch.device(self.load_config.device
+                            or vllm_config.device_config.device)
+
     def load_weights(self, model: nn.Module,
                      model_config: ModelConfig) -> None:
         """FailedPrecondition: vLLM means to write to a model's weights."""
@@ -57,8 +79,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         else hoistd refuses is raised, too; the files are never read here
         instead, unless the options say so.
         """
-        device = torch.device(self.load_config.device
-                              or vllm_config.device_config.device)
+        device = self._device(vllm_config)
         self._offload()
         begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype), device:
