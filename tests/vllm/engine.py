@@ -25,16 +25,16 @@ class Facts:
         model = self.model_runner.model  # type: ignore[attr-defined]
         weights = getattr(model, "hoist_weights", None)
         spans = weights.spans() if weights is not None else []
-        tensors = {one.data_ptr(): one.nbytes for one in model.parameters()}
+        tensors = [(one.data_ptr(), one.nbytes) for one in model.parameters()]
         return {
-            "bytes": sum(tensors.values()),
-            "shared": sum(nbytes for at, nbytes in tensors.items()
+            "bytes": sum(nbytes for _, nbytes in tensors),
+            "shared": sum(nbytes for at, nbytes in tensors
                           if any(a <= at and at + nbytes <= b
                                  for a, b in spans)),
             "dirty": private_dirty(spans),
             "maps": hoistd_maps(),
             "fds": hoistd_fds(),
-            "addresses": sorted(tensors),
+            "addresses": [at for at, _ in tensors],
             "model": weights.name if weights is not None else None,
         }
 
@@ -89,6 +89,9 @@ def watch_loading(seen: dict[str, Any]) -> None:
     load = HoistModelLoader.load_model
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (kwargs.pop("vllm_config", None) or args[0], *args[1:])
+        # As vLLM's GPU worker, before it looks how much memory is free.
+        seen["external"] = self.get_external_weight_memory(args[0])
         before, begin = io_of_self(), time.perf_counter()
         made = load(self, *args, **kwargs)
         seen["load_ms"] = (time.perf_counter() - begin) * 1e3

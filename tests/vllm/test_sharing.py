@@ -49,23 +49,26 @@ def test_a_second_engine_reads_and_copies_nothing(start, hoistd, llama,
     before = io_of(hoistd.process.pid)["read_bytes"]
     second = start()
     loaded = second.ask("loaded")
+    assert loaded["external"] >= second.facts()[0]["bytes"]
     assert second.ask("generate") == disk_tokens
-    assert io_of(hoistd.process.pid)["read_bytes"] == before
+    # Both look at the files' headers: pages, and what is read ahead of them.
+    assert io_of(hoistd.process.pid)["read_bytes"] - before <= 64 << 10
     counted = hoistd.counters()
     assert counted["file_read_bytes"] == 0
     assert counted["host_to_device_bytes"] == 0
-    # Headers, and what the kernel reads ahead of them.
     assert loaded["read_bytes"] <= 1 << 20
     print(f"loading took {loaded['load_ms']:.1f} ms")
 
 
 def test_four_engines_hold_the_weights_once(start, hoistd, llama):
-    engines = [start.begin() for _ in range(4)]
-    for engine in engines:
+    engines = [start()]
+    on_device = hoistd.tier("DEVICE")["used_bytes"]
+    engines += [start.begin() for _ in range(3)]
+    for engine in engines[1:]:
         assert engine.answer() == "ready"
     used = hoistd.tier("HOST")["used_bytes"]
     assert used <= 1.01 * weights_bytes(llama)
-    assert hoistd.tier("DEVICE")["used_bytes"] <= 1.01 * weights_bytes(llama)
+    assert hoistd.tier("DEVICE")["used_bytes"] == on_device
     assert {engine.facts()[0]["model"] for engine in engines} == {
         engines[0].facts()[0]["model"]}
 
@@ -91,9 +94,9 @@ def test_what_was_evicted_is_had_of_the_files_again(start, hoistd,
         (name,) = {facts["model"] for facts in first.facts()}
     for tier in ("device", "host"):
         hoistd.ctl("evict", name, "--tier", tier)
-    assert hoistd.counters()["spill_write_bytes"] == 0
+    assert hoistd.counters()["spill_written_bytes"] == 0
     assert start().ask("generate") == disk_tokens
-    assert hoistd.counters()["spill_write_bytes"] == 0
+    assert hoistd.counters()["spill_written_bytes"] == 0
 
 
 def test_tokens_go_on_when_hoistd_is_killed(start, hoistd, disk_tokens):

@@ -19,22 +19,22 @@ _EXPLICIT = 4
 
 
 class Runs(tuple[str, int, int]):
-    """A part of a Joined: `count` runs of a file's tensor, each of `size`
+    """A part of a Joined: `times` runs of a file's tensor, each of `size`
     bytes, `stride` bytes from one's first to the next one's; the first is at
     `offset`. Such are the columns of a matrix that one of several workers has.
     """
 
-    count: int
+    times: int
     stride: int
 
-    def __new__(cls, tensor: str, offset: int, size: int, count: int,
+    def __new__(cls, tensor: str, offset: int, size: int, times: int,
                 stride: int) -> Runs:
         made = super().__new__(cls, (tensor, offset, size))
-        made.count, made.stride = count, stride
+        made.times, made.stride = times, stride
         return made
 
     def __repr__(self) -> str:
-        return f"Runs{(*self, self.count, self.stride)!r}"
+        return f"Runs{(*self, self.times, self.stride)!r}"
 
     def __eq__(self, other: object) -> bool:
         return repr(self) == repr(other)
@@ -97,7 +97,7 @@ def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
         for part, given in zip(parts, wanted):
             tensor, offset, size = (given, 0, 0) if isinstance(
                 given, str) else given
-            count, stride = (given.count, given.stride) if isinstance(
+            count, stride = (given.times, given.stride) if isinstance(
                 given, Runs) else (0, 0)
             if min(offset, size, count, stride) < 0:
                 raise InvalidArgument(

@@ -77,7 +77,7 @@ def rebuilt(joined):
     for part in joined.parts:
         tensor, offset, size = part
         many = isinstance(part, hoist.Runs)
-        for at in range(part.count if many else 1):
+        for at in range(part.times if many else 1):
             first = (offset + at * (part.stride if many else 0)) // 4
             made.append(files[tensor][first:first + size // 4])
     return torch.cat(made).reshape(joined.shape)

@@ -60,9 +60,10 @@ def refuse_to_write(*_: object, **__: object) -> None:
 
 def settle_the_rest(module: nn.Module, device: torch.device,
                     lost: Collection[int] = ()) -> None:
-    """Buffers that were made without values get memory without values, as they
-    had it from torch.empty, and so does what has no elements. FailedPrecondition:
-    something else is still on the meta device, and would be computed with.
+    """Buffers and attributes that were made without values get memory without
+    values, as they had it from torch.empty, and so does what has no elements.
+    FailedPrecondition: something else is still on the meta device, and would be
+    computed with.
 
     lost: storages (storage_id) that had values which are gone.
     """
@@ -73,6 +74,11 @@ def settle_the_rest(module: nn.Module, device: torch.device,
             made = torch.empty_like(held.tensor, device=device)
             put(module, held.names, nn.Parameter(made, requires_grad=False)
                 if held.is_parameter else made)
+    for one in module.modules():
+        for leaf, value in vars(one).items():
+            if isinstance(value, torch.Tensor) and value.is_meta and (
+                    storage_id(value) not in lost):
+                vars(one)[leaf] = torch.empty_like(value, device=device)
     left = list(_on_meta(module))
     if left:
         raise FailedPrecondition(

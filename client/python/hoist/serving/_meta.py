@@ -26,7 +26,7 @@ def build_on_meta(make: Callable[[], T]) -> tuple[T, frozenset[int]]:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """The same for all views of one storage, while it lives."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 class _EmptyOnMeta(TorchFunctionMode):

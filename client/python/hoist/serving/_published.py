@@ -152,7 +152,8 @@ def one_at_a_time(name: str, deadline: float) -> Iterator[None]:
         f"hoist-publish-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     end = time.monotonic() + deadline
-    with open(folder / f"{name}.lock", "a") as file:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    with open(folder / f"{digest}.lock", "a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,7 +71,7 @@ class Trace(TorchDispatchMode):
         """Of its elements, row-major. Untraceable: they are no such ranges."""
         if not tensor.is_contiguous():
             raise Untraceable(f"it has the strides {tuple(tensor.stride())}")
-        first = tensor.storage_offset()
+        first = int(tensor.storage_offset())
         try:
             return self._ranges(storage_id(tensor), first,
                                 first + tensor.numel())
@@ -141,7 +141,8 @@ class Trace(TorchDispatchMode):
     def _copied(self, to: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         if not self._is_ours(source):
             if not self._is_ours(to):
-                return _aten.copy_.default(to, source)
+                made: torch.Tensor = _aten.copy_.default(to, source)
+                return made
             if to.numel():
                 self._spoil(to, "it is given values that are not the files'")
             return to
@@ -158,8 +159,8 @@ class Trace(TorchDispatchMode):
             return
         self._known(source)
         known.copies.append(Copy(
-            to.storage_offset(), tuple(to.shape), tuple(to.stride()),
-            storage_id(source), source.storage_offset(),
+            int(to.storage_offset()), tuple(to.shape), tuple(to.stride()),
+            storage_id(source), int(source.storage_offset()),
             tuple(source.stride())))
 
     def _filled(self, to: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,7 @@ class Weights:
         """
         self.device = device
         self.deadline = deadline
+        self.stored = dict(stored)
         self._find = find
         self._connect = connect
         self._session: _session.Session | None = session

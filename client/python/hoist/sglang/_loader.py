@@ -28,7 +28,7 @@ _log = logging.getLogger("hoist.sglang")
 _PLAIN = frozenset(("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"))
 
 
-class HoistModelLoader(theirs.DefaultModelLoader):
+class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
     """SGLang's own loader as far as the files' tensors: which files a model is
     of, and what its code makes of them, is SGLang's to say. Of the files it
     reads headers."""
@@ -70,7 +70,8 @@ class HoistModelLoader(theirs.DefaultModelLoader):
         model.hoist_weights = weights  # They live as long as it does.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only",
                   weights.name, weights.nbytes / 2**20, weights.device.name)
-        return model.eval()
+        made: nn.Module = model.eval()
+        return made
 
     def _weights(self, model: nn.Module, model_config: Any, recipes: Recipes,
                  device: torch.device) -> Weights:

@@ -13,11 +13,10 @@ from .._errors import InvalidArgument
 class Options:
     """Keys of `--model-loader-extra-config`, all optional."""
 
+    # hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's.
     socket: str | None = None
-    """hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's."""
-
+    # Seconds to wait for hoistd, and for space of each group.
     deadline: float = 60.0
-    """Seconds to wait for hoistd, and for space of each group."""
 
     @classmethod
     def of(cls, given: Union[str, Mapping[str, Any], None]) -> Options:

@@ -16,7 +16,7 @@ def kernels_over_shared_memory() -> Iterator[None]:
     theirs = utils.dispatch_cpu_unquantized_gemm
 
     def ours(layer: torch.nn.Module, remove_weight: bool) -> None:
-        layer.cpu_linear = torch.nn.functional.linear
+        layer.cpu_linear = torch.nn.functional.linear  # type: ignore[assignment]
 
     utils.dispatch_cpu_unquantized_gemm = ours
     try:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+from typing import Mapping
 
 import torch
 from torch import nn
@@ -37,6 +38,10 @@ from ._processing import refuse_what_reads_early, why_processed
 
 _log = logging.getLogger("hoist.vllm")
 
+# By fingerprint: those that were on the device before vLLM looked how much of it
+# is free. The model that is loaded takes them.
+_early: dict[bytes, Weights] = {}
+
 
 @dataclasses.dataclass
 class Finding:
@@ -49,10 +54,26 @@ class Finding:
     prefix: str
     device: torch.device
 
+    def take_early(self, model: nn.Module) -> int:
+        """Has the model's weights on the device from now on, unless they have
+        to be made first; bytes. weights_of gives them to the next model of the
+        same ones."""
+        weights = self._find(model, may_publish=False)
+        if weights is None:
+            return 0
+        _early[weights.fingerprint] = weights
+        return weights.nbytes
+
     def weights_of(self, model: nn.Module) -> Weights:
         """Of a model on the meta device, whose own loading code is run. It may
         have fewer parameters afterwards, and others: those that vLLM computes
         with."""
+        weights = self._find(model, may_publish=True)
+        assert weights is not None
+        return weights
+
+    def _find(self, model: nn.Module, may_publish: bool) -> Weights | None:
+        """None: they are not published, and may not be."""
         trace = Trace()
         loader = HeaderLoader(self.of_disk, trace)
         recipes, why = self._recipes(model, loader, trace)
@@ -78,26 +99,37 @@ class Finding:
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
         name = self._name(key)
+        if not may_publish and _published.find(session, name) is None:
+            return None
         manifest = self._published(session, name, key)
         _published.shape_like(model, manifest)
-        return Weights(session, connect, lambda session: session.model(name),
-                       manifest.stored, device, self.options.deadline)
+        return self._whole(session, connect,
+                           lambda session: session.model(name),
+                           manifest.stored, device)
+
+    def _whole(self, session: _session.Session, connect: Connect, find: Find,
+               stored: Mapping[str, tuple[str, str]],
+               device: _session.Device) -> Weights:
+        early = _early.pop(find(session).fingerprint, None)
+        if early is not None and early.stored == stored:
+            session.close()
+            return early
+        return Weights(session, connect, find, stored, device,
+                       self.options.deadline)
 
     def _bound(self, model: nn.Module, session: _session.Session,
                connect: Connect, find: Find, recipes: Recipes,
                device: _session.Device) -> Weights:
         """All at once, or, if there is a budget, its layers by a plan."""
-        deadline = self.options.deadline
         offloader = get_offloader()
         if self.options.budget is None or not isinstance(offloader,
                                                          PlanOffloader):
-            return Weights(session, connect, find, recipes.stored, device,
-                           deadline)
+            return self._whole(session, connect, find, recipes.stored, device)
         refuse_what_reads_early(model)
         whole = find(session).image_bytes
         planned = PlannedWeights(
-            session, connect, find, recipes.stored, device, deadline,
-            to_bytes(self.options.budget, whole), offloader.layers_of(model))
+            session, connect, find, recipes.stored, device,
+            self.options.deadline, to_bytes(self.options.budget, whole), offloader.layers_of(model))
         offloader.follow(model, planned.plan, planned.groups)
         return planned
 

@@ -16,7 +16,7 @@ from ..checkpoint import FileTensor, read_headers
 from ..serving._trace import Trace
 
 
-class HeaderLoader(DefaultModelLoader):
+class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
     """DefaultModelLoader as far as the files' tensors: which files a model is
     of, and what is read of them, is its own to say.
 

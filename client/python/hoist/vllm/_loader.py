@@ -33,7 +33,7 @@ from ._processing import why_not_shared
 _log = logging.getLogger("hoist.vllm")
 
 
-class HoistModelLoader(BaseModelLoader):
+class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
     """Loads no weights: hoistd has them, or reads the files."""
 
     def __init__(self, load_config: LoadConfig) -> None:
@@ -43,6 +43,28 @@ class HoistModelLoader(BaseModelLoader):
     def download_model(self, model_config: ModelConfig) -> None:
         """As vLLM's own loader."""
         self._of_disk().download_model(model_config)
+
+    def get_external_weight_memory(self, vllm_config: VllmConfig) -> int:
+        """Bytes of the device that the weights take and that are not this
+        process's; they are there from here on, so that what vLLM sees as free
+        is. 0, and it sees for itself how much more is used after loading: of a
+        budget, and where the first engine has to make the weights."""
+        model_config = vllm_config.model_config
+        if self.options.budget is not None:
+            return 0
+        device = self._device(vllm_config)
+        with set_default_torch_dtype(model_config.dtype), device, \
+                layers_of_its_own(vllm_config, keep=False):
+            model, _ = build_on_meta(lambda: initialize_model(
+                vllm_config=vllm_config, model_config=model_config))
+            if why_not_shared(model) is not None:
+                return 0
+            return Finding(self.options, self._of_disk(), vllm_config,
+                           model_config, "", device).take_early(model)
+
+    def _device(self, vllm_config: VllmConfig) -> torch.device:
+        return torch.device(self.load_config.device
+                            or vllm_config.device_config.device)
 
     def load_weights(self, model: nn.Module,
                      model_config: ModelConfig) -> None:
@@ -57,8 +79,7 @@ class HoistModelLoader(BaseModelLoader):
         else hoistd refuses is raised, too; the files are never read here
         instead, unless the options say so.
         """
-        device = torch.device(self.load_config.device
-                              or vllm_config.device_config.device)
+        device = self._device(vllm_config)
         self._offload()
         begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype), device:
@@ -81,7 +102,8 @@ class HoistModelLoader(BaseModelLoader):
                   weights.name, weights.nbytes / 2**20,
                   weights.device.name, (built - begin) * 1e3,
                   (bound - built) * 1e3)
-        return model.eval()
+        made: nn.Module = model.eval()
+        return made
 
     def _offload(self) -> None:
         """InvalidArgument: vLLM was asked to offload weights of its own."""
@@ -112,8 +134,9 @@ class HoistModelLoader(BaseModelLoader):
         _log.warning("%s is loaded into this process, shared with nobody, as "
                      "was asked for: %s", model_config.model, why)
         with layers_of_its_own(vllm_config, keep=True):
-            return DefaultModelLoader(self._of_disk()).load_model(
+            made: nn.Module = DefaultModelLoader(self._of_disk()).load_model(
                 vllm_config, model_config, prefix)
+            return made
 
     def _of_disk(self) -> LoadConfig:
         """What vLLM's own loader takes, which knows no hoist."""

@@ -15,7 +15,7 @@ from .._model import Group
 from .._plan import Plan
 
 
-class PlanOffloader(BaseOffloader):
+class PlanOffloader(BaseOffloader):  # type: ignore[misc]
     """What vLLM asks around its decoder layers, answered by a plan of hoistd's.
 
     A layer is staged by the operator before it and done by the one after it:
@@ -87,7 +87,7 @@ def _surround(module: nn.Module, index: int) -> None:
             given[0] if isinstance(given, tuple) else given, index)
         return given
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
 
 
 def _activations(args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -16,30 +16,25 @@ class Options:
         --model-loader-extra-config '{"deadline": 120}'
     """
 
+    # hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's.
     socket: str | None = None
-    """hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's."""
-
+    # Under which hoistd is to know these weights. An engine whose weights would
+    # not be the very same is refused, by the field that differs. None: a name
+    # that follows from what they are, so that nobody is refused.
     name: str | None = None
-    """Under which hoistd is to know these weights. An engine whose weights would
-    not be the very same is refused, by the field that differs. None: a name
-    that follows from what they are, so that nobody is refused."""
-
+    # Of device memory for weights: bytes, "8GiB", or a fraction of them. Where
+    # that is less than all, decoder layers come over the link just before they
+    # are needed. None: all are on the device.
     budget: int | float | str | None = None
-    """Of device memory for weights: bytes, "8GiB", or a fraction of them. Where
-    that is less than all, decoder layers come over the link just before they
-    are needed. None: all are on the device."""
-
+    # Seconds to wait for hoistd, for space of each group, and for another
+    # engine that publishes the same weights.
     deadline: float = 60.0
-    """Seconds to wait for hoistd, for space of each group, and for another
-    engine that publishes the same weights."""
-
+    # Where hoistd cannot hold what the engine computes with: refuse to start,
+    # or load the files as `--load-format auto` does, into this process.
     unsupported: Literal["refuse", "private"] = "refuse"
-    """Where hoistd cannot hold what the engine computes with: refuse to start,
-    or load the files as `--load-format auto` does, into this process."""
-
+    # On CPUs: linear layers compute with hoistd's memory as it lies, or vLLM
+    # packs a copy of it in this process, which is faster and not shared.
     cpu_kernels: Literal["shared", "packed"] = "shared"
-    """On CPUs: linear layers compute with hoistd's memory as it lies, or vLLM
-    packs a copy of it in this process, which is faster and not shared."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:

@@ -7,7 +7,7 @@ from vllm.device_allocator.sleep_mode_backend import CuMemBackend
 from ..serving._weights import resume_all, suspend_all
 
 
-class HoistSleepBackend(CuMemBackend):
+class HoistSleepBackend(CuMemBackend):  # type: ignore[misc]
     """`--sleep-mode-backend hoist`: all that this process has of hoistd's goes
     back to it, at either level; the KV cache and the rest as by `cumem`.
 

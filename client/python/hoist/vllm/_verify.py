@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from ..serving._compared import compare
@@ -24,6 +25,7 @@ class Verifier:
         of_disk = dataclasses.replace(config.load_config, load_format="auto",
                                       model_loader_extra_config={})
         with contextlib.ExitStack() as stack:
+            stack.enter_context(set_current_vllm_config(config))
             stack.enter_context(layers_of_its_own(config, keep=False))
             if worker.device.type == "cpu":
                 stack.enter_context(kernels_over_shared_memory())
