@@ -55,11 +55,15 @@ def trained(model: nn.Module) -> dict[str, nn.Parameter]:
             if one.requires_grad}
 
 
-def take_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+def take_gradients(model: nn.Module, keep: bool = False
+                   ) -> dict[str, torch.Tensor]:
+    """keep: they stay where they are, too."""
     found = {}
     for name, one in trained(model).items():
         assert one.grad is not None, name
-        found[name], one.grad = one.grad.clone(), None
+        found[name] = one.grad.clone()
+        if not keep:
+            one.grad = None
     return found
 
 

@@ -22,8 +22,9 @@ from ._inventory import Stored, Weight, as_stored, copy_of
 from ._layout import GroupSpec
 from ._rebuilt import Rebuilt, Swap, is_possible, take_weights
 from ._resident import KeptLease, ResidentParameter, guarded
-from ._shown import (Placed, Shown, empty, is_lent, is_persistent,
-                     refuse_gradient, scratch_bytes, scratch_places)
+from ._shown import (Placed, Shown, empty, goes_past_hooks, is_lent,
+                     is_persistent, refuse_gradient, scratch_bytes,
+                     scratch_places)
 from ._views import Views
 
 # A buffer this small is the worker's own, on the device: a forward may write
@@ -178,25 +179,28 @@ class Binding:
         return any(self._is_there(swap) for swap in self._on if swap[1] == key
                    and any(swap[0] is holder for holder in holders))
 
-    # Which weights need gradients, as the module's own would by now.
-
     def _follow_flags(self) -> None:
-        """What idle weights were told holds for what is shown from now on."""
+        """What idle weights were told of gradients, or those that stay, holds
+        for what is shown from now on."""
         told, self.idle.told = self.idle.told, {}
-        if told:
-            self._note_flags(told, self._off)
-            self.forget_addresses()
-
-    def _note_flags(self, needed: Mapping[int, bool],
-                    swaps: list[Swap]) -> None:
-        """needed: by id(), of what is in `swaps`."""
-        at = {(id(holder), key): needed[id(value)]
-              for holder, key, value in swaps if id(value) in needed}
+        if self._stays_at is not None:
+            told = {id(value): value.requires_grad for _, _, value in self._on
+                    if isinstance(value, ResidentParameter)}
+        if not told:
+            return
+        needed = {(id(holder), key): told[id(value)]
+                  for holder, key, value in (*self._off, *self._on)
+                  if id(value) in told}
         for weight in self.spec.weights:
             for place in weight.places:
-                found = at.get((id(place.holder), place.key))
-                if found is not None:
-                    weight.requires_grad = found
+                weight.requires_grad = needed.get(
+                    (id(place.holder), place.key), weight.requires_grad)
+        self.forget_addresses()
+
+    @property
+    def past_hooks(self) -> str | None:
+        """A weight that is shown, and that graphs keep past hooks, by name."""
+        return None if self._now is None else self._now.past_hooks
 
     def trained(self) -> str | None:
         """A weight of hoist's that needs gradients, by name."""
@@ -274,9 +278,8 @@ class Binding:
             shown.lent.keep()
 
     def spoil_graphs(self) -> None:
-        """A backward that has kept these weights themselves, past what _saved
-        claims, would read what lies there by then; autograd raises instead, as
-        after any change in place."""
+        """A backward that has kept these, past what _saved claims, would read
+        what lies there by then; autograd raises, as after a change in place."""
         placed = [] if self._placed is None else [self._placed.shown]
         for shown in [*self._shown.values(), *placed]:
             for value in shown.kept:
@@ -385,9 +388,7 @@ class Binding:
 
     def end_stay(self, show_idle: bool) -> None:
         """show_idle: else the modules have what they are to have."""
-        self._note_flags({id(value): value.requires_grad
-                          for _, _, value in self._on
-                          if isinstance(value, ResidentParameter)}, self._on)
+        self._follow_flags()
         self._stays_at = None
         if show_idle:
             self.show_idle()
@@ -473,6 +474,8 @@ class Binding:
             if weight.requires_grad or weight.plain:
                 shown.kept.append(value)
             shown.swaps += weight.swaps(value)
+            if goes_past_hooks(weight, value):
+                shown.past_hooks = weight.name
             if keeps is None and is_lent(weight):
                 shown.lent.add(weight.name, value, scratch is None)
         return shown

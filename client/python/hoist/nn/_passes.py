@@ -28,7 +28,7 @@ from ._move import device_of, to_device
 from ._one_graph import OneGraph
 from ._operators import Operands
 from ._planning import Planning
-from ._refusals import refuse_tracing, refuse_training
+from ._refusals import are_graded, refuse_tracing, refuse_training
 from ._saved import Pushed, claim_on
 from ._turns import Turns, calls_on_stack, is_in_backward
 
@@ -46,6 +46,9 @@ class Surroundings(Protocol):
     def is_compiled(self) -> bool:
         """Calls of the groups' modules are a part of compiled code, as far as
         modules show it."""
+
+    def trains(self) -> bool:
+        """Something of the tree that is not hoist's needs gradients."""
 
     def before_pass(self) -> None:
         """A pass begins; what came to the tree since is seen to."""
@@ -178,7 +181,10 @@ class Passes:
         self._is_compiled = compiled or self._around.is_compiled()
         if self._is_compiled:
             self._keeps_shown = False
-            self._begin_graph()
+            # A graph of one piece has its weights past hooks.
+            if not (are_graded(args, kwargs) or (
+                    torch.is_grad_enabled() and self._around.trains())):
+                self._begin_graph()
         if part.torch_device.type == "cpu":
             return None
         came_from = device_of((args, kwargs))

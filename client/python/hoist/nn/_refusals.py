@@ -8,10 +8,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from .._errors import FailedPrecondition
 from ._live import LiveGroup
 from ._shown import FREEZE
+from ._turns import is_in_backward
 
 
 def refuse_tracing() -> None:
@@ -35,12 +37,17 @@ def refuse_tracing() -> None:
             "hoist.set_budget(module, 1.0) would do)")
 
 
+def are_graded(args: Any, kwargs: Any) -> bool:
+    """A call with these inputs makes a graph."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad
+        for value in (*args, *kwargs.values()))
+
+
 def refuse_training(groups: list[LiveGroup], args: Any, kwargs: Any) -> None:
     """A backward that comes to the gradient of a weight that comes and goes
     raises; this is said before, where a call shows that there will be one."""
-    if not torch.is_grad_enabled() or not any(
-            isinstance(value, torch.Tensor) and value.requires_grad
-            for value in (*args, *kwargs.values())):
+    if not are_graded(args, kwargs):
         return
     for group in groups:
         name = None if group.bound else group.binding.trained()
@@ -49,3 +56,19 @@ def refuse_training(groups: list[LiveGroup], args: Any, kwargs: Any) -> None:
                 f'"{name}" needs gradients, and lives in hoist, where weights '
                 f"that come and go are shared and read-only; {FREEZE}; or call "
                 "the module under torch.no_grad()")
+
+
+def refuse_past_hooks(group: LiveGroup, output: Any) -> None:
+    """A graph was made that would read other weights' bytes, since no hook saw
+    what its nodes keep. What a backward computes again for a checkpoint is read
+    while it is there."""
+    name = group.binding.past_hooks
+    if name is None or is_in_backward() or not any(
+            isinstance(one, torch.Tensor) and one.requires_grad
+            for one in tree_leaves(output)):
+        return
+    raise FailedPrecondition(
+        f'"{name}" comes and goes, and its library keeps it in the graph past '
+        "torch's saved-tensor hooks: a backward would read other weights' "
+        "bytes; checkpoint the layers with use_reentrant=True, or give "
+        "hoist.set_budget(module, 1.0) room for all of it")

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._errors import FailedPrecondition
 from ._inventory import Stored, Weight
@@ -25,6 +26,8 @@ class Shown:
     graded: list[torch.Tensor]
     # What autograd may keep for a backward, whose version it looks at then.
     kept: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    # Of a weight that a graph keeps past torch's hooks (bitsandbytes').
+    past_hooks: str | None = None
     lent: Lent = dataclasses.field(default_factory=Lent)
 
 
@@ -54,6 +57,14 @@ def refuse_gradient(value: torch.Tensor, name: str) -> None:
 FREEZE = ("model.requires_grad_(False) freezes what is hoist's, before attach "
           "or after; modules that are to be trained are left to you by "
           "exclude=, or by adding them after attach (adapters)")
+
+
+def goes_past_hooks(weight: Weight, value: Any) -> bool:
+    """Libraries that have state beside a weight's elements keep both in their
+    nodes' attributes, where no hook sees them."""
+    return (weight.kind == "state" or bool(weight.aliases)
+            or len(weight.parts) > 1) and not is_traceable_wrapper_subclass(
+                value)
 
 
 def is_lent(weight: Weight) -> bool:
