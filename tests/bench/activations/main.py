@@ -156,7 +156,7 @@ def layer_bytes(size: Size, parameters: list[Any], x: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()
 
     model = Blocks(dataclasses.replace(size, blocks=1), parameters)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):

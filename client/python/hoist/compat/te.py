@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from typing import Any, Callable, Protocol
 
@@ -38,7 +39,14 @@ __all__ = ["ManualController", "get_cpu_offload_context",
            "mark_not_offload", "start_offload"]
 
 Synchronize = Callable[[torch.Tensor], torch.Tensor]
-_entered = 0  # Contexts, in this process; as TransformerEngine counts them.
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.entered = 0  # Contexts that offload.
+
+
+_thread = _Thread()
 
 
 def get_cpu_offload_context(
@@ -127,7 +135,7 @@ def start_offload(*tensors: Any, offload_base_tensor: bool = False) -> None:
 
 def is_cpu_offload_enabled() -> bool:
     """Within a context that offloads, and in no keep()."""
-    return _entered > 0 and not is_keeping()
+    return _thread.entered > 0 and not is_keeping()
 
 
 class _Synchronizer(Protocol):
@@ -233,14 +241,14 @@ class _Context(contextlib.ContextDecorator):
         saving.enter()
         self._saving, self._run, self._was_run = saving, run, True
         self._theirs = _tell_te(self)
-        _count(+1)
+        _thread.entered += 1
         return self
 
     def __exit__(self, *error: object) -> None:
         saving, self._saving = self._saving, None
         run, self._run = self._run, None
         assert saving is not None and run is not None
-        _count(-1)
+        _thread.entered -= 1
         _tell_te(self._theirs)
         saving.leave()
         self._synchronizer.end(run)
@@ -258,11 +266,6 @@ class _Context(contextlib.ContextDecorator):
                                      + ("within it" if self._was_run else
                                         "before it was entered"))
         return tensor
-
-
-def _count(change: int) -> None:
-    global _entered
-    _entered += change
 
 
 def _tell_te(synchronizer: Any) -> Any:
