@@ -1,12 +1,16 @@
 # A worker's view of device memory. No CUDA toolkit and no Abseil: the driver
 # is found at run time (hoist/shared/cuda_driver.h).
 add_library(hoist_client_device STATIC
+  ${CMAKE_CURRENT_LIST_DIR}/src/arena_memory_cuda.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/arena_memory_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/cuda_context.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device_map_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device_map_emulated.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/mapped_slabs.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/slab_ranges.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/stream_copies.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/word_wait.cc)

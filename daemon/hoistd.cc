@@ -304,6 +304,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
     served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
   }
   parts.node.apart_descriptors = ApartDescriptorLimit();
+  parts.node.arenas_evict = config.host.arenas == HostConfig::Arenas::kAbove;
   parts.node.quota = QuotasOf(config, parts.node.host_capacity_bytes,
                               parts.node.device_capacity_bytes);
   parts.no_in_place = devices.no_in_place;

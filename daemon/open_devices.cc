@@ -82,12 +82,6 @@ void AddInPlace(uint64_t bytes, OpenedDevices& devices) {
     devices.no_in_place = "host.in_place in hoistd.toml gives it no memory";
     return;
   }
-  if (devices.all[0]->info().backing == Backing::kIpc) {
-    devices.no_in_place =
-        "its pieces are mapped one by one beside a device's, which legacy IPC "
-        "memory (device.share = \"ipc\") does not allow";
-    return;
-  }
   InPlaceOptions options;
   options.index = DeviceIndex(static_cast<uint32_t>(devices.all.size()));
   options.total_bytes = bytes;
@@ -95,12 +89,23 @@ void AddInPlace(uint64_t bytes, OpenedDevices& devices) {
   if (devices.all[0]->info().kind == DeviceKind::kCuda) {
     options.gpus = static_cast<int>(devices.all.size());
   }
+  if (devices.all[0]->info().backing == Backing::kIpc) {
+    devices.no_in_place =
+        "its pieces are mapped one by one beside a device's, which legacy IPC "
+        "memory (device.share = \"ipc\") does not allow";
+    options.arenas_alone = true;
+  }
   auto opened = InPlaceDevice::Create(options);
+  if (!opened.ok() && options.gpus > 0) {
+    devices.no_in_place = std::string(opened.status().message());
+    options.arenas_alone = true;
+    opened = InPlaceDevice::Create(options);
+  }
   if (!opened.ok()) {
     devices.no_in_place = std::string(opened.status().message());
     return;
   }
-  devices.in_place = (*opened)->span();
+  if (!options.arenas_alone) devices.in_place = (*opened)->span();
   devices.all.push_back(*std::move(opened));
 }
 

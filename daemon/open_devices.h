@@ -18,10 +18,11 @@ namespace hoistd {
 
 struct OpenedDevices {
   std::vector<std::unique_ptr<Device>> all;
-  std::span<std::byte> in_place;  // Of the last of them, if it is that.
-  std::string no_in_place;        // Why it is not.
-  std::string gpu_on_board;       // One that is not used; "": there is none.
-  std::string note;               // What the operator should know; or "".
+  // Of the last of them, if devices read in place there.
+  std::span<std::byte> in_place;
+  std::string no_in_place;   // Why they do not.
+  std::string gpu_on_board;  // One that is not used; "": there is none.
+  std::string note;          // What the operator should know; or "".
 };
 
 // GPUs, or emulated devices; of those `note` says if they stand in for a GPU
@@ -29,7 +30,8 @@ struct OpenedDevices {
 // must be one.
 absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config);
 // Adds `bytes` of host memory that they read in place. Where that cannot be
-// had, `no_in_place` says why: workers stage instead.
+// had, `no_in_place` says why: workers stage instead, and the memory is there
+// for their arenas alone.
 void AddInPlace(uint64_t bytes, OpenedDevices& devices);
 
 // Of the device's memory, what hoist uses.

@@ -75,7 +75,8 @@ def gather(out, manual, hoistctl):
     subprocess.run(
         ["protoc", f"-I{ROOT / 'proto'}", "--include_imports",
          "--include_source_info", f"--descriptor_set_out={described}",
-         "hoist/v1/worker.proto", "hoist/v1/admin.proto"], check=True)
+         "hoist/v1/worker.proto", "hoist/v1/admin.proto",
+         "hoist/v1/trace.proto"], check=True)
     (source / "grpc.rst").write_text(subprocess.run(
         [sys.executable, "-B", str(HERE / "proto_pages.py"), str(described)],
         check=True, capture_output=True, text=True).stdout)

@@ -133,7 +133,12 @@ int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
              << Shown(session.client_name()) << ", process "
              << ProcessText(session.pid()) << "): " << session.leases()
              << " leases of " << HumanBytes(session.leased_bytes()) << " and "
-             << session.plans() << " plans are given back\n";
+             << session.plans() << " plans";
+  if (session.arenas() > 0) {
+    output.out << ", and " << session.arenas() << " arenas of "
+               << HumanBytes(session.arena_bytes());
+  }
+  output.out << " are given back\n";
   return kExitOk;
 }
 

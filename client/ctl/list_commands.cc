@@ -154,7 +154,8 @@ int ShowSessions(Connection& daemon, const Output& output) {
                {"LEASED", Align::kRight},
                {"BUDGET", Align::kRight},
                {"WAITING", Align::kRight},
-               {"PLANS", Align::kRight}});
+               {"PLANS", Align::kRight},
+               {"ARENAS", Align::kRight}});
   for (const v1::SessionStatus& session : response.sessions()) {
     table.Add(
         {std::to_string(session.id()), Shown(session.client_name()),
@@ -164,7 +165,8 @@ int ShowSessions(Connection& daemon, const Output& output) {
          session.device_budget_bytes() == 0
              ? "-"
              : HumanBytes(session.device_budget_bytes()),
-         std::to_string(session.waiting()), std::to_string(session.plans())});
+         std::to_string(session.waiting()), std::to_string(session.plans()),
+         HumanBytes(session.arena_bytes())});
   }
   table.Print(output.out);
   return kExitOk;

@@ -37,6 +37,8 @@ std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
   add(tier.shared_bytes(), " shared by several groupings");
   add(tier.doubled_bytes(), " doubled for several groupings");
   add(tier.unsaved_bytes(), " published that no disk has");
+  add(tier.arena_bytes(), " in arenas");
+  add(tier.kept_arena_bytes(), " kept for their users' next");
   return what;
 }
 

@@ -25,6 +25,11 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
     out << "in place: " << HumanBytes(touched) << " touched, of them "
         << HumanBytes(counters.touched_cold_bytes()) << " read over a link\n";
   }
+  if (counters.arena_made_bytes() + counters.arena_reused_bytes() > 0) {
+    out << "arenas: " << HumanBytes(counters.arena_made_bytes())
+        << " made for them, " << HumanBytes(counters.arena_reused_bytes())
+        << " left by earlier ones\n";
+  }
   if (counters.models_forgotten() > 0) {
     out << "models that made room, unused: " << counters.models_forgotten()
         << "\n";
@@ -34,6 +39,17 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
         << " steps took more than 5 ms, the longest "
         << counters.longest_event_us() / 1000 << " ms\n";
   }
+}
+
+// "  copier 3, session 7 (train): 1.0 GiB in 40 grants, ..."
+void PrintCopier(const v1::CopierStatus& copier, std::ostream& out) {
+  out << "  copier " << copier.id() << ", session " << copier.session_id()
+      << " (" << Shown(copier.client_name())
+      << "): " << HumanBytes(copier.copied_bytes()) << " to the device in "
+      << copier.grants() << " grants";
+  if (copier.late_grants() > 0) out << " (" << copier.late_grants() << " late)";
+  out << ", " << HumanBytes(copier.read_bytes()) << " from it; "
+      << ShareText(copier.share()) << "\n";
 }
 
 // "link of device 0: 1.0 GiB for plans, ..."
@@ -53,6 +69,15 @@ void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
           << "/s read in place";
     }
     out << "\n";
+    if (link.own_bytes() + link.own_read_bytes() > 0 ||
+        link.copiers_size() > 0) {
+      out << "  copied by workers: " << HumanBytes(link.own_bytes())
+          << " to the device, " << HumanBytes(link.own_read_bytes())
+          << " from it\n";
+    }
+    for (const v1::CopierStatus& copier : link.copiers()) {
+      PrintCopier(copier, out);
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/socket_path.h"
+#include "hoist/shared/wire.h"
 
 namespace hoist {
 namespace {
@@ -171,6 +172,7 @@ Status Connection::Check() const {
 
 void Connection::Close() {
   std::call_once(closed_, [this] {
+    void_ = true;
     Fail(Status(Code::kFailedPrecondition,
                 "the session is closed; connect again"));
     HangUp();
@@ -297,6 +299,14 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
                         const Limits& limits, bool* full) {
+  if (body.size() > kMaxRequestBody) {
+    return Status(Code::kResourceExhausted,
+                  "the request has " + std::to_string(body.size()) +
+                      " bytes, and hoistd takes " +
+                      std::to_string(kMaxRequestBody) +
+                      " at most: say it in fewer groups, tensors or parts (of "
+                      "parts, runs of one size are one)");
+  }
   Clock::time_point end = limits.end;
   if (limits.patience.count() > 0) {
     end = std::min(end, Clock::now() + limits.patience);
@@ -452,7 +462,10 @@ bool Connection::ended_unheard() const {
 Status Connection::Deliver(Reply reply) {
   answered_.store(true);
   // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
-  if (reply.request_id == 0 && !reply.status.ok()) return reply.status;
+  if (reply.request_id == 0 && !reply.status.ok()) {
+    void_ = true;
+    return reply.status;
+  }
   if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
     handler_->OnAsk(*ask);
     return Status();
@@ -532,6 +545,11 @@ void Connection::TellPlansEnded(std::span<const uint64_t> plans,
   for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
 }
 
+void Connection::TellResumed() {
+  const MutexLock lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->SessionResumed();
+}
+
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
   LetGo();
@@ -541,6 +559,10 @@ void Connection::GiveBack(const Reply& reply) {
     });
   } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
     Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
+  } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
+    Post([arena](uint64_t id) { return EncodeCloseArena(id, arena->id); });
+  } else if (const auto* copier = std::get_if<CopierGrant>(&reply.body)) {
+    Post([copier](uint64_t id) { return EncodeCloseCopier(id, copier->id); });
   }
 }
 

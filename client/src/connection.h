@@ -48,11 +48,11 @@ class Connection {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Each lease and plan, before its caller wakes: maps the slabs, which later
-    // ones rely on. An error goes to the caller, and what was granted goes
-    // back.
+    // Each lease, plan and arena, before its caller wakes: maps the slabs,
+    // which later ones rely on. An error goes to the caller, and what was
+    // granted goes back.
     virtual Status Admit(Reply* reply) = 0;
-    // A lease or plan that was admitted goes back: nobody waits for it.
+    // What was admitted goes back: nobody waits for it.
     virtual void GoesBack(const Reply& reply) = 0;
     // hoistd asks. Must not wait for a call.
     virtual void OnAsk(const SlabAsk& ask) = 0;
@@ -73,6 +73,9 @@ class Connection {
     virtual ~Listener() = default;
     // Once, on any thread; must neither block nor call the connection.
     virtual void SessionEnded(const Status& why) = 0;
+    // Another hoistd goes on with the session, and it can be asked again.
+    // Likewise.
+    virtual void SessionResumed() = 0;
     // These plans have ended with the hoistd that had made them, though the
     // session goes on. Likewise.
     virtual void PlansEnded(std::span<const uint64_t> plans,
@@ -119,6 +122,9 @@ class Connection {
   // Why no call can succeed any more, or ok. Looks at the socket itself: a
   // hoistd that died before this was called is never taken for alive.
   Status Check() const;
+  // Ok while what hoistd gave for good is this process's: until the session is
+  // closed here, or hoistd has told it to end. If hoistd dies, it stays so.
+  Status CheckHeld() const { return void_ ? Check() : Status(); }
   // Gives all back, whatever is in use.
   void Close();
   // What was in use is not any more. If the session has failed, hoistd is told
@@ -137,6 +143,7 @@ class Connection {
   // by the one before, and then asked again.
   bool was_resumed() const { return was_resumed_.load(); }
   void TellPlansEnded(std::span<const uint64_t> plans, const Status& why);
+  void TellResumed();
 
  private:
   // A request; it goes with its caller, who takes the reply, or if nobody waits
@@ -201,6 +208,7 @@ class Connection {
   std::vector<Listener*> listeners_ HOIST_GUARDED_BY(listeners_mu_);
   std::atomic<bool> answered_{false};
   std::atomic<bool> was_resumed_{false};
+  std::atomic<bool> void_{false};  // See CheckHeld.
   std::once_flag closed_;
   std::thread reader_;
 };

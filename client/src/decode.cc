@@ -160,6 +160,7 @@ Result<SlabImport> DecodeSlab(const Hoist__V1__Slab& in,
   out.offset = in.offset_bytes;
   out.bytes = in.size_bytes;
   out.apart = in.apart != 0;
+  out.numa_node = static_cast<int>(in.numa_node);
   switch (NumberOf(in.backing)) {
     case HOIST__V1__BACKING__BACKING_MEMFD:
     case HOIST__V1__BACKING__BACKING_VMM:
@@ -258,6 +259,40 @@ Result<PlanGrant> DecodePlan(const Hoist__V1__Plan& in,
   return out;
 }
 
+Result<ArenaGrant> DecodeArena(const Hoist__V1__Arena& in,
+                               std::vector<UniqueFd>* fds) {
+  ArenaGrant out;
+  out.id = in.id;
+  out.bytes = in.size_bytes;
+  uint64_t left = in.size_bytes;
+  for (size_t i = 0; i < in.n_slabs; ++i) {
+    Result<SlabImport> slab = DecodeSlab(*in.slabs[i], fds);
+    if (!slab.ok()) return slab.status();
+    if (slab->bytes > left) return Malformed("an arena of less than its slabs");
+    left -= slab->bytes;
+    out.slabs.push_back(std::move(slab).value());
+  }
+  if (left != 0 || out.slabs.empty()) {
+    return Malformed("an arena of more than its slabs");
+  }
+  return out;
+}
+
+Result<CopierGrant> DecodeCopier(const Hoist__V1__Copier& in,
+                                 std::vector<UniqueFd>* fds) {
+  for (const uint32_t index : {in.memory_fd_index, in.wake_fd_index}) {
+    if (index >= fds->size() || !(*fds)[index].valid() ||
+        in.memory_fd_index == in.wake_fd_index) {
+      return Malformed("a copier's descriptor is missing");
+    }
+  }
+  CopierGrant out;
+  out.id = in.id;
+  out.memory = std::move((*fds)[in.memory_fd_index]);
+  out.wake = std::move((*fds)[in.wake_fd_index]);
+  return out;
+}
+
 // One of gRPC's codes; others, from a newer daemon, are kUnknown.
 Code CodeOf(int32_t number) {
   return number < 0 || number > static_cast<int32_t>(Code::kUnauthenticated)
@@ -323,6 +358,18 @@ Result<Reply> DecodeReply(Packet packet) {
       Result<PlanGrant> plan = DecodePlan(*in->plan, &packet.fds);
       if (!plan.ok()) return plan.status();
       reply.body = std::move(plan).value();
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_ARENA: {
+      Result<ArenaGrant> arena = DecodeArena(*in->arena, &packet.fds);
+      if (!arena.ok()) return arena.status();
+      reply.body = std::move(arena).value();
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_COPIER: {
+      Result<CopierGrant> copier = DecodeCopier(*in->copier, &packet.fds);
+      if (!copier.ok()) return copier.status();
+      reply.body = std::move(copier).value();
       break;
     }
     case HOIST__V1__DAEMON_MESSAGE__BODY_CLOSE_SLABS: {

@@ -26,6 +26,7 @@ struct SlabImport {
   // Of one image; a GPU's is not mapped in the span, but where a PieceRange
   // puts it.
   bool apart = false;
+  int numa_node = 0;  // Of the driver's host memory.
 };
 
 // A slab apart, to be mapped anywhere in this process for as long as it is

@@ -79,6 +79,8 @@ class JoinedMessages {
       message.tensor = Text(part.tensor);
       message.offset_bytes = part.offset_bytes;
       message.size_bytes = part.size_bytes;
+      message.count = part.count;
+      message.stride_bytes = part.stride_bytes;
       parts.push_back(message);
     }
     auto& part_pointers = part_pointers_.emplace_back();
@@ -324,6 +326,8 @@ std::string EncodeResume(uint64_t request_id, const ResumeRequest& request) {
   body.lease_ids = const_cast<uint64_t*>(request.leases.data());
   body.n_plan_ids = request.plans.size();
   body.plan_ids = const_cast<uint64_t*>(request.plans.data());
+  body.n_arena_ids = request.arenas.size();
+  body.arena_ids = const_cast<uint64_t*>(request.arenas.data());
   body.n_slabs = pointers.size();
   body.slabs = pointers.data();
   Message message =
@@ -366,12 +370,56 @@ std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request) {
   return Pack(message);
 }
 
+std::string EncodeOpenArena(uint64_t request_id, uint64_t bytes,
+                            uint64_t deadline_ms) {
+  Hoist__V1__OpenArenaRequest body = HOIST__V1__OPEN_ARENA_REQUEST__INIT;
+  body.size_bytes = bytes;
+  body.deadline_ms = deadline_ms;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_ARENA);
+  message.open_arena = &body;
+  return Pack(message);
+}
+
+std::string EncodeCloseArena(uint64_t request_id, uint64_t arena_id) {
+  Hoist__V1__CloseArenaRequest body = HOIST__V1__CLOSE_ARENA_REQUEST__INIT;
+  body.arena_id = arena_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLOSE_ARENA);
+  message.close_arena = &body;
+  return Pack(message);
+}
+
 std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id) {
   Hoist__V1__ClearPlanRequest body = HOIST__V1__CLEAR_PLAN_REQUEST__INIT;
   body.plan_id = plan_id;
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLEAR_PLAN);
   message.clear_plan = &body;
+  return Pack(message);
+}
+
+std::string EncodeOpenCopier(uint64_t request_id,
+                             const OpenCopierRequest& request) {
+  Hoist__V1__Share share = HOIST__V1__SHARE__INIT;
+  share.weight = request.weight;
+  share.priority = request.priority;
+  share.max_bytes_per_second = request.max_bytes_per_second;
+  Hoist__V1__OpenCopierRequest body = HOIST__V1__OPEN_COPIER_REQUEST__INIT;
+  body.device = request.device;
+  body.share = &share;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_COPIER);
+  message.open_copier = &body;
+  return Pack(message);
+}
+
+std::string EncodeCloseCopier(uint64_t request_id, uint64_t copier_id) {
+  Hoist__V1__CloseCopierRequest body = HOIST__V1__CLOSE_COPIER_REQUEST__INIT;
+  body.copier_id = copier_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLOSE_COPIER);
+  message.close_copier = &body;
   return Pack(message);
 }
 

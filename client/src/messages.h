@@ -40,6 +40,8 @@ struct JoinedTensor {
     std::string tensor;
     uint64_t offset_bytes = 0;
     uint64_t size_bytes = 0;
+    uint64_t count = 0;
+    uint64_t stride_bytes = 0;
   };
   std::string name;
   std::vector<int64_t> shape;
@@ -93,6 +95,13 @@ struct SetPlanRequest {
   uint64_t max_bytes_per_second = 0;
 };
 
+struct OpenCopierRequest {
+  uint32_t device = 0;
+  uint32_t weight = 0;
+  int32_t priority = 0;
+  uint64_t max_bytes_per_second = 0;
+};
+
 // What a session's passes read of groups in place, in bytes a pass; and of what
 // was touched since the last, where it lay.
 struct HeatReport {
@@ -122,6 +131,7 @@ struct ResumeRequest {
   std::vector<uint64_t> leases;
   std::vector<uint64_t> plans;
   std::vector<OpenSlab> slabs;
+  std::vector<uint64_t> arenas;
 };
 
 // Each gives a ClientMessage's bytes. Descriptors are numbered in the order in
@@ -151,6 +161,12 @@ std::string EncodeSlabsClosed(uint64_t request_id, const SlabAsk& ask,
                               std::span<const uint64_t> closed);
 std::string EncodeSetPlan(uint64_t request_id, const SetPlanRequest& request);
 std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
+std::string EncodeOpenArena(uint64_t request_id, uint64_t bytes,
+                            uint64_t deadline_ms);
+std::string EncodeCloseArena(uint64_t request_id, uint64_t arena_id);
+std::string EncodeOpenCopier(uint64_t request_id,
+                             const OpenCopierRequest& request);
+std::string EncodeCloseCopier(uint64_t request_id, uint64_t copier_id);
 std::string EncodeResume(uint64_t request_id, const ResumeRequest& request);
 
 // --- Replies. ---
@@ -218,6 +234,18 @@ struct PlanGrant {
   Status admitted;
 };
 
+struct ArenaGrant {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+  std::vector<SlabImport> slabs;  // It is these, end to end.
+};
+
+struct CopierGrant {
+  uint64_t id = 0;
+  UniqueFd memory;  // See hoist/shared/copier_layout.h.
+  UniqueFd wake;
+};
+
 // hoistd died, and another goes on with the session.
 struct Resumed {
   uint64_t number = 0;
@@ -239,7 +267,8 @@ struct Reply {
   uint64_t request_id = 0;  // 0: no reply; it ends the session, asks or tells.
   Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, SlabAsk, Resumed, ResumeReply, KnownHeat>
+               LeaseGrant, PlanGrant, ArenaGrant, CopierGrant, SlabAsk, Resumed,
+               ResumeReply, KnownHeat>
       body;
 };
 

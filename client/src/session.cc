@@ -126,6 +126,9 @@ Status Session::Admit(Reply* reply) {
   if (auto* plan = std::get_if<PlanGrant>(&reply->body)) {
     plan->admitted = ImportRing(plan);
   }
+  if (const auto* arena = std::get_if<ArenaGrant>(&reply->body)) {
+    uses_.AddArena(arena->id);
+  }
   return Status();
 }
 
@@ -156,6 +159,8 @@ void Session::GoesBack(const Reply& reply) {
   } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
     uses_.RemovePlan(plan->id);
     ForgetPlan(plan->id);
+  } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
+    uses_.RemoveArena(arena->id);
   }
 }
 
@@ -182,6 +187,7 @@ ResumeRequest Session::WhatItHas() {
   ResumeRequest has;
   if (!ready_.load()) return has;
   has.leases = uses_.Leases();
+  has.arenas = uses_.Arenas();
   {
     const std::lock_guard<std::mutex> lock(plans_mu_);
     has.plans.assign(plans_.begin(), plans_.end());
@@ -200,6 +206,7 @@ Status Session::OnResumed(const ResumeReply& lost) {
       Status(Code::kAborted,
              "the plan has ended with the hoistd that made it; make it anew"));
   model_uses_->SayAgain();
+  connection_->TellResumed();
   if (lost.lost_leases.empty()) return Status();
   return Status(Code::kUnavailable,
                 "hoistd died, and the next one has not all that this session "
@@ -450,6 +457,65 @@ void Session::ClearPlan(uint64_t plan_id) {
   // An error means that the session has ended, and the plan with it.
   (void)connection_->CallToGiveBack(
       [plan_id](uint64_t id) { return EncodeClearPlan(id, plan_id); },
+      call_deadline_);
+}
+
+Result<ArenaGrant> Session::OpenArena(uint64_t bytes,
+                                      std::chrono::milliseconds deadline) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(
+      [&](uint64_t id) {
+        return EncodeOpenArena(id, bytes,
+                               static_cast<uint64_t>(deadline.count()));
+      },
+      {}, deadline + call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* arena = std::get_if<ArenaGrant>(&reply->body);
+  if (arena == nullptr) return WrongAnswer();
+  if (arena->bytes < bytes) {
+    CloseArena(arena->id);
+    return WrongAnswer();
+  }
+  return std::move(*arena);
+}
+
+void Session::CloseArena(uint64_t arena_id) {
+  if (forked()) return;
+  uses_.RemoveArena(arena_id);
+  connection_->LetGo();
+  // An error means that the session has ended, and the arena with it.
+  (void)connection_->CallToGiveBack(
+      [arena_id](uint64_t id) { return EncodeCloseArena(id, arena_id); },
+      call_deadline_);
+}
+
+Status Session::CheckHeld() const {
+  return forked() ? ForkedStatus() : connection_->CheckHeld();
+}
+
+Result<CopierGrant> Session::OpenCopier(const OpenCopierRequest& request,
+                                        const std::atomic<bool>* cancelled) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(
+      [&request](uint64_t id) { return EncodeOpenCopier(id, request); }, {},
+      call_deadline_, cancelled);
+  if (!reply.ok()) {
+    // Shares and devices were checked, so that it is the verb.
+    if (reply.status().code() != Code::kInvalidArgument) return reply.status();
+    return Status(Code::kUnimplemented,
+                  "this hoistd grants workers' copies no turns: " +
+                      reply.status().message());
+  }
+  auto* copier = std::get_if<CopierGrant>(&reply->body);
+  if (copier == nullptr) return WrongAnswer();
+  return std::move(*copier);
+}
+
+void Session::CloseCopier(uint64_t copier_id) {
+  if (forked()) return;
+  // An error means that the session has ended, and the copier with it.
+  (void)connection_->CallToGiveBack(
+      [copier_id](uint64_t id) { return EncodeCloseCopier(id, copier_id); },
       call_deadline_);
 }
 

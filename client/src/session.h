@@ -123,6 +123,19 @@ class Session final : private Connection::Handler {
   // Connection::CallToGiveBack does.
   void ClearPlan(uint64_t plan_id);
 
+  // The memory's descriptors; whoever maps it says when it has let go of it.
+  Result<ArenaGrant> OpenArena(uint64_t bytes,
+                               std::chrono::milliseconds deadline);
+  // As ClearPlan.
+  void CloseArena(uint64_t arena_id);
+  // See Connection::CheckHeld; FailedPrecondition: forked.
+  Status CheckHeld() const;
+  // Unimplemented: this hoistd grants no copies.
+  Result<CopierGrant> OpenCopier(const OpenCopierRequest& request,
+                                 const std::atomic<bool>* cancelled);
+  // Waits as ClearPlan does.
+  void CloseCopier(uint64_t copier_id);
+
   // See Connection.
   Status AddListener(Connection::Listener* listener) {
     return connection_->AddListener(listener);

@@ -31,6 +31,21 @@ void SlabUses::Add(const PlanGrant& plan) {
   plans_[plan.id] = std::move(places);
 }
 
+void SlabUses::AddArena(uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  arenas_.insert(id);
+}
+
+void SlabUses::RemoveArena(uint64_t id) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  arenas_.erase(id);
+}
+
+std::vector<uint64_t> SlabUses::Arenas() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return {arenas_.begin(), arenas_.end()};
+}
+
 void SlabUses::RemoveLeases(std::span<const uint64_t> ids) {
   const std::lock_guard<std::mutex> lock(mu_);
   for (const uint64_t id : ids) leases_.erase(id);
@@ -56,7 +71,7 @@ std::vector<uint64_t> SlabUses::Leases() const {
 
 bool SlabUses::empty() const {
   const std::lock_guard<std::mutex> lock(mu_);
-  return leases_.empty() && plans_.empty();
+  return leases_.empty() && plans_.empty() && arenas_.empty();
 }
 
 bool SlabUses::Any(uint32_t device, uint64_t offset, uint64_t bytes) const {

@@ -1,4 +1,5 @@
-// Which places of the devices a session's leases and plans need.
+// Which places of the devices a session's leases and plans need, and which
+// arenas it has.
 #ifndef HOIST_CLIENT_SRC_SLAB_USES_H_
 #define HOIST_CLIENT_SRC_SLAB_USES_H_
 
@@ -6,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,12 +30,15 @@ class SlabUses {
 
   void Add(const LeaseGrant& lease);
   void Add(const PlanGrant& plan);
+  void AddArena(uint64_t id);
+  void RemoveArena(uint64_t id);
   void RemoveLeases(std::span<const uint64_t> ids);
   // What it had, for PutBack.
   Places RemovePlan(uint64_t id);
   void PutBack(uint64_t plan_id, Places places);
   bool Any(uint32_t device, uint64_t offset, uint64_t bytes) const;
   std::vector<uint64_t> Leases() const;
+  std::vector<uint64_t> Arenas() const;
   bool empty() const;
 
  private:
@@ -41,6 +46,7 @@ class SlabUses {
   // Guarded by mu_.
   std::map<uint64_t, Place> leases_;
   std::map<uint64_t, Places> plans_;
+  std::set<uint64_t> arenas_;
 };
 
 }  // namespace hoist

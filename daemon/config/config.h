@@ -55,11 +55,15 @@ struct DeviceConfig {
 };
 
 struct HostConfig {
+  // Beside what lies in place and nobody uses.
+  enum class Arenas { kBelow, kAbove };
+
   // nullopt, "auto": from the cgroup's limit (daemon/host/host_limits.h).
   std::optional<uint64_t> pool_bytes;
   // Beside it, for what devices read in place; 0: none. nullopt, "auto": as
   // host_limits.h says.
   std::optional<uint64_t> in_place_bytes;
+  Arenas arenas = Arenas::kBelow;
   uint32_t touch_threads = 0;  // 0: as many as the machine has cores, to 16.
 
   bool operator==(const HostConfig&) const = default;

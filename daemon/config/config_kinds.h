@@ -142,6 +142,10 @@ constexpr auto NamesOf(DeviceConfig::Trust) {
   return std::array<Named<T>, 2>{
       {{"user", T::kUser}, {"everyone", T::kEveryone}}};
 }
+constexpr auto NamesOf(HostConfig::Arenas) {
+  using A = HostConfig::Arenas;
+  return std::array<Named<A>, 2>{{{"below", A::kBelow}, {"above", A::kAbove}}};
+}
 constexpr auto NamesOf(DiskConfig::Io) {
   using I = DiskConfig::Io;
   return std::array<Named<I>, 3>{{{"auto", I::kAuto},

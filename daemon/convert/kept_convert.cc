@@ -113,6 +113,13 @@ absl::Status AddGroup(const pb::KeptSpec::SourceGroup& in, ModelSpec& spec) {
     group->runs.push_back(
         {run.file(), run.sheet_offset(), run.image_offset(), run.size_bytes()});
   }
+  for (const pb::KeptSpec::Reach& reach : in.reaches()) {
+    const bool fits = reach.file() < spec.sheets.size() &&
+                      reach.from() <= reach.to() &&
+                      reach.to() <= spec.sheets[reach.file()]->bytes;
+    if (!fits) return Malformed("group");
+    group->reaches.push_back({reach.file(), reach.from(), reach.to()});
+  }
   spec.image_bytes += group->image_bytes;
   spec.tensors += static_cast<uint32_t>(group->tensors.size());
   spec.book_bytes += BookBytesOf(*group);
@@ -203,6 +210,12 @@ std::string ToRecord(const ModelSpec& spec) {
       into->set_image_offset(run.image_offset);
       into->set_size_bytes(run.bytes);
     }
+    for (const SheetReach& reach : group->reaches) {
+      pb::KeptSpec::Reach* into = to->add_reaches();
+      into->set_file(reach.file);
+      into->set_from(reach.from);
+      into->set_to(reach.to);
+    }
   }
   return out.SerializeAsString();
 }
@@ -231,6 +244,7 @@ std::string ToRecord(const KeptSlab& slab) {
   out.set_size_bytes(slab.slab.bytes);
   out.set_backing(BackingToProto(slab.slab.backing));
   out.set_apart(slab.slab.apart);
+  out.set_writable(slab.slab.writable);
   UserToProto(slab.reader, out.mutable_reader());
   return out.SerializeAsString();
 }
@@ -243,6 +257,7 @@ absl::StatusOr<KeptSlab> SlabFromRecord(absl::string_view bytes) {
   slab.slab.offset = in.offset_bytes();
   slab.slab.bytes = in.size_bytes();
   slab.slab.apart = in.apart();
+  slab.slab.writable = in.writable();
   switch (in.backing()) {
     case pb::BACKING_MEMFD:
       slab.slab.backing = Backing::kMemfd;
@@ -323,6 +338,23 @@ absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes) {
   lease.copy = CopyRef{{ModelId(in.model_id()), GroupIndex(in.group())},
                        {OnDevice(DeviceIndex(in.device())), false, in.apart()}};
   return lease;
+}
+
+std::string ToRecord(const KeptArena& arena) {
+  pb::KeptArena out;
+  out.set_session_id(arena.session.number());
+  out.set_device(arena.device.number());
+  out.mutable_offset_bytes()->Assign(arena.offsets.begin(),
+                                     arena.offsets.end());
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<KeptArena> ArenaFromRecord(ArenaId id, absl::string_view bytes) {
+  HOIST_ASSIGN_OR_RETURN(const auto in, Parse<pb::KeptArena>(bytes, "arena"));
+  if (in.offset_bytes().empty()) return Malformed("arena");
+  return KeptArena{id, SessionId(in.session_id()), DeviceIndex(in.device()),
+                   std::vector<uint64_t>(in.offset_bytes().begin(),
+                                         in.offset_bytes().end())};
 }
 
 std::string ToRecord(const PlanRecord& plan) {

@@ -59,6 +59,7 @@ std::string ToRecord(const KeptSlab& slab);  // But for its descriptor.
 std::string ToRecord(const KeptCopy& copy);  // But for its place.
 std::string ToRecord(const KeptSession& session);
 std::string ToRecord(const KeptLease& lease);
+std::string ToRecord(const KeptArena& arena);
 std::string ToRecord(const PlanRecord& plan);
 std::string ToRecord(const KeptPin& pin);
 std::string ToRecord(const LoadCap& cap);
@@ -74,6 +75,7 @@ absl::StatusOr<KeptCopy> CopyFromRecord(absl::string_view bytes);
 absl::StatusOr<KeptSession> SessionFromRecord(SessionId id,
                                               absl::string_view bytes);
 absl::StatusOr<KeptLease> LeaseFromRecord(LeaseId id, absl::string_view bytes);
+absl::StatusOr<KeptArena> ArenaFromRecord(ArenaId id, absl::string_view bytes);
 absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes);
 absl::StatusOr<KeptPin> PinFromRecord(absl::string_view bytes);
 absl::StatusOr<LoadCap> LoadCapFromRecord(absl::string_view bytes);

@@ -119,6 +119,7 @@ void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {
   out->set_size_bytes(use.slab.bytes);
   out->set_backing(BackingToProto(use.share.backing));
   out->set_apart(use.slab.apart);
+  out->set_numa_node(use.share.numa_node);
   if (use.share.backing == Backing::kIpc) {
     out->set_ipc_handle(use.share.ipc_handle.data(),
                         use.share.ipc_handle.size());
@@ -153,6 +154,15 @@ void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
                   std::vector<int>* fds) {
   LeaseToProto(grant, out);
   for (const SlabUse& use : grant.new_slabs) {
+    AttachSlab(use, grant.device, out->add_slabs(), fds);
+  }
+}
+
+void ArenaToProto(const ArenaGrant& grant, pb::Arena* out,
+                  std::vector<int>* fds) {
+  out->set_id(grant.id.number());
+  out->set_size_bytes(grant.bytes);
+  for (const SlabUse& use : grant.slabs) {
     AttachSlab(use, grant.device, out->add_slabs(), fds);
   }
 }

@@ -97,6 +97,9 @@ void LeaseToProto(const LeaseGrant& grant, pb::Lease* out);
 // to `fds` (borrowed, as SlabUse says) and numbered by their place in it.
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
                   std::vector<int>* fds);
+// As above for the slabs.
+void ArenaToProto(const ArenaGrant& grant, pb::Arena* out,
+                  std::vector<int>* fds);
 // But for the lane's descriptors. As above for the slabs'.
 void PlanToProto(const PlanGrant& grant, pb::Plan* out, std::vector<int>* fds);
 

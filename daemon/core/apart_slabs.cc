@@ -9,7 +9,7 @@ ApartSlabs::ApartSlabs(uint64_t begin, uint64_t bytes,
                        ApartDescriptors* descriptors)
     : begin_(begin), descriptors_(descriptors), addresses_(bytes) {}
 
-// A memfd's second one is for reading alone.
+// A memfd's second one is for reading alone, which a writable one lacks.
 uint64_t ApartSlabs::DescriptorsOf(Backing backing) {
   return backing == Backing::kMemfd ? 2 : 1;
 }
@@ -20,19 +20,21 @@ absl::Status ApartSlabs::MayAdd(Backing backing) const {
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "pieces that are read in place keep ", descriptors_->used, " of the ",
-      descriptors_->most,
+      "pieces that are read in place and arenas keep ", descriptors_->used,
+      " of the ", descriptors_->most,
       " descriptors that they may; raise hoistd's hard "
       "limit of them (systemd: LimitNOFILE), or read less in place"));
 }
 
 void ApartSlabs::SetFree(uint64_t offset, const Slab& slab) {
   free_.insert(offset);
+  if (slab.zone.writable) free_writable_ += slab.spec.bytes;
   free_by_kind_[KindOf(slab)].insert(offset);
 }
 
 void ApartSlabs::UnsetFree(uint64_t offset, const Slab& slab) {
   free_.erase(offset);
+  if (slab.zone.writable) free_writable_ -= slab.spec.bytes;
   const auto kind = free_by_kind_.find(KindOf(slab));
   kind->second.erase(offset);
   if (kind->second.empty()) free_by_kind_.erase(kind);
@@ -50,7 +52,10 @@ ApartSlabs::Slab& ApartSlabs::Insert(const Zone& zone, const SlabSpec& spec) {
 
 const ApartSlabs::Slab* ApartSlabs::Take(const Zone& zone, uint64_t bytes,
                                          OwnerId owner) {
-  const auto kind = free_by_kind_.find({zone, bytes});
+  auto kind = free_by_kind_.find({zone, bytes});
+  if (kind == free_by_kind_.end()) {
+    kind = free_by_kind_.find({zone, bytes, /*zeroing=*/true});
+  }
   if (kind == free_by_kind_.end()) return nullptr;
   const uint64_t offset = *kind->second.begin();
   Slab& slab = slabs_.at(offset);
@@ -70,6 +75,7 @@ const ApartSlabs::Slab* ApartSlabs::Add(const Zone& zone, SlabId id,
   spec.bytes = bytes;
   spec.backing = zone.backing;
   spec.apart = true;
+  spec.writable = zone.writable;
   Slab& slab = Insert(zone, spec);
   slab.owner = owner;
   used_ += bytes;
@@ -84,7 +90,8 @@ void ApartSlabs::Made(uint64_t offset) {
 }
 
 absl::Status ApartSlabs::Restore(const Zone& zone, const SlabSpec& spec) {
-  if (!spec.apart || spec.offset < begin_ || spec.backing != zone.backing ||
+  if (!spec.apart || spec.writable != zone.writable || spec.offset < begin_ ||
+      spec.backing != zone.backing ||
       !addresses_.IsFree(spec.offset - begin_, spec.bytes) ||
       offsets_.contains(spec.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -119,6 +126,27 @@ void ApartSlabs::Free(uint64_t offset) {
   if (!slab.coming) SetFree(offset, slab);
 }
 
+void ApartSlabs::FreeToZero(uint64_t offset) {
+  Slab& slab = slabs_.at(offset);
+  HOIST_CHECK(slab.ready() && slab.zone.writable);
+  if (slab.owner.has_value()) {
+    slab.owner.reset();
+    used_ -= slab.spec.bytes;
+  } else {
+    UnsetFree(offset, slab);
+  }
+  slab.zeroing = true;
+  SetFree(offset, slab);
+}
+
+void ApartSlabs::Zeroed(uint64_t offset) {
+  Slab& slab = slabs_.at(offset);
+  HOIST_CHECK(slab.zeroing);
+  if (!slab.owner.has_value()) UnsetFree(offset, slab);
+  slab.zeroing = false;
+  if (!slab.owner.has_value()) SetFree(offset, slab);
+}
+
 void ApartSlabs::Remove(uint64_t offset) {
   const auto found = slabs_.find(offset);
   HOIST_CHECK(found != slabs_.end());
@@ -126,10 +154,10 @@ void ApartSlabs::Remove(uint64_t offset) {
   if (descriptors_ != nullptr) {
     descriptors_->used -= DescriptorsOf(slab.spec.backing);
   }
-  if (slab.coming) {
-    if (slab.owner.has_value()) used_ -= slab.spec.bytes;
-  } else {
-    HOIST_CHECK(!slab.owner.has_value());
+  if (slab.owner.has_value()) {
+    HOIST_CHECK(!slab.ready());
+    used_ -= slab.spec.bytes;
+  } else if (!slab.coming) {
     UnsetFree(offset, slab);
   }
   offsets_.erase(slab.spec.id);
@@ -165,11 +193,13 @@ std::optional<Hole> ApartSlabs::Cheapest(const Zone& zone, uint64_t bytes,
 
 void ApartSlabs::Check() const {
   addresses_.CheckTotals();
-  uint64_t bytes = 0, used = 0;
+  uint64_t bytes = 0, used = 0, writable = 0;
   size_t free = 0;
   for (const auto& [offset, slab] : slabs_) {
     HOIST_CHECK(offset >= begin_ && slab.spec.offset == offset);
     HOIST_CHECK(slab.spec.apart && slab.zone.apart);
+    HOIST_CHECK(slab.spec.writable == slab.zone.writable);
+    HOIST_CHECK(!slab.zeroing || (slab.zone.writable && !slab.coming));
     HOIST_CHECK(offsets_.at(slab.spec.id) == offset);
     bytes += slab.spec.bytes;
     if (slab.owner.has_value()) used += slab.spec.bytes;
@@ -177,11 +207,13 @@ void ApartSlabs::Check() const {
     HOIST_CHECK(free_.contains(offset) == is_free);
     if (is_free) {
       HOIST_CHECK(free_by_kind_.at(KindOf(slab)).contains(offset));
+      if (slab.zone.writable) writable += slab.spec.bytes;
       ++free;
     }
   }
   HOIST_CHECK(free == free_.size() && offsets_.size() == slabs_.size());
   HOIST_CHECK(used == used_ && bytes == addresses_.used());
+  HOIST_CHECK(writable == free_writable_);
 }
 
 }  // namespace hoistd

@@ -83,7 +83,8 @@ struct Room {
 // after another, in the order in which they are taken: what is destroyed first
 // gives its memory and its addresses to what is made next.
 struct SlabWork {
-  enum class Kind { kMake, kDestroy };
+  // kZero: what a worker wrote there is not for whoever has it next.
+  enum class Kind { kMake, kDestroy, kZero };
 
   Kind kind = Kind::kMake;
   DeviceIndex device;
@@ -107,7 +108,14 @@ class DeviceSpace {
   // be evicted for it meanwhile. ResourceExhausted: there is none without
   // evicting. What is to lie apart gets its slab at once, which may be coming.
   absl::StatusOr<uint64_t> Allocate(const Want& want, OwnerId owner);
-  // Whether what lies there is a slab apart that is not made yet.
+  // A free slab apart of exactly these bytes. nullopt: there is none.
+  std::optional<uint64_t> TakeFree(const Want& want, OwnerId owner) {
+    const ApartSlabs::Slab* slab =
+        apart_.Take(want.zone, InGranules(want.bytes), owner);
+    return slab == nullptr ? std::nullopt
+                           : std::optional<uint64_t>(slab->spec.offset);
+  }
+  // Whether what lies there is a slab apart that is not made or zeroed yet.
   bool IsComing(uint64_t offset) const;
   // Whether what lies there is apart.
   bool IsApart(uint64_t offset) const { return apart_.Holds(offset); }
@@ -118,6 +126,9 @@ class DeviceSpace {
   // are, so that those who wait do not ask over and over; who waited for one
   // apart has no space any more.
   ZonedSlab SlabMade(SlabId id, const absl::StatusOr<SlabShare>& made);
+  // A slab apart was zeroed, or could not be, and was destroyed. nullopt: it
+  // was given back meanwhile.
+  std::optional<ZonedSlab> SlabZeroed(SlabId id, const absl::Status& zeroed);
   // A slab that was made before this object was, in the order of offsets.
   // InvalidArgument: it cannot lie there, or is more than there is room for.
   absl::Status Restore(const SlabSpec& slab, Zone zone, const SlabShare& share);
@@ -150,7 +161,16 @@ class DeviceSpace {
   void ReleaseApart(Backing backing, OpenedFn opened);
   std::vector<OwnerId> MovableApart(KeepValueFn value, OpenedFn opened) const;
   std::vector<SlabId> IdleApart(KeepValueFn value, OpenedFn opened) const;
+  // For who lies apart and had nothing written there yet; or not apart.
   void Free(uint64_t offset);
+  // A worker may have written to this slab: it is zeroed before anybody has it.
+  void FreeToZero(uint64_t offset);
+  // The same of all restored ones that nobody has.
+  void ZeroFree();
+  // Gives back free writable slabs until there is memory for `want`, if there
+  // can be: nobody misses them.
+  void ReleaseWritable(const Want& want);
+  uint64_t free_writable() const { return apart_.free_writable(); }
 
   // Somebody else may have freed device memory: ask for slabs again.
   void RetrySlabs();

@@ -30,7 +30,46 @@ absl::StatusOr<uint64_t> DeviceSpace::AllocateApart(const Want& want,
 
 bool DeviceSpace::IsComing(uint64_t offset) const {
   const ApartSlabs::Slab* slab = apart_.At(offset);
-  return slab != nullptr && slab->coming;
+  return slab != nullptr && !slab->ready();
+}
+
+void DeviceSpace::FreeToZero(uint64_t offset) {
+  work_.push_back({SlabWork::Kind::kZero, device_, apart_.At(offset)->spec});
+  apart_.FreeToZero(offset);
+}
+
+void DeviceSpace::ZeroFree() {
+  const std::set<uint64_t> free = apart_.free();
+  for (const uint64_t offset : free) {
+    const ApartSlabs::Slab& slab = *apart_.At(offset);
+    if (slab.zone.writable && slab.ready()) FreeToZero(offset);
+  }
+}
+
+std::optional<ZonedSlab> DeviceSpace::SlabZeroed(SlabId id,
+                                                 const absl::Status& zeroed) {
+  const ApartSlabs::Slab* slab = apart_.Find(id);
+  if (slab == nullptr) return std::nullopt;
+  const ZonedSlab zoned = {slab->zone, slab->spec, slab->owner};
+  if (zeroed.ok()) {
+    apart_.Zeroed(zoned.slab.offset);
+    return zoned;
+  }
+  apart_.Remove(zoned.slab.offset);
+  shares_.erase(id);
+  Uncount(zoned.zone, zoned.slab.bytes);
+  return zoned;
+}
+
+void DeviceSpace::ReleaseWritable(const Want& want) {
+  const Room all = {.bytes = Budget() + apart_.free_writable()};
+  if (!IsEnough(want, all)) return;
+  const std::set<uint64_t> free = apart_.free();
+  for (const uint64_t offset : free) {
+    if (IsEnough(want, {.bytes = Budget()})) return;
+    const ApartSlabs::Slab slab = *apart_.At(offset);
+    if (slab.zone.writable) Destroy(slab);
+  }
 }
 
 ZonedSlab DeviceSpace::ApartMade(const ApartSlabs::Slab& slab,

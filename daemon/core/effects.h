@@ -24,6 +24,7 @@ struct Answer {
   absl::Status status;
   std::optional<LeaseGrant> lease;  // Stage.
   std::optional<PlanGrant> plan;    // SetPlan.
+  std::optional<ArenaGrant> arena;  // OpenArena.
   ModelPtr model;                   // Publish.
   CheckedGroup checked;             // Check.
 };

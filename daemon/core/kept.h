@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "daemon/core/copy_table.h"
 #include "daemon/core/requests.h"
@@ -46,7 +47,8 @@ struct KeptModel {
   ModelPtr model;  // nullptr: it is gone.
 };
 
-// A slab, and who may read what lies in it (nullopt: everyone).
+// A slab, and who may read what lies in it (nullopt: everyone), or lease it, if
+// it is writable.
 struct KeptSlab {
   DeviceIndex device;
   SlabSpec slab;
@@ -88,8 +90,17 @@ struct KeptPlanGone {
   PlanId id;
 };
 
-using Kept = std::variant<KeptOnHost, KeptModel, KeptSlab, KeptCopy,
-                          KeptSession, KeptLease, KeptPin, KeptPlanGone>;
+// An arena that was granted, by the offsets of its slabs.
+struct KeptArena {
+  ArenaId id;
+  SessionId session;
+  DeviceIndex device;
+  std::vector<uint64_t> offsets;  // None: it is no more.
+};
+
+using Kept =
+    std::variant<KeptOnHost, KeptModel, KeptSlab, KeptCopy, KeptSession,
+                 KeptLease, KeptPin, KeptPlanGone, KeptArena>;
 
 }  // namespace hoistd
 

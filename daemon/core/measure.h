@@ -23,13 +23,14 @@ enum class Holding {
   kResident,  // Promised to a plan.
   kLeased,
   kRing,     // Plans stream through it.
+  kArena,    // Workers write to it.
   kHeld,     // On the host, for plans' copies.
   kPinned,   // By an admin.
   kMoving,   // Being filled, or read by a copy.
   kUnsaved,  // Published, and on no disk.
   kCache,    // Nothing: it goes when its place is needed.
 };
-inline constexpr size_t kHoldings = 9;
+inline constexpr size_t kHoldings = 10;
 
 // "in_place_hot", ...
 const char* ToString(Holding holding);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_arenas.h"
 
 namespace hoistd {
 
@@ -16,6 +17,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
       quota_(options.quota, names_),
       models_(copies_, quota_, options.users_share_devices),
       sessions_(quota_),
+      arenas_(quota_),
       incoming_(quota_),
       plans_(devices_.size(), copies_, sessions_, quota_) {
   HOIST_CHECK(options_.device_capacity_bytes.size() == devices_.size());
@@ -77,6 +79,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   }
   const size_t plans = plans_.LiveOf(id).size();
   EndPlansOf(id, effects);
+  const size_t arenas = NodeArenas(*this).CloseAllOf(id, effects);
   orders_.ForgetSession(id);
   if (session->args.socket != nullptr) Keep(KeptSession{id, std::nullopt});
   sessions_.Close(id);
@@ -87,6 +90,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   event.session = id;
   event.detail =
       absl::StrCat("gave back ", leases.size(), " leases, ", plans, " plans");
+  if (arenas > 0) absl::StrAppend(&event.detail, ", ", arenas, " arenas");
   effects.events.push_back(std::move(event));
   Tick(now, effects);
 }
@@ -96,6 +100,8 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
   Resumed resumed;
   const SessionBook::Session* session = sessions_.Find(id);
   if (session == nullptr) return resumed;
+  // First: who gets what its plans leave may have idle slabs closed.
+  slabs_.Keep(id, std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
   const std::set<LeaseId> leases(has.leases.begin(), has.leases.end());
   const std::set<LeaseId> granted = session->leases;
   for (const LeaseId lease : granted) {
@@ -114,7 +120,8 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
       resumed.lost_plans.push_back(plan);
     }
   }
-  slabs_.Keep(id, std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
+  resumed.lost_arenas = NodeArenas(*this).Resume(
+      id, std::set<ArenaId>(has.arenas.begin(), has.arenas.end()), effects);
   ++space_epoch_;
   Tick(now, effects);
   return resumed;
@@ -160,16 +167,20 @@ void Node::Tick(absl::Time now, Effects& effects) {
     DropIncoming(incoming_.Take(request));
   }
   ExpirePlans(now, effects);
+  NodeArenas(*this).Advance(now, effects);
+  NodeArenas(*this).Expire(now, effects);
   // Space that the expired had reserved may do for others.
   Pump(now, effects);
   // Those who wait for space had their turn.
   SaveSome(now, effects);
+  TakeSlabWork(effects);
 }
 
 absl::Time Node::NextDeadline() const {
-  absl::Time next = std::min(
-      {needs_.NextDeadline(), incoming_.NextDeadline(), plans_.NextDeadline()});
-  if (!needs_.empty() || !plans_.waiting().empty()) {
+  absl::Time next = std::min({needs_.NextDeadline(), incoming_.NextDeadline(),
+                              plans_.NextDeadline(), arenas_.NextDeadline()});
+  if (!needs_.empty() || !plans_.waiting().empty() ||
+      !arenas_.waiting().empty()) {
     next = std::min(next, slabs_.due());
   }
   if (!spill_failed_.ok() &&
@@ -187,6 +198,7 @@ void Node::CheckBooks() const {
   host_.CheckTotals();
   parts_.Check();
   plans_.Check();
+  arenas_.Check();
   for (const auto& space : spaces_) space->Check();
   std::vector<PromiseBook> counted = plans_.CountPromises();
   for (const auto& [id, model] : copies_.models()) {

@@ -33,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/core/arena_book.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_names.h"
 #include "daemon/core/device_space.h"
@@ -251,6 +252,9 @@ class Node {
   void SlabMade(DeviceIndex device, SlabId slab,
                 const absl::StatusOr<SlabShare>& made, absl::Time now,
                 Effects& effects);
+  // One was zeroed; not OK: it was destroyed instead.
+  void SlabZeroed(DeviceIndex device, SlabId slab, const absl::Status& zeroed,
+                  absl::Time now, Effects& effects);
   // More of the host pool can be used.
   void GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects);
   // Refuses what has waited too long.
@@ -259,16 +263,12 @@ class Node {
   absl::Time NextDeadline() const;
 
  private:
+  friend class NodeArenas;
   friend class NodeRestore;
   friend class NodeMeasurer;
   friend class NodeExplainer;
 
-  // What of a tier is taken, as one who asks may know it.
-  struct Shares {
-    uint64_t leased = 0, held = 0, rings = 0, pinned = 0, moving = 0, idle = 0;
-    uint64_t unsaved = 0;  // Published and nowhere else.
-    uint64_t others = 0;   // By users whom the asker may not know.
-  };
+  struct Shares;  // What of a tier is taken, as one who asks may know it.
 
   // node_plans.cc
   absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
@@ -307,6 +307,7 @@ class Node {
   absl::Status AskForRoom(DeviceIndex device, const Want& want,
                           KeepValueFn worth, absl::Time now, Effects& effects);
   void LookAtAsks(absl::Time now, Effects& effects);
+  void TakeSlabWork(Effects& effects);
   absl::Status CheckOpen(SessionId session, DeviceIndex device,
                          const std::vector<SlabSpec>& used, absl::Time now,
                          Effects& effects);
@@ -336,6 +337,7 @@ class Node {
   // It is not in use.
   void RemoveModel(ModelId model, const std::string& why, absl::Time now,
                    Effects& effects);
+  void DropOnDevices(ModelId id, ModelEntry& entry);
 
   // node_publish.cc
   uint64_t UncheckedBytesOf(User uid) const;
@@ -463,11 +465,7 @@ class Node {
                                 const Need& need, absl::Time now) const;
   uint64_t CapacityOf(TierAt at) const;
   Zone ZoneOf(const CopyRef& ref) const;
-  // For the zone of a plan's ring.
-  static CopyRef RingRef(const PlanGrant& grant) {
-    return {{grant.model, grant.groups.front().group},
-            {OnDevice(grant.device), false}};
-  }
+  static CopyRef RingRef(const PlanGrant& grant);  // For its zone.
 
   // node_save.cc
   void SaveSoon(GroupKey key);
@@ -572,6 +570,7 @@ class Node {
   ModelBook models_;
   SessionBook sessions_;
   SlabBook slabs_;
+  ArenaBook arenas_;
   IncomingBook incoming_;
   PlanBook plans_;
   NeedBook needs_;

@@ -144,6 +144,7 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     tier.used_bytes = space.used();
     tier.largest_free_bytes = space.largest_free();
     tier.allocated_bytes = space.allocated();
+    tier.kept_arena_bytes = space.free_writable();
   } else if (at.tier == Tier::kHost) {
     tier.used_bytes = host_.used();
     tier.largest_free_bytes = host_.largest_free();
@@ -157,6 +158,16 @@ TierSnapshot Node::SnapshotTier(TierAt at) const {
     tier.leased_bytes += plan.grant.ring_bytes;
     tier.holders.push_back(
         {absl::StrCat("ring of plan ", id.number()), plan.grant.ring_bytes});
+  }
+  for (const auto& [id, arena] : arenas_.all()) {
+    if (at != OnDevice(arena.device) || !arena.placed) continue;
+    if (!arena.request.has_value()) {  // Else it is coming.
+      tier.leased_bytes += arena.bytes;
+      tier.arena_bytes += arena.bytes;
+    }
+    tier.holders.push_back({absl::StrCat("arena ", id.number(), " of session ",
+                                         arena.session.number()),
+                            arena.bytes});
   }
   if (at.tier == Tier::kHost) {
     for (const auto& [request, incoming] : incoming_.all()) {
@@ -271,6 +282,10 @@ SessionSnapshot Node::SnapshotSession(SessionId id,
   s.device_budget_bytes = session.args.device_budget_bytes;
   s.waiting = session.waiting;
   s.plans = static_cast<uint32_t>(plans_.LiveOf(id).size());
+  for (const ArenaId arena : arenas_.Of(id)) {
+    ++s.arenas;
+    s.arena_bytes += arenas_.At(arena).bytes;
+  }
   return s;
 }
 

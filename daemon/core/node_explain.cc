@@ -20,6 +20,13 @@ void AddPart(std::string& text, uint64_t amount, absl::string_view what) {
 
 }  // namespace
 
+struct Node::Shares {
+  uint64_t leased = 0, held = 0, rings = 0, pinned = 0, moving = 0, idle = 0;
+  uint64_t arenas = 0;
+  uint64_t unsaved = 0;  // Published and nowhere else.
+  uint64_t others = 0;   // By users whom the asker may not know.
+};
+
 // nullptr: what admins wait for belongs to no session.
 std::string Node::TextFor(const Peer* asker, const Blocked& blocked) const {
   const std::string why(blocked.why.message());
@@ -62,6 +69,10 @@ Node::Shares Node::SharesOf(TierAt at, const Peer* asker) const {
     if (OnDevice(plan.grant.device) != at) continue;
     (known(plan.uid) ? shares.rings : shares.others) += plan.grant.ring_bytes;
   }
+  for (const auto& [id, arena] : arenas_.all()) {
+    if (OnDevice(arena.device) != at || !arena.placed) continue;
+    (known(arena.uid) ? shares.arenas : shares.others) += arena.bytes;
+  }
   for (const auto& [request, incoming] : incoming_.all()) {
     if (at != OnHost() || !incoming.offset.has_value()) continue;
     (known(incoming.owner) ? shares.moving : shares.others) +=
@@ -100,6 +111,7 @@ std::string Node::Explain(TierAt at, uint64_t bytes, const Peer* asker) const {
   if (names_.IsInPlace(at)) absl::StrAppend(&text, " (", names_.KeyOf(at), ")");
   absl::StrAppend(&text, LeasesText(at, asker));
   AddPart(text, shares.rings, " is in rings of plans");
+  AddPart(text, shares.arenas, " is in arenas");
   AddPart(text, shares.held, " is held by plans");
   AddPart(text, shares.pinned, " is pinned");
   AddPart(text, shares.moving, " is being copied");

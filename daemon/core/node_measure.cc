@@ -41,6 +41,8 @@ const char* ToString(Holding holding) {
       return "leased";
     case Holding::kRing:
       return "plan_ring";
+    case Holding::kArena:
+      return "arena";
     case Holding::kHeld:
       return "plan_held";
     case Holding::kPinned:
@@ -115,6 +117,10 @@ void NodeMeasurer::End(NodeMeasure& found) const {
     if (!plan.ended) ++found.plans;
     found.tiers[plan.grant.device.number()].of(Holding::kRing) +=
         plan.grant.ring_bytes;
+  }
+  for (const auto& [id, arena] : node_.arenas_.all()) {
+    if (!arena.placed) continue;
+    found.tiers[arena.device.number()].of(Holding::kArena) += arena.bytes;
   }
   for (const auto& [request, incoming] : node_.incoming_.all()) {
     if (!incoming.offset.has_value()) continue;

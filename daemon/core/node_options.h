@@ -22,6 +22,9 @@ struct NodeOptions {
   QuotaOptions quota;
   // That slabs of one image each may keep, of the process's.
   uint64_t apart_descriptors = std::numeric_limits<uint64_t>::max();
+  // An arena may push out weights that lie in place and nobody uses; else it
+  // takes what is free.
+  bool arenas_evict = false;
   bool keeps = false;  // Somebody takes TakeKept.
   // What is published is spilled soon, and stays; else only when it must leave.
   bool saves_at_once = false;

@@ -111,6 +111,7 @@ std::map<User, Holdings> Node::CountHoldings() const {
   }
   incoming_.CountInto(counted);
   plans_.CountInto(counted);
+  arenas_.CountInto(counted);
   return counted.users();
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_arenas.h"
 
 namespace hoistd {
 namespace {
@@ -49,6 +50,14 @@ absl::Status NodeRestore::CheckModel(ModelId id, User owner,
   return Disagrees(absl::StrCat("model ", name));
 }
 
+absl::Status NodeRestore::CheckGroup(const KeptCopy& kept) const {
+  const GroupEntry* group = node_.copies_.FindGroup(*kept.key);
+  if (group != nullptr && group->group->name == kept.group) {
+    return absl::OkStatus();
+  }
+  return Disagrees(absl::StrCat("a copy of group ", kept.group));
+}
+
 absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
                                   const SlabShare& share) {
   HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
@@ -56,6 +65,7 @@ absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
   zone.readers = node_.models_.ReadersOf(kept.reader);
   zone.backing = kept.slab.backing;
   zone.apart = kept.slab.apart;
+  zone.writable = kept.slab.writable;
   return node_.spaces_[kept.device.number()]->Restore(kept.slab, zone, share);
 }
 
@@ -65,9 +75,8 @@ absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
   const CopyRef ref = {
       kept.key.value(),
       {OnDevice(kept.device), false, space.IsApart(kept.offset)}};
-  const GroupEntry* group = node_.copies_.FindGroup(ref.key);
-  if (group == nullptr || group->group->name != kept.group ||
-      node_.copies_.At(ref).usable()) {
+  HOIST_RETURN_IF_ERROR(CheckGroup(kept));
+  if (node_.copies_.At(ref).usable()) {
     return Disagrees(absl::StrCat("a copy of group ", kept.group));
   }
   const OwnerId owner = node_.copies_.NewOwner(ref);
@@ -102,10 +111,9 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
   for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
     for (const auto& [zone, slab, owner] : node_.spaces_[d]->AllSlabs()) {
-      if (zone.readers != own && zone.readers != Zone::kEveryone &&
-          !args.peer.admin) {
-        continue;
-      }
+      const bool may_read = zone.readers == own ||
+                            zone.readers == Zone::kEveryone || args.peer.admin;
+      if (!may_read || zone.writable) continue;  // Arenas tell whose those are.
       node_.slabs_.MayBeOpen(id, DeviceIndex(d), slab);
     }
   }
@@ -201,6 +209,14 @@ absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
   node_.orders_.Set(session, grant.model, std::move(order));
   SkipIds(grant.id.number());
   return absl::OkStatus();
+}
+
+absl::Status NodeRestore::AddArena(const KeptArena& kept) {
+  return NodeArenas(node_).Restore(kept);
+}
+
+void NodeRestore::NoMoreArenas() {
+  for (const auto& space : node_.spaces_) space->ZeroFree();
 }
 
 bool NodeRestore::AddPin(const CopyRef& ref) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/core/node.h"
+#include "daemon/core/node_arenas.h"
 
 namespace hoistd {
 namespace {
@@ -37,10 +38,29 @@ void Node::SlabMade(DeviceIndex device, SlabId slab,
     Keep(KeptSlab{device, zoned.slab, models_.ReaderOf(zoned.zone.readers),
                   made->keep_fd});
   }
-  if (zoned.owner.has_value()) {
-    ApartMade(*copies_.RefOf(*zoned.owner), made.status());
-  } else {
+  if (!zoned.owner.has_value()) {
     ++space_epoch_;  // Who waits for it goes on, or evicts instead.
+  } else if (const CopyRef* ref = copies_.RefOf(*zoned.owner)) {
+    ApartMade(*ref, made.status());
+  } else {
+    NodeArenas(*this).PieceMade(*zoned.owner, made.status(), effects);
+  }
+  // Those who waited for what was coming look again.
+  if (space.coming() == 0 && !arenas_.waiting().empty()) ++space_epoch_;
+  Tick(now, effects);
+}
+
+void Node::SlabZeroed(DeviceIndex device, SlabId slab,
+                      const absl::Status& zeroed, absl::Time now,
+                      Effects& effects) {
+  const std::optional<ZonedSlab> zoned =
+      spaces_[device.number()]->SlabZeroed(slab, zeroed);
+  if (!zoned.has_value()) return;
+  if (!zeroed.ok()) Keep(KeptSlab{device, zoned->slab, std::nullopt, -1});
+  if (zoned->owner.has_value()) {
+    NodeArenas(*this).PieceMade(*zoned->owner, zeroed, effects);
+  } else {
+    ++space_epoch_;
   }
   Tick(now, effects);
 }

@@ -183,6 +183,11 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
                                               Effects& effects) {
   absl::StatusOr<uint64_t> offset =
       PlaceOnDevice(ref, owner, bytes, need, now, effects);
+  TakeSlabWork(effects);
+  return offset;
+}
+
+void Node::TakeSlabWork(Effects& effects) {
   for (const std::unique_ptr<DeviceSpace>& space : spaces_) {
     for (const SlabWork& work : space->TakeWork()) {
       if (work.kind == SlabWork::Kind::kDestroy) {
@@ -191,7 +196,6 @@ absl::StatusOr<uint64_t> Node::AllocateDevice(const CopyRef& ref, OwnerId owner,
       effects.slabs.push_back(work);
     }
   }
-  return offset;
 }
 
 absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
@@ -215,6 +219,10 @@ absl::StatusOr<uint64_t> Node::PlaceOnDevice(const CopyRef& ref, OwnerId owner,
     offset = space.Allocate(want, owner);
     if (!absl::IsResourceExhausted(offset.status())) return offset;
   }
+  // What is kept for arenas to come goes before anybody's copy.
+  space.ReleaseWritable(want);
+  offset = space.Allocate(want, owner);
+  if (!absl::IsResourceExhausted(offset.status())) return offset;
   if (const auto hole = space.CheapestHole(want, worth)) {
     EvictAll(hole->victims, now, effects);  // Device copies are always clean.
     return space.Allocate(want, owner);
@@ -433,6 +441,11 @@ uint64_t Node::CapacityOf(TierAt at) const {
   }
   return at.tier == Tier::kHost ? options_.host_capacity_bytes
                                 : options_.spill_capacity_bytes;
+}
+
+CopyRef Node::RingRef(const PlanGrant& grant) {
+  return {{grant.model, grant.groups.front().group},
+          {OnDevice(grant.device), false}};
 }
 
 Zone Node::ZoneOf(const CopyRef& ref) const {

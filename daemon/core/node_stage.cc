@@ -39,7 +39,8 @@ absl::Status Node::CheckBring(const BringArgs& args) {
     HOIST_RETURN_IF_ERROR(models_.CheckShares(*peer, model));
   }
   const TierAt at = args.copy.place.at;
-  if (at.tier == Tier::kDevice && at.device.number() >= devices_.size()) {
+  if (at.tier == Tier::kDevice && (at.device.number() >= devices_.size() ||
+                                   devices_[at.device.number()].arenas_alone)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no device ", at.device.number(), "; this node has ", names_.count()));
   }

@@ -286,7 +286,7 @@ void PlanBook::SetIdle(const CopyRef& copy) { BookOf(copy).SetIdle(copy); }
 
 void PlanBook::Charge(User uid, const PlanGrant& grant) {
   quota_.Add(uid, Quota::kPlans, 1);
-  quota_.AddRing(uid, grant.device, grant.ring_bytes);
+  quota_.AddBytes(uid, grant.device, grant.ring_bytes);
   for (const CopyRef& copy : ResidentsOf(grant)) {
     quota_.Use(uid, copy, copies_.SpaceOf(copy.key));
   }
@@ -298,13 +298,13 @@ void PlanBook::UnchargeResidents(User uid, const PlanGrant& grant) {
 
 void PlanBook::Uncharge(User uid, const PlanGrant& grant) {
   quota_.Remove(uid, Quota::kPlans, 1);
-  quota_.RemoveRing(uid, grant.device, grant.ring_bytes);
+  quota_.RemoveBytes(uid, grant.device, grant.ring_bytes);
 }
 
 void PlanBook::CountInto(QuotaBook& counted) const {
   const auto count = [&](User uid, const PlanGrant& grant, bool ended) {
     counted.Add(uid, Quota::kPlans, 1);
-    counted.AddRing(uid, grant.device, grant.ring_bytes);
+    counted.AddBytes(uid, grant.device, grant.ring_bytes);
     if (ended) return;
     for (const CopyRef& copy : ResidentsOf(grant)) {
       counted.Use(uid, copy, copies_.SpaceOf(copy.key));

@@ -195,12 +195,12 @@ void QuotaBook::UnuseFiles(User uid, const std::vector<FileIdentity>& files) {
   }
 }
 
-void QuotaBook::AddRing(User uid, DeviceIndex device, uint64_t bytes) {
+void QuotaBook::AddBytes(User uid, DeviceIndex device, uint64_t bytes) {
   Give(users_[uid].device_bytes, device, bytes);
   Tidy(uid);
 }
 
-void QuotaBook::RemoveRing(User uid, DeviceIndex device, uint64_t bytes) {
+void QuotaBook::RemoveBytes(User uid, DeviceIndex device, uint64_t bytes) {
   Take(users_[uid].device_bytes, device, bytes);
   Tidy(uid);
 }

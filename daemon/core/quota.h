@@ -101,9 +101,9 @@ class QuotaBook {
   // One more, or one less, of the user's models is read from them.
   void UseFiles(User uid, const std::vector<FileIdentity>& files);
   void UnuseFiles(User uid, const std::vector<FileIdentity>& files);
-  // Device memory that is no copy: a ring.
-  void AddRing(User uid, DeviceIndex device, uint64_t bytes);
-  void RemoveRing(User uid, DeviceIndex device, uint64_t bytes);
+  // Device memory that is no copy: a ring, an arena.
+  void AddBytes(User uid, DeviceIndex device, uint64_t bytes);
+  void RemoveBytes(User uid, DeviceIndex device, uint64_t bytes);
   // One more, or one less, of the user's sessions and plans uses the copy. On
   // the host that is a plan that holds it.
   void Use(User uid, const CopyRef& copy, uint64_t bytes);

@@ -58,11 +58,13 @@ struct ResumeArgs {
   std::vector<LeaseId> leases;
   std::vector<PlanId> plans;
   std::vector<OpenSlab> slabs;
+  std::vector<ArenaId> arenas;
 };
 // Of that, what the session does not have any more.
 struct Resumed {
   std::vector<LeaseId> lost_leases;
   std::vector<PlanId> lost_plans;
+  std::vector<ArenaId> lost_arenas;
 };
 
 // A file that the caller opened (or, for gRPC paths, that we opened below
@@ -156,6 +158,19 @@ struct LeaseGrant {
   std::vector<SlabUse> new_slabs;  // Not given to this session before.
 };
 
+struct ArenaArgs {
+  uint64_t bytes = 0;
+  absl::Duration deadline;  // To wait for space.
+};
+
+// Memory that the session alone has, and may write to, until it closes it.
+struct ArenaGrant {
+  ArenaId id;
+  DeviceIndex device;
+  uint64_t bytes = 0;          // No less than was asked for.
+  std::vector<SlabUse> slabs;  // It is these, end to end.
+};
+
 struct SetPlanArgs {
   ModelId model;
   DeviceIndex device;
@@ -195,6 +210,18 @@ struct PlanGrant {
 struct OpenedPlan {
   PlanGrant grant;
   hoist::UniqueFd lane;
+  hoist::UniqueFd wake;
+};
+
+// Who will copy to a device by itself.
+struct OpenCopierArgs {
+  DeviceIndex device;
+  ShareOptions share;
+};
+
+struct OpenedCopier {
+  CopierId id;
+  hoist::UniqueFd memory;  // See hoist/shared/copier_layout.h.
   hoist::UniqueFd wake;
 };
 

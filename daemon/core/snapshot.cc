@@ -26,6 +26,10 @@ const char* ToString(EventKind kind) {
       return "plan-set";
     case EventKind::kPlanEnded:
       return "plan-ended";
+    case EventKind::kArenaOpened:
+      return "arena-opened";
+    case EventKind::kArenaClosed:
+      return "arena-closed";
     case EventKind::kSlabsHeldOpen:
       return "slabs-held-open";
     case EventKind::kDraining:

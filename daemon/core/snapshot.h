@@ -38,6 +38,9 @@ struct TierSnapshot {
   // Device: of files' bytes, what lies there once more for other groupings.
   uint64_t doubled_bytes = 0;
   uint64_t unsaved_bytes = 0;  // Host: published, and on no disk.
+  // In place: of arenas, and what is kept of earlier ones for the next.
+  uint64_t arena_bytes = 0;
+  uint64_t kept_arena_bytes = 0;
   std::vector<Holder> holders;
 };
 
@@ -80,6 +83,8 @@ struct SessionSnapshot {
   uint64_t device_budget_bytes = 0;
   uint32_t waiting = 0;
   uint32_t plans = 0;
+  uint32_t arenas = 0;
+  uint64_t arena_bytes = 0;
 };
 
 struct PlanSnapshot {
@@ -117,6 +122,9 @@ struct Counters {
   // Of what is read in place, as workers tell: on devices, and over links.
   uint64_t touched_hot_bytes = 0;
   uint64_t touched_cold_bytes = 0;
+  // Of arenas: made for one, and kept from an earlier one.
+  uint64_t arena_made_bytes = 0;
+  uint64_t arena_reused_bytes = 0;
   uint64_t stages = 0;
   uint64_t stages_resident = 0;
   uint64_t stages_refused = 0;
@@ -134,14 +142,30 @@ struct Counters {
   absl::Duration longest_event;
 };
 
+// As its worker tells.
+struct CopierSnapshot {
+  CopierId id;
+  SessionId session;
+  std::string client_name;
+  ShareOptions share;
+  uint64_t copied_bytes = 0;  // To the device.
+  uint64_t read_bytes = 0;    // From it.
+  uint64_t grants = 0;
+  uint64_t late_grants = 0;
+};
+
 // What was copied to a device, and for whom (LinkClass).
 struct LinkSnapshot {
   DeviceIndex device;
   uint64_t plan_bytes = 0;
   uint64_t lease_bytes = 0;
   uint64_t background_bytes = 0;
-  uint64_t bytes_per_second = 0;       // While anything was copied, of late.
-  uint64_t read_bytes_per_second = 0;  // By kernels, beside that, of late.
+  // By workers themselves, as they tell: to the device, and from it.
+  uint64_t own_bytes = 0;
+  uint64_t own_read_bytes = 0;
+  std::vector<CopierSnapshot> copiers;  // That are open.
+  uint64_t bytes_per_second = 0;        // While anything was copied, of late.
+  uint64_t read_bytes_per_second = 0;   // By kernels, beside that, of late.
   uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
 };
 
@@ -167,6 +191,8 @@ enum class EventKind {
   kStageRefused,
   kPlanSet,
   kPlanEnded,
+  kArenaOpened,
+  kArenaClosed,
   kSlabsHeldOpen,
   kDraining,  // No new work is taken,
   kResumed,   // until this.

@@ -15,6 +15,8 @@ struct Zone {
   uint64_t readers = 0;  // A user's number, or kEveryone.
   Backing backing = Backing::kMemfd;
   bool apart = false;  // Not even with one another: see SlabSpec.
+  // Of arenas: a slab that a worker could write to is never one of weights.
+  bool writable = false;
 
   auto operator<=>(const Zone&) const = default;
 };

@@ -221,6 +221,11 @@ absl::Status CudaDevice::AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) {
   return AddSlab(spec, [&] { return ImportVmm(spec, std::move(fd)); });
 }
 
+// What workers write to is host memory.
+absl::Status CudaDevice::ZeroSlab(SlabId) {
+  return absl::UnimplementedError("a GPU's slabs are not written by workers");
+}
+
 absl::Status CudaDevice::AddSlab(
     const SlabSpec& spec, absl::FunctionRef<absl::StatusOr<Memory>()> make) {
   {

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
   absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ZeroSlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RegisterHost(std::span<std::byte> memory) override

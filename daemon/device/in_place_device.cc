@@ -38,8 +38,9 @@ absl::StatusOr<std::unique_ptr<InPlaceDevice>> InPlaceDevice::Create(
   info.total_bytes = options.total_bytes;
   info.free_bytes = options.total_bytes;
   info.span_bytes = options.span_bytes;
+  info.arenas_alone = options.arenas_alone;
   HOIST_RETURN_IF_ERROR(CheckSizes(info));
-  if (options.gpus == 0) {
+  if (options.gpus == 0 || options.arenas_alone) {
     HOIST_ASSIGN_OR_RETURN(mapped.memory, MemfdMemory::Create(info.span_bytes));
   } else {
     HOIST_ASSIGN_OR_RETURN(mapped.memory, MemoryOfGpus(options));

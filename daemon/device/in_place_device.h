@@ -18,6 +18,8 @@ struct InPlaceOptions {
   // How many GPUs this process sees, which are to read it. 0: emulated devices
   // do, whose workers' CPUs map it.
   int gpus = 0;
+  // Those GPUs cannot: for arenas, which are memfds then.
+  bool arenas_alone = false;
 };
 
 // In the books it is one more device: images lie in its slabs, are leased,

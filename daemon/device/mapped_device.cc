@@ -111,6 +111,21 @@ absl::Status MappedDevice::DestroySlab(SlabId id) {
   return status;
 }
 
+absl::Status MappedDevice::ZeroSlab(SlabId id) {
+  SlabSpec spec;
+  int original = -1;
+  {
+    const absl::MutexLock lock(&mu_);
+    const auto it = fds_.find(id);
+    if (it == fds_.end()) {
+      return absl::NotFoundError(absl::StrCat("no slab ", id.number()));
+    }
+    spec = *slabs_.Find(id);
+    original = it->second.original.get();
+  }
+  return memory_->Zero(spec, original);
+}
+
 absl::StatusOr<SlabShare> MappedDevice::Share(SlabId id) const {
   const absl::MutexLock lock(&mu_);
   const auto it = fds_.find(id);
@@ -122,6 +137,7 @@ absl::StatusOr<SlabShare> MappedDevice::Share(SlabId id) const {
   share.backing = info_.backing;
   share.fd = fds.shared.valid() ? fds.shared.get() : fds.original.get();
   share.keep_fd = fds.original.get();
+  share.numa_node = memory_->NumaNodeOf(*slabs_.Find(id));
   return share;
 }
 

@@ -49,6 +49,7 @@ class MappedDevice : public Device {
   absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status DestroySlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ZeroSlab(SlabId id) override ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SlabShare> Share(SlabId id) const override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RegisterHost(std::span<std::byte> memory) override;

@@ -32,19 +32,31 @@ absl::StatusOr<hoist::UniqueFd> ReopenReadOnly(int fd) {
   if (!read_only.valid()) {
     return ErrnoToStatus(errno, "open a slab for reading (is /proc mounted?)");
   }
+  return read_only;
+}
+
+// Who may write to a slab may not shrink it, which would kill whoever maps it;
+// nor seal it, which would keep the next hoistd from writing to it.
+int SealsOf(const SlabSpec& spec) {
+  return F_SEAL_SHRINK | F_SEAL_GROW | (spec.writable ? F_SEAL_SEAL : 0);
+}
+
+// Nobody else opens it, and its size is fixed.
+absl::Status Close(const SlabSpec& spec, int fd) {
   if (fchmod(fd, S_IRUSR) != 0) {
     return ErrnoToStatus(errno, "forbid others to open a slab");
   }
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  const int seals = SealsOf(spec);
+  if (fcntl(fd, F_GET_SEALS) != seals && fcntl(fd, F_ADD_SEALS, seals) != 0) {
     return ErrnoToStatus(errno, "fix a slab's size");
   }
-  return read_only;
+  return absl::OkStatus();
 }
 
 absl::Status CheckKept(const SlabSpec& spec, int fd) {
   struct stat is = {};
   if (fstat(fd, &is) == 0 && static_cast<uint64_t>(is.st_size) == spec.bytes &&
-      fcntl(fd, F_GET_SEALS) == (F_SEAL_SHRINK | F_SEAL_GROW)) {
+      fcntl(fd, F_GET_SEALS) == SealsOf(spec)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -79,7 +91,10 @@ absl::StatusOr<SlabMemory::Fds> MemfdMemory::Place(const SlabSpec& spec,
     HOIST_ASSIGN_OR_RETURN(
         fds.original, ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));
   }
-  HOIST_ASSIGN_OR_RETURN(fds.shared, ReopenReadOnly(fds.original.get()));
+  if (!spec.writable) {
+    HOIST_ASSIGN_OR_RETURN(fds.shared, ReopenReadOnly(fds.original.get()));
+  }
+  HOIST_RETURN_IF_ERROR(Close(spec, fds.original.get()));
   HOIST_RETURN_IF_ERROR(
       ToAbsl(span_.PlaceFd(PlaceOf(spec), fds.original.get(), spec.bytes,
                            hoist::Mapping::Access::kReadWrite)));
@@ -90,6 +105,16 @@ absl::StatusOr<SlabMemory::Fds> MemfdMemory::Place(const SlabSpec& spec,
 
 absl::Status MemfdMemory::Unplace(const SlabSpec& spec) {
   return ToAbsl(span_.Unplace(PlaceOf(spec), spec.bytes));
+}
+
+// Its pages go, from under whoever still maps it, too: what nobody has takes no
+// memory.
+absl::Status MemfdMemory::Zero(const SlabSpec& spec, int original) {
+  if (fallocate(original, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                static_cast<off_t>(spec.bytes)) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoToStatus(errno, "empty a slab");
 }
 
 }  // namespace hoistd

@@ -23,10 +23,12 @@ class MemfdMemory final : public SlabMemory {
       uint64_t span_bytes);
 
   Backing backing() const override { return Backing::kMemfd; }
+  uint32_t NumaNodeOf(const SlabSpec&) const override { return 0; }
   std::byte* base() const override { return base_; }
   absl::StatusOr<Fds> Place(const SlabSpec& spec,
                             hoist::UniqueFd original) override;
   absl::Status Unplace(const SlabSpec& spec) override;
+  absl::Status Zero(const SlabSpec& spec, int original) override;
 
  private:
   explicit MemfdMemory(hoist::Mapping span);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -150,6 +151,12 @@ absl::Status VmmHostMemory::Unplace(const SlabSpec& spec) {
   const ScopedContext current(driver_, context_);
   return Check(driver_.unmap(base_ + spec.offset, spec.bytes),
                "unmap a slab on the host");
+}
+
+// By the CPU, which maps it, at its own rate: no copy engine takes part.
+absl::Status VmmHostMemory::Zero(const SlabSpec& spec, int) {
+  std::memset(base() + spec.offset, 0, spec.bytes);
+  return absl::OkStatus();
 }
 
 absl::Status VmmHostMemory::Check(hoist::cuda::Error error,

@@ -32,12 +32,16 @@ class VmmHostMemory final : public SlabMemory {
   ~VmmHostMemory() override;
 
   Backing backing() const override { return Backing::kVmm; }
+  uint32_t NumaNodeOf(const SlabSpec& spec) const override {
+    return static_cast<uint32_t>(NodeOf(spec));
+  }
   std::byte* base() const override {
     return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(base_));
   }
   absl::StatusOr<Fds> Place(const SlabSpec& spec,
                             hoist::UniqueFd original) override;
   absl::Status Unplace(const SlabSpec& spec) override;
+  absl::Status Zero(const SlabSpec& spec, int original) override;
 
  private:
   VmmHostMemory(const hoist::cuda::Driver& driver,

@@ -72,6 +72,7 @@ Engine::~Engine() {
   running_.reset();
   // What streams into slabs must be over before they go; what is still posted
   // meets no thread any more.
+  desks_.clear();
   streamers_.clear();
   slab_makers_.clear();
 }
@@ -84,6 +85,12 @@ void Engine::MakeSlabMakers() {
       Post([this, device, slab, made = std::move(made)](Effects& effects) {
         log_.SlabMade(device, slab, made.status());
         node_.SlabMade(device, slab, made, Now(), effects);
+      });
+    };
+    events.zeroed = [this, device](SlabId slab, absl::Status zeroed) {
+      Post([this, device, slab, zeroed = std::move(zeroed)](Effects& effects) {
+        log_.SlabZeroed(device, slab, zeroed);
+        node_.SlabZeroed(device, slab, zeroed, Now(), effects);
       });
     };
     events.not_destroyed = [this, device](SlabId slab,
@@ -127,6 +134,7 @@ void Engine::MakeStreamers() {
                            " ended: ", std::string(why.message())));
     };
     streamers_.push_back(std::make_unique<Streamer>(parts, std::move(events)));
+    desks_.push_back(std::make_unique<CopierDesk>(*link, parts_.threads));
   }
 }
 

@@ -47,6 +47,18 @@ std::string WayOf(const Transfer& transfer) {
       transfer.way);
 }
 
+const char* ToString(SlabWork::Kind kind) {
+  switch (kind) {  // No default: a new one must fail to compile here.
+    case SlabWork::Kind::kMake:
+      return "made";
+    case SlabWork::Kind::kDestroy:
+      return "destroyed";
+    case SlabWork::Kind::kZero:
+      return "zeroed";
+  }
+  return "?";
+}
+
 // That are read or copied: of files, what nobody else is reading already.
 uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
@@ -88,10 +100,11 @@ void EngineLog::Tell(const Effects& effects, absl::Time now) {
   if (!Wanted()) return;
   for (const SlabWork& work : effects.slabs) {
     SPDLOG_DEBUG("slab {} of device {} is {}: {}{}", work.slab.id.number(),
-                 work.device.number(),
-                 work.kind == SlabWork::Kind::kMake ? "made" : "destroyed",
+                 work.device.number(), ToString(work.kind),
                  HumanBytes(work.slab.bytes),
-                 work.slab.apart ? ", read in place" : "");
+                 work.slab.writable ? ", of an arena"
+                 : work.slab.apart  ? ", read in place"
+                                    : "");
   }
   for (const NodeEvent& event : effects.events) {
     SPDLOG_DEBUG("{}", TextOf(event));
@@ -154,6 +167,13 @@ void EngineLog::Ended(TransferId id, const absl::Status& status,
   SPDLOG_DEBUG(
       "{}: {} B in {}, {:.0f} MB/s", done.what, done.bytes, Milliseconds(took),
       seconds > 0 ? static_cast<double>(done.bytes) / seconds / 1e6 : 0.0);
+}
+
+void EngineLog::SlabZeroed(DeviceIndex device, SlabId slab,
+                           const absl::Status& status) {
+  if (!Wanted() || status.ok()) return;
+  SPDLOG_DEBUG("slab {} of device {} could not be zeroed, and goes: {}",
+               slab.number(), device.number(), OneLine(status.ToString()));
 }
 
 void EngineLog::SlabMade(DeviceIndex device, SlabId slab,

@@ -31,6 +31,7 @@ class EngineLog {
               SessionId session, absl::Duration waited);
   void Planned(const PlanGrant& plan, SessionId session, absl::Duration waited);
   void Ended(TransferId id, const absl::Status& status, absl::Time now);
+  void SlabZeroed(DeviceIndex device, SlabId slab, const absl::Status& status);
   void SlabMade(DeviceIndex device, SlabId slab, const absl::Status& status);
 
  private:

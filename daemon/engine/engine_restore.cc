@@ -196,6 +196,7 @@ absl::Status Engine::Write(const Kept& kept) {
             return absl::OkStatus();
           },
           [&](const KeptPlanGone& plan) { return ErasePlan(plan.id, keep); },
+          [&](const KeptArena& arena) { return WriteArena(arena, keep); },
       },
       kept);
 }

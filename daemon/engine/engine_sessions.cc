@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_arenas.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/model/model_name.h"
@@ -37,6 +38,7 @@ void Engine::CloseSession(SessionId session) {
     // What admins wait for belongs to no session.
     if (node_.PeerOf(session) == nullptr) return;
     listeners_.erase(session);
+    CloseCopiersOf(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.session != session) {
@@ -306,6 +308,25 @@ void Engine::ReportHeat(SessionId session, HeatArgs args,
     }
     done(std::move(known));
   });
+}
+
+void Engine::OpenArena(SessionId session, ArenaArgs args,
+                       Done<ArenaGrant> done) {
+  Post([this, session, args, done = std::move(done)](Effects& effects) mutable {
+    const RequestId request =
+        Await(session, [done = std::move(done)](Answer answer) mutable {
+          if (!answer.status.ok()) return done(std::move(answer.status));
+          done(*std::move(answer.arena));
+        });
+    NodeArenas(node_).Open(request, session, args, Now(), effects);
+  });
+}
+
+void Engine::CloseArena(SessionId session, ArenaId arena, DoneStatus done) {
+  Post(
+      [this, session, arena, done = std::move(done)](Effects& effects) mutable {
+        done(NodeArenas(node_).Close(session, arena, Now(), effects));
+      });
 }
 
 void Engine::SetOrder(SessionId session, ModelId model,

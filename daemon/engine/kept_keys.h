@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "daemon/keeper/kept_key.h"
+#include "daemon/terms/device.h"
 #include "daemon/terms/ids.h"
 
 namespace hoistd {
@@ -26,6 +27,10 @@ enum class KeptKind : uint32_t {
   kLaneWake = 13,
   kPin = 14,      // A record by a number of its own.
   kLoadCap = 15,  // A record by the device.
+  // As kSlab, of those that workers write to: a hoistd that knows of no arenas
+  // would put weights there.
+  kArenaSlab = 16,
+  kArena = 17,  // A record by id.
 };
 
 constexpr KeptKey KeyOf(KeptKind kind, uint64_t id = 0) {
@@ -36,9 +41,9 @@ inline constexpr KeptKey kInstanceKey = KeyOf(KeptKind::kInstance);
 
 // Devices are few, and slabs and offsets below 2^56.
 inline constexpr int kDeviceShift = 56;
-constexpr KeptKey SlabKey(DeviceIndex device, SlabId slab) {
-  return KeyOf(KeptKind::kSlab,
-               uint64_t{device.number()} << kDeviceShift | slab.number());
+constexpr KeptKey SlabKey(DeviceIndex device, const SlabSpec& slab) {
+  return KeyOf(slab.writable ? KeptKind::kArenaSlab : KeptKind::kSlab,
+               uint64_t{device.number()} << kDeviceShift | slab.id.number());
 }
 constexpr KeptKey CopyKey(DeviceIndex device, uint64_t offset) {
   return KeyOf(KeptKind::kDeviceCopy,

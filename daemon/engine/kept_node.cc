@@ -44,9 +44,10 @@ absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
                              ModelFromRecord(value));
       return absl::OkStatus();
     }
+    case KeptKind::kArenaSlab:
     case KeptKind::kSlab: {
       HOIST_ASSIGN_OR_RETURN(KeptSlab slab, SlabFromRecord(value));
-      if (SlabKey(slab.device, slab.slab.id) != key) break;
+      if (SlabKey(slab.device, slab.slab) != key) break;
       const auto kept = found.descriptors.find(key);
       if (kept == found.descriptors.end()) break;
       slab.keep_fd = kept->second.get();
@@ -80,6 +81,12 @@ absl::Status Add(KeptKey key, const std::string& value, FoundNode& found) {
       HOIST_ASSIGN_OR_RETURN(PlanRecord plan,
                              PlanFromRecord(IdOf<PlanId>(key), value));
       found.plans.push_back(std::move(plan));
+      return absl::OkStatus();
+    }
+    case KeptKind::kArena: {
+      HOIST_ASSIGN_OR_RETURN(KeptArena arena,
+                             ArenaFromRecord(IdOf<ArenaId>(key), value));
+      found.arenas.push_back(std::move(arena));
       return absl::OkStatus();
     }
     default:  // Or somebody else's.
@@ -146,7 +153,7 @@ absl::Status WriteFiles(ModelId id, const ModelRecord& record,
 }
 
 absl::Status WriteSlab(const KeptSlab& slab, Keep& keep) {
-  const KeptKey key = SlabKey(slab.device, slab.slab.id);
+  const KeptKey key = SlabKey(slab.device, slab.slab);
   if (slab.keep_fd < 0) {
     HOIST_RETURN_IF_ERROR(keep.Erase(key));
     return keep.DropDescriptor(key);
@@ -175,6 +182,12 @@ absl::Status WriteLease(const KeptLease& lease, Keep& keep) {
   const KeptKey key = KeyOf(KeptKind::kLease, lease.id.number());
   if (!lease.copy.has_value()) return keep.Erase(key);
   return keep.Write(key, ToRecord(lease));
+}
+
+absl::Status WriteArena(const KeptArena& arena, Keep& keep) {
+  const KeptKey key = KeyOf(KeptKind::kArena, arena.id.number());
+  if (arena.offsets.empty()) return keep.Erase(key);
+  return keep.Write(key, ToRecord(arena));
 }
 
 absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,

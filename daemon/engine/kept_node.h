@@ -31,6 +31,7 @@ struct FoundNode {
   std::vector<KeptSession> sessions;
   std::vector<KeptLease> leases;
   std::vector<PlanRecord> plans;
+  std::vector<KeptArena> arenas;
   std::map<uint64_t, CopyRef> pins;  // By the numbers of their records.
   std::map<DeviceIndex, LoadCap> load_caps;
   std::map<KeptKey, hoist::UniqueFd> descriptors;
@@ -53,6 +54,7 @@ absl::Status WriteSlab(const KeptSlab& slab, Keep& keep);
 absl::Status WriteCopy(const KeptCopy& copy, Keep& keep);
 absl::Status WriteSession(const KeptSession& session, Keep& keep);
 absl::Status WriteLease(const KeptLease& lease, Keep& keep);
+absl::Status WriteArena(const KeptArena& arena, Keep& keep);
 // `lane` has no descriptors if nothing is streamed.
 absl::Status WritePlan(const PlanRecord& plan, const LaneShare& lane,
                        Keep& keep);

@@ -19,6 +19,10 @@ SlabMaker::~SlabMaker() {
 }
 
 void SlabMaker::Do(const SlabWork& work) {
+  if (work.kind == SlabWork::Kind::kDestroy) {
+    const absl::MutexLock lock(&mu_);
+    doomed_.insert(work.slab.id);
+  }
   thread_->Post([this, work] {
     if (stopping_) return;
     switch (work.kind) {
@@ -26,6 +30,8 @@ void SlabMaker::Do(const SlabWork& work) {
         return Make(work.slab);
       case SlabWork::Kind::kDestroy:
         return Destroy(work.slab.id);
+      case SlabWork::Kind::kZero:
+        return Zero(work.slab.id);
     }
   });
 }
@@ -56,7 +62,22 @@ absl::StatusOr<SlabShare> SlabMaker::Create(const SlabSpec& slab) {
   return share;
 }
 
+void SlabMaker::Zero(SlabId id) {
+  {
+    const absl::MutexLock lock(&mu_);
+    if (doomed_.contains(id)) return;
+  }
+  absl::Status zeroed = device_.ZeroSlab(id);
+  if (!zeroed.ok()) Destroy(id);
+  events_.zeroed(id, std::move(zeroed));
+}
+
 void SlabMaker::Destroy(SlabId id) {
+  {
+    const absl::MutexLock lock(&mu_);
+    doomed_.erase(id);
+  }
+  if (!slabs_.contains(id)) return;  // It could not be zeroed, and went.
   if (absl::Status s = device_.DestroySlab(id); !s.ok()) {
     left_.insert(id);
     return events_.not_destroyed(id, std::move(s));

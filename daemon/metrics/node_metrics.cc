@@ -231,6 +231,16 @@ void Renderer::Bytes() {
     out_.Sample(link.lease_bytes, {{"device", device}, {"class", "leases"}});
     out_.Sample(link.background_bytes,
                 {{"device", device}, {"class", "background"}});
+    out_.Sample(link.own_bytes, {{"device", device}, {"class", "workers"}});
+  }
+  out_.Counter(
+      "hoist_link_worker_read_bytes_total",
+      "Copied from a device to the host by workers themselves, as they "
+      "tell.");
+  for (const LinkSnapshot& link : node_.links) {
+    const std::string device = DeviceLabel(InfoOf(link.device.number()));
+    if (device.empty()) continue;
+    out_.Sample(link.own_read_bytes, {{"device", device}});
   }
   const Counters& counters = node_.counters;
   out_.Counter("hoist_in_place_read_bytes_total",
@@ -238,6 +248,11 @@ void Renderer::Bytes() {
                "device, and over its link.");
   out_.Sample(counters.touched_hot_bytes, {{"from", "device"}});
   out_.Sample(counters.touched_cold_bytes, {{"from", "host"}});
+  out_.Counter("hoist_arena_bytes_total",
+               "Memory in place that arenas were leased: made for them, or "
+               "left by an earlier one of the user.");
+  out_.Sample(counters.arena_made_bytes, {{"from", "made"}});
+  out_.Sample(counters.arena_reused_bytes, {{"from", "kept"}});
   out_.Counter("hoist_file_read_bytes_total", "Read from models' files.");
   out_.Sample(counters.file_read_bytes);
   out_.Counter("hoist_spill_read_bytes_total", "Read from disk.spill_dir.");

@@ -25,6 +25,8 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_doubled_bytes(tier.doubled_bytes);
   out->set_unsaved_bytes(tier.unsaved_bytes);
   out->set_allocated_bytes(tier.allocated_bytes);
+  out->set_arena_bytes(tier.arena_bytes);
+  out->set_kept_arena_bytes(tier.kept_arena_bytes);
   for (const Holder& holder : tier.holders) {
     pb::Holder* to = out->add_holders();
     to->set_name(holder.name);
@@ -40,6 +42,19 @@ void LinkStatusToProto(const LinkSnapshot& link, pb::LinkStatus* out) {
   out->set_bytes_per_second(link.bytes_per_second);
   out->set_load_max_bytes_per_second(link.load_max_bytes_per_second);
   out->set_read_bytes_per_second(link.read_bytes_per_second);
+  out->set_own_bytes(link.own_bytes);
+  out->set_own_read_bytes(link.own_read_bytes);
+  for (const CopierSnapshot& copier : link.copiers) {
+    pb::CopierStatus* to = out->add_copiers();
+    to->set_id(copier.id.number());
+    to->set_session_id(copier.session.number());
+    to->set_client_name(copier.client_name);
+    ShareToProto(copier.share, to->mutable_share());
+    to->set_copied_bytes(copier.copied_bytes);
+    to->set_read_bytes(copier.read_bytes);
+    to->set_grants(copier.grants);
+    to->set_late_grants(copier.late_grants);
+  }
 }
 
 void CountersToProto(const Counters& counters, pb::Counters* out) {
@@ -48,6 +63,8 @@ void CountersToProto(const Counters& counters, pb::Counters* out) {
   out->set_spill_written_bytes(counters.spill_written_bytes);
   out->set_host_to_device_bytes(counters.host_to_device_bytes);
   out->set_device_to_host_bytes(counters.device_to_host_bytes);
+  out->set_arena_made_bytes(counters.arena_made_bytes);
+  out->set_arena_reused_bytes(counters.arena_reused_bytes);
   out->set_touched_hot_bytes(counters.touched_hot_bytes);
   out->set_touched_cold_bytes(counters.touched_cold_bytes);
   out->set_stages(counters.stages);
@@ -112,6 +129,7 @@ std::string ShareOfText(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return absl::StrCat("loads of device ", in.loads_of_device());
   }
+  if (in.has_copier_id()) return absl::StrCat("copier ", in.copier_id());
   return absl::StrCat("plan ", in.plan_id());
 }
 
@@ -120,8 +138,9 @@ absl::StatusOr<ShareOf> ShareOfFromProto(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return ShareOf(DeviceIndex(in.loads_of_device()));
   }
+  if (in.has_copier_id()) return ShareOf(CopierId(in.copier_id()));
   return absl::InvalidArgumentError(
-      "whose share is to change: set plan_id or loads_of_device");
+      "whose share is to change: set plan_id, copier_id or loads_of_device");
 }
 
 absl::StatusOr<ShareChange> ShareChangeFromProto(const pb::ShareChange& in) {
@@ -245,6 +264,8 @@ void SessionToProto(const SessionSnapshot& session, pb::SessionStatus* out) {
   out->set_waiting(session.waiting);
   out->set_via(session.via);
   out->set_plans(session.plans);
+  out->set_arenas(session.arenas);
+  out->set_arena_bytes(session.arena_bytes);
 }
 
 void PlanStatusToProto(const PlanSnapshot& plan, pb::PlanStatus* out) {

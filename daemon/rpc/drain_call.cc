@@ -66,8 +66,9 @@ void DrainCall::Saw(std::shared_ptr<DrainCall> self,
   uint32_t leases = 0;
   std::string said;
   for (const SessionSnapshot& session : snapshot.sessions) {
-    // A plan holds its ring as a lease holds its image.
-    const uint32_t held = session.leases + session.plans;
+    // A plan holds its ring as a lease holds its image, and arenas are held,
+    // too.
+    const uint32_t held = session.leases + session.plans + session.arenas;
     if (held == 0) continue;
     leases += held;
     absl::StrAppend(&said, session.id.number(), ":", held, " ");

@@ -77,6 +77,14 @@ absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened) {
   return owned;
 }
 
+absl::StatusOr<OwnedArena> OwnArena(ArenaGrant grant) {
+  OwnedArena owned;
+  HOIST_ASSIGN_OR_RETURN(
+      owned.fds, OwnSlabs("the arena", kMaxSlabFdsPerLease, grant.slabs));
+  owned.grant = std::move(grant);
+  return owned;
+}
+
 Outbound EncodeError(uint64_t request_id, const absl::Status& status) {
   pb::DaemonMessage message;
   message.set_request_id(request_id);
@@ -97,6 +105,7 @@ Outbound EncodeOpened(uint64_t request_id, SessionId session,
   opened->set_instance_id(instance.data(), instance.size());
   opened->set_no_in_place(facts.no_in_place);
   for (const DeviceView& device : facts.devices) {
+    if (device.info.arenas_alone) continue;
     DeviceToProto(device, device.info.kind == DeviceKind::kInPlace
                               ? opened->mutable_in_place()
                               : opened->add_devices());
@@ -129,12 +138,24 @@ Outbound EncodeReply(Reply reply) {
     for (const PlanId id : reply.resumed->lost_plans) {
       resumed->add_lost_plan_ids(id.number());
     }
+    for (const ArenaId id : reply.resumed->lost_arenas) {
+      resumed->add_lost_arena_ids(id.number());
+    }
   } else if (reply.heat != nullptr) {
     pb::Heat* heat = message.mutable_heat();
     for (const GroupHeat& one : *reply.heat) {
       heat->add_groups(one.group.number());
       heat->add_heat(one.heat);
     }
+  } else if (reply.copier != nullptr) {
+    pb::Copier* copier = message.mutable_copier();
+    copier->set_id(reply.copier->id.number());
+    copier->set_memory_fd_index(0);
+    copier->set_wake_fd_index(1);
+    std::vector<hoist::UniqueFd> fds;
+    fds.push_back(std::move(reply.copier->memory));
+    fds.push_back(std::move(reply.copier->wake));
+    return Pack(message, std::move(fds));
   } else if (reply.model != nullptr) {
     ModelToProto(*reply.model, message.mutable_model());
   } else if (reply.lease != nullptr) {
@@ -143,6 +164,11 @@ Outbound EncodeReply(Reply reply) {
     // Both walk the slabs in order, so the indexes agree.
     HOIST_CHECK(borrowed.size() == reply.lease->fds.size());
     return Pack(message, std::move(reply.lease->fds));
+  } else if (reply.arena != nullptr) {
+    std::vector<int> borrowed;
+    ArenaToProto(reply.arena->grant, message.mutable_arena(), &borrowed);
+    HOIST_CHECK(borrowed.size() == reply.arena->fds.size());
+    return Pack(message, std::move(reply.arena->fds));
   } else if (reply.plan != nullptr) {
     std::vector<int> borrowed;
     pb::Plan* plan = message.mutable_plan();

@@ -53,6 +53,13 @@ struct OwnedPlan {
 };
 absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened);
 
+// An arena, likewise.
+struct OwnedArena {
+  ArenaGrant grant;  // Its slabs name descriptors of `fds`.
+  std::vector<hoist::UniqueFd> fds;
+};
+absl::StatusOr<OwnedArena> OwnArena(ArenaGrant grant);
+
 // A message that was received elsewhere, for its descriptors' sake.
 struct TakenIn {
   absl::Status refused;  // Not OK: nobody receives for this user now.
@@ -67,6 +74,8 @@ struct Reply {
   ModelPtr model;
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
+  std::unique_ptr<OwnedArena> arena;
+  std::unique_ptr<OpenedCopier> copier;
   std::unique_ptr<Resumed> resumed;
   std::unique_ptr<std::vector<GroupHeat>> heat;
   std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.

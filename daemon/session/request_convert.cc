@@ -226,6 +226,7 @@ ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
   ResumeArgs args;
   for (const uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
   for (const uint64_t id : request.plan_ids()) args.plans.emplace_back(id);
+  for (const uint64_t id : request.arena_ids()) args.arenas.emplace_back(id);
   for (const auto& slab : request.slabs()) {
     args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
   }
@@ -258,6 +259,18 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   if (request.stage_deadline_ms() > 0) {
     args.stage_deadline = DeadlineFromProto(request.stage_deadline_ms());
   }
+  return args;
+}
+
+ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
+  return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
+}
+
+absl::StatusOr<OpenCopierArgs> OpenCopierFromProto(
+    const hoist::v1::OpenCopierRequest& request) {
+  OpenCopierArgs args;
+  HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
+  args.device = DeviceIndex(request.device());
   return args;
 }
 

@@ -75,6 +75,35 @@ Done<OpenedPlan> PlanTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
+Done<ArenaGrant> ArenaTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<ArenaGrant> grant) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = grant.status();
+    if (grant.ok()) {
+      absl::StatusOr<OwnedArena> owned = OwnArena(*std::move(grant));
+      reply.status = owned.status();
+      reply.fatal = !owned.ok();
+      if (owned.ok()) {
+        reply.arena = std::make_unique<OwnedArena>(*std::move(owned));
+      }
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
+Done<OpenedCopier> CopierTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<OpenedCopier> opened) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = opened.status();
+    if (opened.ok()) {
+      reply.copier = std::make_unique<OpenedCopier>(*std::move(opened));
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
 // As replies to a request that nobody has made.
 OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
   return [mailbox, connection](const SessionWord& word) {
@@ -218,6 +247,24 @@ absl::Status VerbRouter::RouteWithoutFds(
     case Body::kClearPlan:
       engine_.ClearPlan(session, PlanId(message.clear_plan().plan_id()),
                         StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    case Body::kOpenArena:
+      engine_.OpenArena(session, OpenArenaFromProto(message.open_arena()),
+                        ArenaTo(mailbox_, ticket));
+      return absl::OkStatus();
+    case Body::kCloseArena:
+      engine_.CloseArena(session, ArenaId(message.close_arena().arena_id()),
+                         StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    case Body::kOpenCopier: {
+      HOIST_ASSIGN_OR_RETURN(const OpenCopierArgs args,
+                             OpenCopierFromProto(message.open_copier()));
+      engine_.OpenCopier(session, args, CopierTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kCloseCopier:
+      engine_.CloseCopier(session, CopierId(message.close_copier().copier_id()),
+                          StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     case Body::kResume:
     case Body::kOpenSession:

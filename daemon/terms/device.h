@@ -45,6 +45,8 @@ struct DeviceInfo {
   // Usual backing, and whether IPC slabs can be had beside it.
   Backing backing = Backing::kMemfd;
   bool ipc = false;
+  // In place: GPUs cannot read it there, so that nothing is staged to it.
+  bool arenas_alone = false;
   // Copies can be followed by words that kernels wait for: plans can stream.
   bool stream_words = true;
 };
@@ -57,16 +59,21 @@ struct SlabSpec {
   Backing backing = Backing::kMemfd;
   // Of one image, which workers may map somewhere else, by itself.
   bool apart = false;
+  // Of an arena: the worker that has it writes to it. Apart, too.
+  bool writable = false;
 };
 
 // What another process needs to open a slab.
 struct SlabShare {
   Backing backing = Backing::kMemfd;
-  int fd = -1;  // Borrowed: valid while the slab exists. kMemfd, kVmm.
+  // Borrowed: valid while the slab exists. kMemfd: for reading alone, unless
+  // the slab is writable; kVmm.
+  int fd = -1;
   // Borrowed likewise: what Device::AdoptSlab takes, in this process or in
   // another after this one's end. -1: its memory goes with this process.
   int keep_fd = -1;
   std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
+  uint32_t numa_node = 0;  // Of the driver's host memory: where it lies.
 };
 
 // A word in memory that was given to RegisterHost, and what it is to become.
@@ -123,6 +130,10 @@ class Device {
   virtual absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) = 0;
   // Gives the memory back once no other process has it open. NotFound.
   virtual absl::Status DestroySlab(SlabId id) = 0;
+  // Makes its bytes what CreateSlab gives. May take long, as that may; it is
+  // not destroyed meanwhile. NotFound. Unimplemented: this process does not map
+  // it.
+  virtual absl::Status ZeroSlab(SlabId id) = 0;
   virtual absl::StatusOr<SlabShare> Share(SlabId id) const = 0;
 
   // Makes copies from and to this host memory run at the link's rate, and lets

@@ -88,6 +88,10 @@ void ReadOne(uint8_t what, absl::string_view bytes) {
       return RoundTrip<PlanRecord>(bytes, [](absl::string_view b) {
         return PlanFromRecord(PlanId(1), b);
       });
+    case 11:
+      return RoundTrip<KeptArena>(bytes, [](absl::string_view b) {
+        return ArenaFromRecord(ArenaId(1), b);
+      });
     case 9:
       return RoundTrip<KeptPin>(bytes, PinFromRecord);
     case 10:
@@ -139,6 +143,10 @@ absl::Status PutBack(const FoundNode& found, Node& node) {
   for (const PlanRecord& plan : found.plans) {
     if (status.ok()) status = restore.AddPlan(plan.session, plan.grant);
   }
+  for (const KeptArena& arena : found.arenas) {
+    if (status.ok()) status = restore.AddArena(arena);
+  }
+  restore.NoMoreArenas();
   for (const auto& [number, copy] : found.pins) {
     if (status.ok()) restore.AddPin(copy);
   }
@@ -318,8 +326,8 @@ Seeds MakeSeeds() {
   model.spec = 7;
   const DeviceIndex device(0);
   Book book;
-  book.Add(SlabKey(device, SlabId(3)), ToRecord(ASlab(3, 0)))
-      .Add(SlabKey(device, SlabId(4)), ToRecord(ASlab(4, 1)))
+  book.Add(SlabKey(device, ASlab(3, 0).slab), ToRecord(ASlab(3, 0)))
+      .Add(SlabKey(device, ASlab(4, 1).slab), ToRecord(ASlab(4, 1)))
       .Add(CopyKey(device, 0), ToRecord(ACopy()))
       .Add(KeyOf(KeptKind::kSession, 8), ToRecord(ASession()))
       .Add(KeyOf(KeptKind::kLease, 9), ToRecord(ALease()))
@@ -328,17 +336,20 @@ Seeds MakeSeeds() {
       .Add(KeyOf(KeptKind::kPin, 2),
            ToRecord(KeptPin{{{kOurs, GroupIndex(0)}, kHost}}))
       .Add(KeyOf(KeptKind::kLoadCap, 0), ToRecord(LoadCap{5000, 0}));
-  return {{"instance", one(0, ToRecord(instance))},
-          {"model", one(1, ToRecord(model))},
-          {"slab", one(2, ToRecord(ASlab(3, 0)))},
-          {"copy", one(3, ToRecord(ACopy()))},
-          {"session", one(4, ToRecord(ASession()))},
-          {"lease", one(5, ToRecord(ALease()))},
-          {"plan", one(6, ToRecord(APlan()))},
-          {"spec", one(7, ASpec())},
-          {"pin", one(9, ToRecord(KeptPin{{{kOurs, GroupIndex(1)}, kHost}}))},
-          {"load_cap", one(10, ToRecord(LoadCap{5000, 1}))},
-          {"book", book.str()}};
+  return {
+      {"instance", one(0, ToRecord(instance))},
+      {"model", one(1, ToRecord(model))},
+      {"slab", one(2, ToRecord(ASlab(3, 0)))},
+      {"copy", one(3, ToRecord(ACopy()))},
+      {"session", one(4, ToRecord(ASession()))},
+      {"lease", one(5, ToRecord(ALease()))},
+      {"plan", one(6, ToRecord(APlan()))},
+      {"spec", one(7, ASpec())},
+      {"pin", one(9, ToRecord(KeptPin{{{kOurs, GroupIndex(1)}, kHost}}))},
+      {"load_cap", one(10, ToRecord(LoadCap{5000, 1}))},
+      {"arena", one(11, ToRecord(KeptArena{
+                            ArenaId(1), SessionId(8), DeviceIndex(0), {4}}))},
+      {"book", book.str()}};
 }
 
 }  // namespace fuzz

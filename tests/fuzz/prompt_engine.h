@@ -74,6 +74,18 @@ class PromptEngine : public EngineApi {
   void ClearPlan(SessionId, PlanId, DoneStatus done) override {
     done(absl::OkStatus());
   }
+  void OpenArena(SessionId, ArenaArgs, Done<ArenaGrant> done) override {
+    done(None());
+  }
+  void CloseArena(SessionId, ArenaId, DoneStatus done) override {
+    done(absl::OkStatus());
+  }
+  void OpenCopier(SessionId, OpenCopierArgs, Done<OpenedCopier> done) override {
+    done(None());
+  }
+  void CloseCopier(SessionId, CopierId, DoneStatus done) override {
+    done(absl::OkStatus());
+  }
   void Snapshot(Done<NodeSnapshot> done) override { done(None()); }
   void Load(ModelId, TierAt, absl::AnyInvocable<void(const LoadProgress&)>,
             Done<LoadProgress> done) override {

@@ -75,6 +75,9 @@ enum Op : uint32_t {
   kStageApart2,
   kStageApart3,
   kStageApart4,
+  kOpenArena,
+  kOpenArena2,
+  kCloseArena,
   kOps,
 };
 
@@ -121,6 +124,7 @@ class Life {
     if (step[3] / 448 % 3 == 0) {
       options.apart_descriptors = 2 + step[3] / 1344 % 7;
     }
+    options.arenas_evict = step[3] / 32 % 2 == 0;
     options.slab_pages = 1 + step[2] % 4;
     options.can_spill = step[2] % 4 != 0;
     options.saves_at_once = step[2] % 8 > 3;
@@ -278,6 +282,16 @@ void Life::Do(const Step& step) {
     case kStageApart4:
       rig_.StageApart(Session(a), key, c % Devices(), absl::Seconds(c % 4) * 5,
                       /*background=*/c / 7 % 2 == 0);
+      return;
+    case kOpenArena:
+    case kOpenArena2:
+      rig_.OpenArena(Session(a), b % 6, absl::Seconds(c % 4) * 5);
+      return;
+    case kCloseArena:
+      if (!rig_.arenas().empty()) {
+        const auto& [id, session] = Pick(rig_.arenas(), a);
+        EXPECT_OK(rig_.CloseArena(session, id));
+      }
       return;
     case kRelease:
     case kRelease2: {

@@ -69,6 +69,10 @@ class FakeDevice final : public Device {
     if (slabs_.erase(id) == 0) return absl::NotFoundError("no such slab");
     return absl::OkStatus();
   }
+  absl::Status ZeroSlab(SlabId id) override {
+    if (!slabs_.contains(id)) return absl::NotFoundError("no such slab");
+    return absl::OkStatus();
+  }
   absl::StatusOr<SlabShare> Share(SlabId id) const override {
     const auto found = slabs_.find(id);
     if (found == slabs_.end()) return absl::NotFoundError("no such slab");

@@ -139,7 +139,11 @@ class FakeEngine final : public EngineApi {
   VerbScript<OrderAsked, DoneStatus> set_order;
   VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
+  VerbScript<OpenCopierArgs, Done<OpenedCopier>> open_copier;
+  VerbScript<CopierId, DoneStatus> close_copier;
   VerbScript<PlanId, DoneStatus> clear_plan;
+  VerbScript<ArenaArgs, Done<ArenaGrant>> open_arena;
+  VerbScript<ArenaId, DoneStatus> close_arena;
   VerbScript<ShareAsked, Done<ShareChanged>> set_share;
   VerbScript<Peer, Done<SessionSnapshot>> end_session;
   VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
@@ -319,8 +323,23 @@ class FakeEngine final : public EngineApi {
                Done<OpenedPlan> done) override {
     Hand(set_plan, session, std::move(args), std::move(done));
   }
+  void OpenArena(SessionId session, ArenaArgs args,
+                 Done<ArenaGrant> done) override {
+    Hand(open_arena, session, args, std::move(done));
+  }
+  void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override {
+    Hand(close_arena, session, arena, std::move(done));
+  }
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
     Hand(clear_plan, session, plan, std::move(done));
+  }
+  void OpenCopier(SessionId session, OpenCopierArgs args,
+                  Done<OpenedCopier> done) override {
+    Hand(open_copier, session, args, std::move(done));
+  }
+  void CloseCopier(SessionId session, CopierId copier,
+                   DoneStatus done) override {
+    Hand(close_copier, session, copier, std::move(done));
   }
   void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override {

@@ -137,6 +137,11 @@ absl::Status FaultyDevice::DestroySlab(SlabId id) {
   return device_.DestroySlab(id);
 }
 
+absl::Status FaultyDevice::ZeroSlab(SlabId id) {
+  HOIST_RETURN_IF_ERROR(Count(DeviceCall::kZeroSlab));
+  return device_.ZeroSlab(id);
+}
+
 absl::StatusOr<SlabShare> FaultyDevice::Share(SlabId id) const {
   HOIST_RETURN_IF_ERROR(Count(DeviceCall::kShare));
   return device_.Share(id);

@@ -19,6 +19,7 @@ namespace hoistd::testing {
 enum class DeviceCall {
   kCreateSlab,
   kDestroySlab,
+  kZeroSlab,
   kShare,
   kRegisterHost,
   kUnregisterHost,
@@ -68,6 +69,7 @@ class FaultyDevice final : public Device {
     return device_.AdoptSlab(spec, std::move(fd));
   }
   absl::Status DestroySlab(SlabId id) override;
+  absl::Status ZeroSlab(SlabId id) override;
   absl::StatusOr<SlabShare> Share(SlabId id) const override;
   absl::Status RegisterHost(std::span<std::byte> memory) override;
   absl::Status UnregisterHost(std::span<std::byte> memory) override;

@@ -25,6 +25,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.apart_descriptors = options_.apart_descriptors;
   node.host_capacity_bytes = options_.host_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
+  node.arenas_evict = options_.arenas_evict;
   node.saves_at_once = options_.saves_at_once;
   node.spill_capacity_bytes = options_.can_spill ? kSpillPages * kPage : 0;
   node.default_readers = options_.readers;
@@ -70,7 +71,8 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
-  for (const Kept& kept : node_->TakeKept()) {
+  told_ = node_->TakeKept();
+  for (const Kept& kept : told_) {
     Note(kept);
     if (!std::holds_alternative<KeptOnHost>(kept)) continue;
     const KeptOnHost& at = std::get<KeptOnHost>(kept);
@@ -106,6 +108,7 @@ void NodeRig::Take(Effects effects) {
     if (abandoned_.erase(answer.request) > 0) {
       EXPECT_FALSE(answer.lease.has_value()) << "a lease for nobody";
       EXPECT_FALSE(answer.plan.has_value()) << "a plan for nobody";
+      EXPECT_FALSE(answer.arena.has_value()) << "an arena for nobody";
       continue;
     }
     const auto found = open_.find(answer.request);
@@ -120,6 +123,7 @@ void NodeRig::Take(Effects effects) {
       Sent(found->second, answer.lease->device, answer.lease->new_slabs);
     }
     if (answer.plan.has_value()) Stands(found->second, *answer.plan);
+    if (answer.arena.has_value()) Granted(found->second, *answer.arena);
     open_.erase(found);
     PinAnswered(answer);
     answers_[answer.request] = std::move(answer);
@@ -161,6 +165,9 @@ absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
 void NodeRig::Close(SessionId session) {
   std::erase_if(leases_,
                 [&](const auto& l) { return l.second.first == session; });
+  for (const auto& [arena, of] : arenas()) {
+    if (of == session) ArenaOver(arena);
+  }
   open_slabs_.erase(session);
   uses_.erase(session);
   std::erase_if(asks_, [&](const auto& ask) { return ask.session == session; });

@@ -43,6 +43,7 @@ struct NodeRigOptions {
   Closing closing = Closing::kAtOnce;
   QuotaOptions quota;
   uint64_t apart_descriptors = UINT64_MAX;
+  bool arenas_evict = false;
 };
 
 // After each call the books are checked (gtest expectations):
@@ -55,6 +56,8 @@ struct NodeRigOptions {
 // - what each user holds is what counting it anew says, and what one may,
 // - no model makes room that an open session published, leased or planned and
 //   has not said that it is done with,
+// - an arena is granted without anybody's bytes in it, and has its own until it
+//   is closed,
 // - what a session leases lies in slabs that it was sent and has not closed, it
 //   is asked for none of those, and no slab goes that somebody has open,
 // - the device has the slabs that the node takes it to have, but for what it is
@@ -142,6 +145,13 @@ class NodeRig {
   void FreePlan(PlanId plan);
   void Hold(PlanId plan, std::vector<uint32_t> groups, bool urgent = false);
   void Unhold(PlanId plan, uint32_t group);
+  // An arena of so many pages, and what it granted; it must have.
+  RequestId OpenArena(SessionId session, uint64_t pages,
+                      absl::Duration deadline = absl::Seconds(10));
+  const ArenaGrant& ArenaOf(RequestId request) const;
+  absl::Status CloseArena(SessionId session, ArenaId arena);
+  // Those that sessions have.
+  std::vector<std::pair<ArenaId, SessionId>> arenas() const;
   CopyTotals Evict(const std::string& model, std::optional<TierAt> at = {});
   CopyTotals Unpin(const std::string& model);
   absl::Status Forget(ModelId model);
@@ -255,6 +265,8 @@ class NodeRig {
   const std::map<PlanId, StandingPlan>& plans() const { return plans_; }
   // Plans to be freed, oldest first.
   const std::vector<PlanId>& ended() const { return ended_; }
+  // What a successor was told in the last event, in order.
+  const std::vector<Kept>& told() const { return told_; }
   // Why a hold failed, as it was told.
   const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
     return failed_holds_;
@@ -284,6 +296,7 @@ class NodeRig {
     std::map<SessionId, OpenSessionArgs> sessions;
     std::map<LeaseId, KeptLease> leases;
     std::map<PlanId, std::pair<SessionId, PlanGrant>> plans;
+    std::map<ArenaId, KeptArena> arenas;
     std::set<CopyRef> pins;
   };
   void Note(const Kept& kept);
@@ -311,6 +324,11 @@ class NodeRig {
   void End(const Transfer& transfer, const absl::Status& status);
   void TakePlans(const Effects& effects);
   void Stands(SessionId session, const PlanGrant& grant);
+  void Granted(SessionId session, const ArenaGrant& grant);
+  // It is over; what was written there is until it is zeroed.
+  void ArenaOver(ArenaId arena);
+  void ZeroNext(const SlabWork& work, absl::Status status);
+  void CheckArenas(DeviceIndex device, std::map<uint64_t, uint64_t>& leased);
   void TakeAsks(const Effects& effects);
   void CloseAtOnce();
   void CheckForgotten(const Effects& effects) const;
@@ -356,6 +374,7 @@ class NodeRig {
   NodeOptions node_options_;
   std::vector<DeviceInfo> infos_;
   Book book_;
+  std::vector<Kept> told_;
   std::map<CopyRef, RequestId> coming_pins_;  // Of the last one, not there yet.
   uint32_t generation_ = 0;
   int slab_depth_ = 0;  // Of DoSlabWork, within itself.
@@ -385,6 +404,12 @@ class NodeRig {
   std::map<LeaseId, std::pair<SessionId, LeaseGrant>> leases_;
   std::map<PlanId, StandingPlan> plans_;
   std::map<PlanId, std::unique_ptr<int>> rings_;  // Their labels.
+  struct StandingArena {
+    SessionId session;
+    ArenaGrant grant;
+    std::unique_ptr<int> label;
+  };
+  std::map<ArenaId, StandingArena> arenas_;
   std::vector<PlanId> ended_;
   std::map<DeviceIndex, std::deque<SlabWork>> slab_work_;
   std::vector<SlabAsk> asks_;

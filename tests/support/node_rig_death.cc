@@ -38,6 +38,9 @@ void NodeRig::Note(const Kept& kept) {
     EXPECT_TRUE(changes || coming_pins_.contains(pin->copy));
   } else if (const auto* plan = std::get_if<KeptPlanGone>(&kept)) {
     book_.plans.erase(plan->id);
+  } else if (const auto* arena = std::get_if<KeptArena>(&kept)) {
+    book_.arenas.erase(arena->id);
+    if (!arena->offsets.empty()) book_.arenas[arena->id] = *arena;
   }
 }
 
@@ -204,6 +207,10 @@ absl::Status NodeRig::PutBack(const std::map<ModelId, hoistd::Model>& models,
   for (const auto& [id, plan] : book_.plans) {
     if (status.ok()) status.Update(restore.AddPlan(plan.first, plan.second));
   }
+  for (const auto& [id, arena] : book_.arenas) {
+    if (status.ok()) status.Update(restore.AddArena(arena));
+  }
+  restore.NoMoreArenas();
   return status;
 }
 
@@ -287,6 +294,8 @@ void NodeRig::DropAll() {
   for (auto& [id, label] : rings_) graves_.push_back(std::move(label));
   rings_.clear();
   plans_.clear();
+  for (auto& [id, arena] : arenas_) graves_.push_back(std::move(arena.label));
+  arenas_.clear();
   open_slabs_.clear();
   uses_.clear();
   for (auto& device : devices_) {
@@ -336,6 +345,9 @@ void NodeRig::ResumeAll(const std::set<PlanId>& over) {
       if (plan.session != session) continue;
       if (!over.contains(id)) has.plans.push_back(id);
     }
+    for (const auto& [id, arena] : arenas_) {
+      if (arena.session == session) has.arenas.push_back(id);
+    }
     for (const auto& [at, slab] : open_slabs_[session]) {
       has.slabs.push_back({at.first, at.second});
     }
@@ -343,6 +355,7 @@ void NodeRig::ResumeAll(const std::set<PlanId>& over) {
     const Resumed resumed = node_->Resume(session, has, now, effects);
     EXPECT_TRUE(resumed.lost_leases.empty());
     EXPECT_TRUE(resumed.lost_plans.empty());
+    EXPECT_TRUE(resumed.lost_arenas.empty());
     Take(std::move(effects));
     CloseAtOnce();
   }

@@ -191,6 +191,7 @@ void NodeRig::Check() {
           leased.emplace(plan.grant.ring_offset, plan.grant.ring_bytes).second)
           << "a ring where a leased image is";
     }
+    CheckArenas(tier.at.device, leased);
     uint64_t sum = 0;
     for (const auto& [offset, bytes] : leased) sum += bytes;
     EXPECT_EQ(tier.leased_bytes, sum) << ToString(tier.at);

@@ -305,9 +305,15 @@ void NodeRig::DoNextSlab(uint32_t d, absl::Status status) {
     EXPECT_OK(device.DestroySlab(work.slab.id));
     return;
   }
+  if (work.kind == SlabWork::Kind::kZero) {
+    return ZeroNext(work, std::move(status));
+  }
   if (status.ok()) status = device.CreateSlab(work.slab);
   const absl::StatusOr<SlabShare> made =
       status.ok() ? device.Share(work.slab.id) : status;
+  if (made.ok() && work.slab.writable) {
+    Fill(device_memory_[d], work.slab.offset, work.slab.bytes, nullptr);
+  }
   Effects effects;
   node_->SlabMade(work.device, work.slab.id, made, now, effects);
   Take(std::move(effects));
@@ -333,7 +339,7 @@ void NodeRig::CheckSlabWork(const TierSnapshot& tier) {
   for (const SlabWork& work : slab_work(d)) {
     if (work.kind == SlabWork::Kind::kDestroy) {
       has += work.slab.bytes;
-    } else {
+    } else if (work.kind == SlabWork::Kind::kMake) {
       has -= work.slab.bytes;
     }
   }
@@ -349,6 +355,7 @@ void NodeRig::CheckDescriptors() {
   for (uint32_t d = 0; d < devices_.size(); ++d) {
     for (const auto& [id, slab] : devices_[d]->slabs()) used += each(slab);
     for (const SlabWork& work : slab_work(d)) {
+      if (work.kind == SlabWork::Kind::kZero) continue;
       used += work.kind == SlabWork::Kind::kDestroy ? -each(work.slab)
                                                     : each(work.slab);
     }

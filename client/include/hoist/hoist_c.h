@@ -47,7 +47,10 @@
 #ifndef HOIST_HOIST_C_H_
 #define HOIST_HOIST_C_H_
 
+#include "hoist/c/arena.h"
 #include "hoist/c/base.h"
+#include "hoist/c/berth.h"
+#include "hoist/c/copier.h"
 #include "hoist/c/in_place.h"
 #include "hoist/c/model.h"
 #include "hoist/c/plan.h"

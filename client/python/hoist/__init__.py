@@ -14,6 +14,7 @@ memory, and may be used until their lease is released.
 import importlib
 from typing import TYPE_CHECKING
 
+from ._berth import Berth
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
                       InternalError, InvalidArgument, MissingExtra, NotFound,
@@ -23,7 +24,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceStats, InPlaceTensor
 from ._library import library_path, library_version
-from ._registration import Joined
+from ._registration import Joined, Runs
 from ._session import Device, Lease, Session, connect, forget
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
@@ -31,13 +32,13 @@ from ._surroundings import require
 from ._tensor import Tensor
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
-    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "Aborted", "AlreadyExists", "Berth", "Cancelled", "DataLoss",
+    "DeadlineExceeded", "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
     "InPlace", "InPlaceStats", "InPlaceTensor", "InternalError",
     "InvalidArgument", "Joined", "Lease", "MissingExtra", "Model",
     "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
-    "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",
-    "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
+    "PlanStats", "PlannedTensors", "ResourceExhausted", "Runs", "Session",
+    "Tensor", "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
     "UnknownError", "connect", "forget", "library_path", "library_version",
 ]
 

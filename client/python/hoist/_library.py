@@ -38,7 +38,8 @@ class GroupSpec(c.Structure):
 
 class JoinedPart(c.Structure):
     _fields_ = [("tensor", c.c_char_p), ("offset_bytes", c.c_uint64),
-                ("size_bytes", c.c_uint64)]
+                ("size_bytes", c.c_uint64), ("count", c.c_uint64),
+                ("stride_bytes", c.c_uint64)]
 
 
 class JoinedTensor(c.Structure):
@@ -121,6 +122,23 @@ class InPlaceOptions(c.Structure):
                 ("counts", c.c_void_p), ("count_length", c.c_uint64)]
 
 
+class ArenaOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
+                ("bytes", c.c_uint64), ("deadline_ms", c.c_uint64)]
+
+
+class ArenaBlock(c.Structure):
+    _fields_ = [("address", c.c_void_p), ("bytes", c.c_uint64)]
+
+
+class ArenaStatsRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("bytes", c.c_uint64),
+                ("used_bytes", c.c_uint64), ("peak_used_bytes", c.c_uint64),
+                ("largest_free_bytes", c.c_uint64),
+                ("pinned_bytes", c.c_uint64), ("blocks", c.c_uint64),
+                ("takes", c.c_uint64), ("waits", c.c_uint64)]
+
+
 class InPlaceStatsRecord(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("bytes", c.c_uint64),
                 ("hot_budget_bytes", c.c_uint64), ("hot_bytes", c.c_uint64),
@@ -153,6 +171,10 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "lease_tensor": (None, [_P, c.c_uint32, c.POINTER(TensorRecord)]),
     "lease_find_tensor": (None, [_P, c.c_char_p, c.POINTER(TensorRecord)]),
     "prefetch": (None, [_P, _P, _U32P, c.c_size_t, c.c_int, c.c_uint32]),
+    "arena_open": (None, [_P, c.POINTER(ArenaOptions), c.POINTER(_P)]),
+    "arena_take": (None, [_P, c.c_uint64, _P, c.POINTER(ArenaBlock)]),
+    "arena_give": (None, [_P, _P, _P]),
+    "arena_get_stats": (None, [_P, c.POINTER(ArenaStatsRecord)]),
     "host_image_create": (None, [_P, _P, c.c_uint32, c.POINTER(_P)]),
     "host_image_load": (None, [_P, c.c_uint64]),
     "host_image_move": (None, [_P, _P, _P, c.c_uint32]),
@@ -170,6 +192,18 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
                            c.POINTER(TensorRecord)]),
     "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
+    "copier_open": (None, [_P, _P, c.POINTER(_P)]),
+    "copier_to_device": (None, [_P, _P, _P, c.c_uint64, _P]),
+    "copier_to_host": (None, [_P, _P, _P, c.c_uint64, _P]),
+    "copier_begin": (None, [_P, c.c_uint64, _P]),
+    "copier_end": (None, [_P, c.c_uint64, _P]),
+    "copier_add_to_host": (None, [_P, c.c_uint64]),
+    "copier_get_stats": (None, [_P, _P]),
+    "berth_create": (None, [_P, _P, _U32P, c.c_size_t, c.c_uint32,
+                            c.POINTER(_P)]),
+    "berth_fill": (None, [_P, _P, _P, _U32P, c.c_size_t, c.c_uint64]),
+    "berth_empty": (None, [_P]),
+    "berth_address": (None, [_P, c.c_size_t, c.POINTER(_P)]),
     "session_has_in_place": (None, [_P]),
     "in_place_create": (None, [_P, _P, c.POINTER(InPlaceTensorRecord),
                                c.c_size_t, c.POINTER(InPlaceOptions),
@@ -207,7 +241,10 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "model_group_count": (c.c_uint32, [_P]),
     "lease_free": (None, [_P]),
     "plan_free": (None, [_P]),
+    "copier_free": (None, [_P]),
+    "berth_free": (None, [_P]),
     "in_place_free": (None, [_P]),
+    "arena_close": (None, [_P]),
     "in_place_pending": (c.c_uint32, [_P]),
     "host_image_free": (None, [_P]),
     "host_image_drop": (None, [_P]),

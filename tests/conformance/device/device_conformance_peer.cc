@@ -11,6 +11,9 @@
 //   write|writable OFFSET BYTES
 //   range BYTES (of which address, read, write and writable are from then on)
 //   place AT OFFSET (of a slab apart)
+//   arena SLAB (of which address, read and write are from then on)
+//   put OFFSET BYTES SEED (by the CPU)
+//   misuse (with a descriptor)
 //   words BYTES (with a descriptor)
 //   await INDEX VALUE futex|poll OFFSET BYTES SEED
 //   reopen (with a descriptor)
@@ -37,6 +40,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "client/src/arena_memory.h"
 #include "client/src/device_map.h"
 #include "client/src/piece_range.h"
 #include "daemon/base/status.h"
@@ -70,7 +74,10 @@ class PeerProcess {
   absl::Status Rounds(std::istream& in, hoist::Packet& packet);
   absl::Status MakeRange(std::istream& in);
   absl::Status Place(std::istream& in, bool lays);
-  // In the range, if there is one, else in the map.
+  absl::Status MapArena(std::istream& in, hoist::Packet& packet);
+  absl::Status Put(std::istream& in);
+  absl::Status Misuse(const hoist::Packet& packet);
+  // In the arena or the range, if there is one, else in the map.
   const void* Address(uint64_t offset) const;
   absl::StatusOr<Answer> Read(std::istream& in);
   absl::Status Write(std::istream& in);
@@ -93,6 +100,7 @@ class PeerProcess {
   std::unique_ptr<hoist::DeviceMap> map_;
   std::array<uint8_t, 16> uuid_ = {};  // Of the map's, if it is CUDA's.
   std::unique_ptr<hoist::PieceRange> range_;
+  std::unique_ptr<hoist::ArenaMemory> arena_;
   hoist::Mapping words_;
   std::optional<hoist::cuda::Driver> driver_;  // If the map is CUDA's.
   hoist::cuda::Context context_ = nullptr;
@@ -130,6 +138,12 @@ absl::StatusOr<Answer> PeerProcess::Do(hoist::Packet packet) {
     done = Place(in, verb == "lay");
   } else if (verb == "open") {
     done = ToAbsl(range_->Open());
+  } else if (verb == "arena") {
+    done = MapArena(in, packet);
+  } else if (verb == "put") {
+    done = Put(in);
+  } else if (verb == "misuse") {
+    done = Misuse(packet);
   } else if (verb == "words") {
     done = MapWords(in, packet);
   } else if (verb == "await") {
@@ -187,7 +201,8 @@ absl::StatusOr<hoist::SlabImport> PeerProcess::ReadSlab(std::istream& in,
   hoist::SlabImport slab;
   int backing = 0;
   std::string hex;
-  in >> slab.id >> slab.offset >> slab.bytes >> backing >> hex >> slab.apart;
+  in >> slab.id >> slab.offset >> slab.bytes >> backing >> hex >> slab.apart >>
+      slab.numa_node;
   switch (static_cast<Backing>(backing)) {
     case Backing::kMemfd:
       slab.backing = hoist::SlabBacking::kMemfd;
@@ -245,7 +260,40 @@ absl::Status PeerProcess::Place(std::istream& in, bool lays) {
   return ToAbsl(lays ? range_->Lay(at, slab) : range_->Place(at, slab));
 }
 
+absl::Status PeerProcess::MapArena(std::istream& in, hoist::Packet& packet) {
+  HOIST_ASSIGN_OR_RETURN(hoist::SlabImport slab, ReadSlab(in, packet));
+  std::vector<hoist::SlabImport> slabs;
+  slabs.push_back(std::move(slab));
+  arena_.reset();
+  HOIST_ASSIGN_OR_RETURN(
+      arena_,
+      ToAbsl(driver_ ? hoist::CreateCudaArenaMemory(uuid_, std::move(slabs))
+                     : hoist::CreateEmulatedArenaMemory(std::move(slabs))));
+  return absl::OkStatus();
+}
+
+absl::Status PeerProcess::Put(std::istream& in) {
+  uint64_t offset = 0, bytes = 0, seed = 0;
+  in >> offset >> bytes >> seed;
+  const std::vector<std::byte> pattern = Pattern(bytes, seed);
+  std::memcpy(arena_->base() + offset, pattern.data(), bytes);
+  return absl::OkStatus();
+}
+
+// What a worker with a writable slab could do to hoistd; must not return ok.
+absl::Status PeerProcess::Misuse(const hoist::Packet& packet) {
+  const int fd = packet.fds.at(0).get();
+  if (ftruncate(fd, 0) == 0 || ftruncate(fd, off_t{1} << 30) == 0) {
+    return absl::OkStatus();
+  }
+  for (const int seal : {F_SEAL_FUTURE_WRITE, F_SEAL_WRITE}) {
+    if (fcntl(fd, F_ADD_SEALS, seal) == 0) return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError("it is sealed");
+}
+
 const void* PeerProcess::Address(uint64_t offset) const {
+  if (arena_ != nullptr) return arena_->base() + offset;
   if (range_ == nullptr) return map_->Address(offset);
   return static_cast<const std::byte*>(range_->address()) + offset;
 }

@@ -18,7 +18,8 @@ std::vector<uint8_t> FromHex(const std::string& text) {
 std::string SlabText(const SlabSpec& spec, const SlabShare& share) {
   return absl::StrCat(spec.id.number(), " ", spec.offset, " ", spec.bytes, " ",
                       static_cast<int>(spec.backing), " ",
-                      ToHex(share.ipc_handle), " ", spec.apart ? 1 : 0);
+                      ToHex(share.ipc_handle), " ", spec.apart ? 1 : 0, " ",
+                      share.numa_node);
 }
 
 }  // namespace hoistd::testing

@@ -15,7 +15,7 @@ namespace hoistd::testing {
 std::string ToHex(std::span<const uint8_t> bytes);
 std::vector<uint8_t> FromHex(const std::string& text);
 
-// "<id> <offset> <bytes> <backing> <handle in hex> <apart, 0 or 1>".
+// "<id> <offset> <bytes> <backing> <handle in hex> <apart, 0 or 1> <node>".
 std::string SlabText(const SlabSpec& spec, const SlabShare& share);
 
 }  // namespace hoistd::testing

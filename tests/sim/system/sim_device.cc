@@ -162,8 +162,7 @@ SimDevice::SimDevice(const SimDeviceOptions& options, SimClock& clock,
   info_.total_bytes = info_.free_bytes = options.total_bytes;
   info_.granularity = options.granularity;
   info_.span_bytes = options.span_bytes;
-  info_.backing =
-      options.kind == DeviceKind::kCuda ? Backing::kVmm : Backing::kMemfd;
+  info_.backing = options.backing;
 }
 
 SimDevice::~SimDevice() = default;
@@ -216,6 +215,16 @@ absl::Status SimDevice::DestroySlab(SlabId id) {
   }
   Erase(found);
   TheReaper().Point();
+  return absl::OkStatus();
+}
+
+absl::Status SimDevice::ZeroSlab(SlabId id) {
+  TheReaper().Point();
+  const auto found = slabs_.find(id);
+  if (found == slabs_.end() || !adopted_.contains(id)) {
+    Violation(Check::kSlabs, "no such slab to zero");
+  }
+  std::memset(&memory_[found->second.offset], 0, found->second.bytes);
   return absl::OkStatus();
 }
 

@@ -50,6 +50,7 @@ emulated.latency = "10us"
 [host]
 pool = 4096
 in_place = 0
+arenas = "above"
 touch_threads = 3
 [disk]
 io = "threads"
@@ -161,6 +162,7 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.host.pool_bytes, 4096u);
   EXPECT_EQ(config.host.in_place_bytes, 0u);
   EXPECT_EQ(config.host.touch_threads, 3u);
+  EXPECT_EQ(config.host.arenas, HostConfig::Arenas::kAbove);
   EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
   EXPECT_EQ(config.disk.direct, DiskConfig::Direct::kNever);
   EXPECT_EQ(config.disk.spill_dir, "/var/lib/hoist/spill");

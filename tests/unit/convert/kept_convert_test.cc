@@ -112,6 +112,10 @@ TEST(KeptConvert, SlabsCopiesAndLeases) {
   slab.slab.apart = true;
   ASSERT_OK_AND_ASSIGN(slab_back, SlabFromRecord(ToRecord(slab)));
   EXPECT_TRUE(slab_back.slab.apart);
+  EXPECT_FALSE(slab_back.slab.writable);
+  slab.slab.writable = true;
+  ASSERT_OK_AND_ASSIGN(slab_back, SlabFromRecord(ToRecord(slab)));
+  EXPECT_TRUE(slab_back.slab.writable);
 
   KeptCopy copy;
   copy.key = GroupKey{ModelId(4), GroupIndex(2)};
@@ -208,6 +212,20 @@ TEST(KeptConvert, WhatNoHoistdWroteIsRefused) {
   // Whose it is must be said.
   EXPECT_THAT(SlabFromRecord(""), StatusIs(kInvalid));
   EXPECT_THAT(ModelFromRecord(""), StatusIs(kInvalid));
+}
+
+TEST(KeptConvert, Arenas) {
+  const KeptArena arena = {
+      ArenaId(9), SessionId(8), DeviceIndex(2), {3 << 21, 1 << 21}};
+  ASSERT_OK_AND_ASSIGN(const KeptArena back,
+                       ArenaFromRecord(ArenaId(9), ToRecord(arena)));
+  EXPECT_EQ(back.id, arena.id);
+  EXPECT_EQ(back.session, arena.session);
+  EXPECT_EQ(back.device, arena.device);
+  EXPECT_EQ(back.offsets, arena.offsets);  // In their order.
+  EXPECT_THAT(ArenaFromRecord(ArenaId(9), "\xff"), StatusIs(kInvalid));
+  // One of nothing is none.
+  EXPECT_THAT(ArenaFromRecord(ArenaId(9), ""), StatusIs(kInvalid));
 }
 
 TEST(KeptConvert, Pins) {

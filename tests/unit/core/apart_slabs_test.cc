@@ -22,6 +22,7 @@ constexpr uint64_t kBegin = 1000;
 constexpr uint64_t kBytes = 100;
 const Zone kZone = {.readers = 1, .apart = true};
 const Zone kOther = {.readers = 2, .apart = true};
+const Zone kWritable = {.readers = 1, .apart = true, .writable = true};
 const OwnerId kOwner(7);
 
 std::optional<double> ByNumber(OwnerId owner) {
@@ -63,6 +64,56 @@ TEST_F(ApartSlabsTest, ASlabHasItsOwnerFromWhenItIsAskedFor) {
   slabs_.Made(kBegin);
   EXPECT_EQ(slabs_.Take(kZone, 16, OwnerId(8)), nullptr);
   EXPECT_FALSE(slabs_.At(kBegin)->coming);
+  slabs_.Check();
+}
+
+TEST_F(ApartSlabsTest, WhatWasWrittenToIsFreeWhileItIsZeroedAndReadyAfter) {
+  const uint64_t first = Put(kWritable, 16, kOwner);
+  EXPECT_TRUE(slabs_.At(first)->spec.writable);
+  slabs_.FreeToZero(first);
+  slabs_.Check();
+  EXPECT_EQ(slabs_.used(), 0u);
+  EXPECT_EQ(slabs_.free_writable(), 16u);
+  EXPECT_FALSE(slabs_.At(first)->ready());
+  // One that is ready goes before it.
+  const uint64_t ready = Put(kWritable, 16, OwnerId(8));
+  slabs_.Free(ready);
+  EXPECT_EQ(slabs_.Take(kWritable, 16, OwnerId(9))->spec.offset, ready);
+  EXPECT_EQ(slabs_.Take(kWritable, 16, OwnerId(10))->spec.offset, first);
+  EXPECT_FALSE(slabs_.At(first)->ready());  // Whoever has it waits.
+  slabs_.Check();
+  slabs_.Zeroed(first);
+  EXPECT_TRUE(slabs_.At(first)->ready());
+  EXPECT_EQ(slabs_.At(first)->owner, OwnerId(10));
+  EXPECT_EQ(slabs_.free_writable(), 0u);
+  slabs_.Check();
+}
+
+TEST_F(ApartSlabsTest, WhoGivesItUpWhileItIsZeroedLeavesItSo) {
+  const uint64_t offset = Put(kWritable, 16, kOwner);
+  slabs_.FreeToZero(offset);
+  slabs_.Take(kWritable, 16, OwnerId(8));
+  slabs_.Free(offset);
+  slabs_.Check();
+  EXPECT_FALSE(slabs_.At(offset)->ready());
+  slabs_.Zeroed(offset);
+  slabs_.Check();
+  EXPECT_TRUE(slabs_.At(offset)->ready());
+  slabs_.Remove(offset);
+  slabs_.Check();
+  EXPECT_EQ(slabs_.free_writable(), 0u);
+}
+
+TEST_F(ApartSlabsTest, WeightsAreNeverInWhatIsWritable) {
+  slabs_.FreeToZero(Put(kWritable, 16, kOwner));
+  EXPECT_EQ(slabs_.Take(kZone, 16, OwnerId(8)), nullptr);
+  SlabSpec spec = Spec(9, kBegin + 32, 16);
+  EXPECT_THAT(slabs_.Restore(kWritable, spec),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  spec.writable = true;
+  EXPECT_THAT(slabs_.Restore(kZone, spec),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_OK(slabs_.Restore(kWritable, spec));
   slabs_.Check();
 }
 

@@ -226,6 +226,36 @@ TEST_F(DeviceSpaceApart, OneThatCannotBeMadeIsGoneAndNotAskedForAgain) {
   Put(apart_, 32);
 }
 
+TEST_F(DeviceSpaceApart, WhatWorkersWroteToGoesFirstAndAsFarAsItHelps) {
+  Make(4 * kGranule);
+  const Zone writable = {
+      .readers = 1, .backing = Backing::kVmm, .apart = true, .writable = true};
+  std::vector<uint64_t> offsets;
+  for (int i = 0; i < 3; ++i) offsets.push_back(Put(writable, kGranule));
+  for (const uint64_t offset : offsets) space_->FreeToZero(offset);
+  const std::vector<SlabWork> zeroes = space_->TakeWork();
+  ASSERT_THAT(zeroes, SizeIs(3));
+  EXPECT_EQ(zeroes[0].kind, SlabWork::Kind::kZero);
+  EXPECT_EQ(space_->free_writable(), 3 * kGranule);
+  const Want want = {{.readers = 2, .backing = Backing::kVmm}, 2 * kGranule};
+  // More than all of it would be: nothing goes for that.
+  space_->ReleaseWritable({want.zone, 5 * kGranule});
+  EXPECT_THAT(space_->TakeWork(), IsEmpty());
+  space_->ReleaseWritable(want);
+  EXPECT_EQ(space_->free_writable(), 2 * kGranule);
+  // It was asked to be zeroed, and went.
+  EXPECT_FALSE(
+      space_->SlabZeroed(zeroes[0].slab.id, absl::OkStatus()).has_value());
+  const auto failed =
+      space_->SlabZeroed(zeroes[1].slab.id, absl::InternalError("a bad page"));
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(space_->free_writable(), kGranule);
+  ASSERT_TRUE(
+      space_->SlabZeroed(zeroes[2].slab.id, absl::OkStatus()).has_value());
+  EXPECT_TRUE(space_->TakeFree({writable, kGranule}, OwnerId(99)).has_value());
+  space_->Check();
+}
+
 TEST_F(DeviceSpaceApart, OneThatIsGivenUpIsFreeWhenItComes) {
   Make(32);
   const auto at = space_->Allocate({apart_, 32}, OwnerId(1));

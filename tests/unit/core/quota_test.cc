@@ -113,7 +113,7 @@ TEST(QuotaBook, DevicesAndTheHostCountApart) {
   book.Use(kAda, CopyOf(0, OnDevice(kFirst)), 1);
   book.Use(kAda, CopyOf(0, OnDevice(kSecond)), 2);
   book.Use(kAda, CopyOf(0, OnHost()), 4);
-  book.AddRing(kAda, kSecond, 8);
+  book.AddBytes(kAda, kSecond, 8);
   EXPECT_EQ(book.Of(kAda).On(kFirst), 1u);
   EXPECT_EQ(book.Of(kAda).On(kSecond), 10u);
   EXPECT_EQ(book.Of(kAda).Of(Quota::kHeldBytes), 4u);
@@ -125,11 +125,11 @@ TEST(QuotaBook, WhoHoldsNothingLeavesNothing) {
   QuotaBook book(Options());
   const CopyRef copy = CopyOf(0, OnHost());
   book.Use(kAda, copy, 4096);
-  book.AddRing(kAda, kFirst, 4096);
+  book.AddBytes(kAda, kFirst, 4096);
   book.Add(kAda, Quota::kModels, 1);
   book.Add(kBob, Quota::kModels, 0);
   book.Unuse(kAda, copy);
-  book.RemoveRing(kAda, kFirst, 4096);
+  book.RemoveBytes(kAda, kFirst, 4096);
   book.Remove(kAda, Quota::kModels, 1);
   EXPECT_THAT(book.users(), IsEmpty());
 }

@@ -60,6 +60,10 @@ class SlabMakerTest : public ::testing::Test {
       told_.push_back(
           absl::StrCat(made.ok() ? "made " : "refused ", id.number()));
     };
+    events.zeroed = [this](SlabId id, const absl::Status& zeroed) {
+      told_.push_back(
+          absl::StrCat(zeroed.ok() ? "zeroed " : "not zeroed ", id.number()));
+    };
     events.not_destroyed = [this](SlabId id, const absl::Status&) {
       told_.push_back(absl::StrCat("left ", id.number()));
     };
@@ -72,6 +76,10 @@ class SlabMakerTest : public ::testing::Test {
   }
   void Destroy(uint64_t id) {
     maker_->Do({SlabWork::Kind::kDestroy, DeviceIndex(0), {SlabId(id)}});
+  }
+
+  void Zero(uint64_t id) {
+    maker_->Do({SlabWork::Kind::kZero, DeviceIndex(0), {SlabId(id)}});
   }
 
   FakeDevice device_{
@@ -104,6 +112,30 @@ TEST_F(SlabMakerTest, WhatCannotBeDestroyedIsTriedAgainBeforeTheNext) {
   threads_.RunAll();
   EXPECT_THAT(told_, ElementsAre("made 1", "left 1", "made 5"));
   EXPECT_EQ(device_.bytes(), 128u);
+}
+
+TEST_F(SlabMakerTest, WhatIsToGoIsNotZeroedFirst) {
+  Make(1);
+  Make(2);
+  threads_.RunAll();
+  Zero(1);
+  Zero(2);
+  Destroy(1);
+  threads_.RunAll();
+  EXPECT_THAT(told_, ElementsAre("made 1", "made 2", "zeroed 2"));
+  EXPECT_EQ(faulty_.calls(DeviceCall::kZeroSlab), 1);
+  EXPECT_EQ(device_.bytes(), 64u);
+}
+
+TEST_F(SlabMakerTest, WhatCannotBeZeroedIsDestroyedOnce) {
+  Make(1);
+  faulty_.FailNth(DeviceCall::kZeroSlab, 1, absl::InternalError("a bad page"));
+  Zero(1);
+  threads_.RunAll();
+  Destroy(1);  // It was asked for before that was known.
+  threads_.RunAll();
+  EXPECT_THAT(told_, ElementsAre("made 1", "not zeroed 1"));
+  EXPECT_EQ(device_.bytes(), 0u);
 }
 
 TEST_F(SlabMakerTest, ASlabThatCannotBeSharedIsRefusedAndGoes) {

@@ -46,6 +46,7 @@ class PinningDevice final : public Device {
     return Unused();
   }
   absl::Status DestroySlab(SlabId) override { return Unused(); }
+  absl::Status ZeroSlab(SlabId) override { return Unused(); }
   absl::StatusOr<SlabShare> Share(SlabId) const override { return Unused(); }
   absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override {
     return Unused();

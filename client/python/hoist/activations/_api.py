@@ -126,7 +126,7 @@ def make_engine(device: Where, session: _session.Session | None, arena: Amount,
         return Arena(session, nbytes, device=found.index,
                      deadline=0.0 if fixed is None else deadline)
 
-    copier = copier_of(torch_device, stream)
+    copier = copier_of(session, found.index, torch_device, stream)
     return Engine(copier, HostMemory(lease, copier, fixed), min_bytes)
 
 

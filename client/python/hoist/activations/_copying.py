@@ -3,14 +3,21 @@
 A `Copier` is one device's. Copies go on streams of their own, beside the
 computation; a `Mark` is a point in one of those streams, which the computation
 can be made to come after. The host waits for nothing here.
+
+Copies to the device come in turns of its link, which hoistd grants
+(hoist._copier), so that weights that others stream are not held up by more than
+a fair share; those to the host are counted.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import Any, Iterable, Protocol
 
 import torch
 
+from .. import _copier, _session
 from .._errors import FailedPrecondition
 
 # Where bytes come from, and where they go; uint8, of the same length.
@@ -57,8 +64,9 @@ class HostCopier:
     """The emulated device's: its memory is the host's, and a copy is done when
     the call returns."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: _copier.Copier) -> None:
         self.device = torch.device("cpu")
+        self._turns = turns
 
     def out_stream(self) -> int:
         return 0
@@ -74,10 +82,16 @@ class HostCopier:
 
     def copy_out(self, copies: Copies) -> Mark:
         for source, target in copies:
-            target.copy_(source)
+            self._turns.to_host(target.data_ptr(), source.data_ptr(),
+                                source.nbytes)
 
     def copy_in(self, copies: Copies) -> list[Mark]:
-        return [self.copy_out([copy]) for copy in copies]
+        marks: list[Mark] = []
+        for source, target in copies:
+            self._turns.to_device(target.data_ptr(), source.data_ptr(),
+                                  source.nbytes)
+            marks.append(None)
+        return marks
 
     def wait(self, mark: Mark, stream: Any = None) -> None:
         pass
@@ -92,10 +106,11 @@ class HostCopier:
 class CudaCopier:
     """A GPU's: one stream a direction, since a link carries both at once."""
 
-    def __init__(self, device: torch.device,
+    def __init__(self, device: torch.device, turns: _copier.Copier,
                  stream: torch.cuda.Stream | None = None) -> None:
         """stream: for both directions, in their place."""
         self.device = device
+        self._turns = turns
         self._out = stream or torch.cuda.Stream(device)
         self._in = stream or torch.cuda.Stream(device)
 
@@ -118,18 +133,18 @@ class CudaCopier:
 
     def copy_out(self, copies: Copies) -> Mark:
         self._out.wait_stream(self.current())
-        with torch.cuda.stream(self._out):
-            for source, target in copies:
-                target.copy_(source, non_blocking=True)
+        for source, target in copies:
+            self._turns.to_host(target.data_ptr(), source.data_ptr(),
+                                source.nbytes, self._out)
         return self._out.record_event()
 
     def copy_in(self, copies: Copies) -> list[Mark]:
         self._in.wait_stream(self.current())
         marks = []
-        with torch.cuda.stream(self._in):
-            for source, target in copies:
-                target.copy_(source, non_blocking=True)
-                marks.append(self._in.record_event())
+        for source, target in copies:
+            self._turns.to_device(target.data_ptr(), source.data_ptr(),
+                                  source.nbytes, self._in)
+            marks.append(self._in.record_event())
         return marks
 
     def wait(self, mark: Mark, stream: Any = None) -> None:
@@ -143,8 +158,27 @@ class CudaCopier:
         self._in.synchronize()
 
 
-def copier_of(device: torch.device,
+# A session may have a few copiers: those who offload to one device share one.
+_turns_lock = threading.Lock()
+_turns: weakref.WeakKeyDictionary[
+    _session.Session, weakref.WeakValueDictionary[int, _copier.Copier]] = (
+    weakref.WeakKeyDictionary())
+
+
+def _turns_of(session: _session.Session, device: int) -> _copier.Copier:
+    with _turns_lock:
+        known = _turns.setdefault(session, weakref.WeakValueDictionary())
+        found = known.get(device)
+        if found is None:
+            found = known[device] = _copier.Copier(session, device=device)
+        return found
+
+
+def copier_of(session: _session.Session, index: int, device: torch.device,
               stream: torch.cuda.Stream | None = None) -> Copier:
-    """device: as find_device names it; the CPU stands for the emulated one.
-    stream: as CudaCopier has it."""
-    return HostCopier() if device.type == "cpu" else CudaCopier(device, stream)
+    """index, device: as find_device names it; the CPU stands for the emulated
+    one. stream: as CudaCopier has it."""
+    turns = _turns_of(session, index)
+    if device.type == "cpu":
+        return HostCopier(turns)
+    return CudaCopier(device, turns, stream)

@@ -1,0 +1,74 @@
+// Host memory that a worker writes to, for C++. Part of hoist.h, which includes
+// this.
+#ifndef HOIST_HOIST_ARENA_H_
+#define HOIST_HOIST_ARENA_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "hoist/hoist_c.h"
+#include "hoist/hoist_types.h"
+
+namespace hoist {
+inline namespace v0 {
+
+// Of Arena::Open; see hoist_arena_options.
+struct ArenaOptions {
+  uint64_t bytes = 0;
+  uint32_t device = 0;
+  std::chrono::milliseconds deadline{60'000};
+};
+
+// Host memory that this worker alone has, of which it takes blocks in the order
+// of streams; see hoist_c.h. Move-only; dropped, it gives the memory back.
+class Arena {
+ public:
+  using Block = hoist_arena_block;
+
+  // `session`: Session::get()'s; it may be dropped before the arena.
+  static Result<Arena> Open(hoist_session* session,
+                            const ArenaOptions& options) {
+    auto given = internal::Sized<hoist_arena_options>();
+    given.device = options.device;
+    given.bytes = options.bytes;
+    given.deadline_ms = static_cast<uint64_t>(options.deadline.count());
+    hoist_arena* arena = nullptr;
+    Status opened = internal::Run([&](hoist_error** error) {
+      return hoist_arena_open(session, &given, &arena, error);
+    });
+    if (!opened.ok()) return opened;
+    return Arena(arena);
+  }
+  explicit Arena(hoist_arena* handle) : handle_(handle) {}  // Owns it.
+
+  // What is put on `stream` from now on may use the block. ResourceExhausted:
+  // there is no room.
+  Result<Block> Take(uint64_t bytes, hoist_stream stream = nullptr) {
+    Block block = {};
+    Status taken = internal::Run([&](hoist_error** error) {
+      return hoist_arena_take(handle_.get(), bytes, stream, &block, error);
+    });
+    if (!taken.ok()) return taken;
+    return block;
+  }
+  // What was put on `stream` before is its last use.
+  Status Give(const Block& block, hoist_stream stream = nullptr) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_arena_give(handle_.get(), block.address, stream, error);
+    });
+  }
+  hoist_arena_stats stats() const {
+    auto stats = internal::Sized<hoist_arena_stats>();
+    hoist_arena_get_stats(handle_.get(), &stats, nullptr);
+    return stats;
+  }
+  hoist_arena* get() const { return handle_.get(); }  // For the C API.
+
+ private:
+  internal::Owned<hoist_arena> handle_;
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_ARENA_H_
