@@ -98,8 +98,7 @@ class Measured:
         self.seconds: list[float] = []
         self.peaks: list[int] = []
         self.digests: list[list[int]] = []
-        self.pinned_before = pinned_bytes(device)
-        self.pinned = 0
+        self.pinned = 0  # Of torch's allocator, since the first step.
         self._make = make
         self._size, self._parameters = size, parameters
         self._device = device
@@ -109,6 +108,7 @@ class Measured:
         """Forward and backward; of the first its set-up is a part."""
         for one in self._parameters:
             one.grad = torch.zeros_like(one)
+        pinned = pinned_bytes(self._device)
         before = self._device_bytes(torch.cuda.reset_peak_memory_stats)
         loss, seconds = once(lambda: self._step(x), self._device)
         self.seconds.append(seconds)
@@ -117,7 +117,7 @@ class Measured:
         for one in self._parameters:
             one.grad = None
         if len(self.seconds) == 1:
-            self.pinned = pinned_bytes(self._device) - self.pinned_before
+            self.pinned = pinned_bytes(self._device) - pinned
 
     def _step(self, x: torch.Tensor) -> torch.Tensor:
         if self.row is None:
@@ -156,7 +156,7 @@ def layer_bytes(size: Size, parameters: list[Any], x: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             found[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()
 
     model = Blocks(dataclasses.replace(size, blocks=1), parameters)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
@@ -170,6 +170,8 @@ def measure(options: argparse.Namespace, size: Size, names: list[str],
     if device.type == "cpu":  # Small blocks, and others want the cores.
         torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Which would write to all that is allocated.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     parameters = parameters_of(size, device)
     x = input_of(size, device)
     each = layer_bytes(size, parameters, x)

@@ -88,12 +88,11 @@ def same(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> bool:
 
 
 class LiveBytes(TorchDispatchMode):
-    """What operators' outputs take on a device at once, by their storages; it
+    """What operators' outputs take on the CPU at once, by their storages; it
     knows nothing of hoist."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._kind = device.type
         self._sizes: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
 
@@ -116,8 +115,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _ours(self, values: Any) -> list[torch.Tensor]:
         return [one for one in tree_leaves(values)
-                if isinstance(one, torch.Tensor)
-                and one.device.type == self._kind]
+                if isinstance(one, torch.Tensor) and one.device.type == "cpu"]
 
 
 def peak_bytes(module: nn.Module, device: torch.device) -> int:
@@ -126,11 +124,19 @@ def peak_bytes(module: nn.Module, device: torch.device) -> int:
     hooks = [one.register_post_accumulate_grad_hook(
         lambda one: setattr(one, "grad", None)) for one in module.parameters()]
     x = batch(device)
-    with LiveBytes(device) as live:
+    if device.type == "cuda":
+        module(x).square().mean().backward()  # cuBLAS makes its workspace.
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
         module(x).square().mean().backward()
+        peak = torch.cuda.max_memory_allocated(device) - before
+    else:
+        with LiveBytes() as live:
+            module(x).square().mean().backward()
+        peak = live.peak
     for hook in hooks:
         hook.remove()
-    return live.peak
+    return peak
 
 
 def reachable(graph: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Callable, Collection
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ class Engine:
         self.memory = memory
         self.counts = Counts()
         self.lock = threading.RLock()
-        self.weights: Collection[int] = ()  # Storages' addresses.
+        self.weights: set[int] = set()  # Storages' addresses.
         self._min_bytes = min_bytes
         # By storage and version: what somebody's handle refers to.
         self._pieces: weakref.WeakValueDictionary[tuple[int, int], Piece] = (

@@ -19,7 +19,7 @@ def compile_anew() -> None:
     or with them: torch does not guard hooks."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is not None:
-        dynamo.reset_code_caches()
+        getattr(dynamo, "reset_code_caches", dynamo.reset)()
 
 
 class _Hook:

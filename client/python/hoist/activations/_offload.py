@@ -26,6 +26,11 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.forward: Pass | None = None  # The one under way, or the last one.
+        self.kept_before = 0
+        self.leave_all()
+
+    def leave_all(self) -> None:
+        """It is in no module."""
         self.root: nn.Module | None = None  # That is being called,
         self.root_depth = 0  # So many times.
         self.between: Saving | None = None  # What the root saves beside layers.
@@ -34,7 +39,6 @@ class _Thread(threading.local):
         self.run: LayerRun | None = None  # Its; or the next layer's, by now.
         self.saving: Saving | None = None  # Of the layer.
         self.seen: set[nn.Module] = set()  # Layers of this pass.
-        self.kept_before = 0
         self.keeps: list[keep] = []  # Of modules of `skip`.
 
 
@@ -119,7 +123,7 @@ class Offload:
 
     def _begin_root(self, root: nn.Module) -> None:
         here = self._thread
-        if here.root is not None and calls_on_stack(root) <= 1:
+        if here.root is not None and _is_over(here.root, root):
             self._cut_short()
         if here.root is not None:
             here.root_depth += 1  # It calls itself.
@@ -133,8 +137,10 @@ class Offload:
 
     def _end_root(self, root: nn.Module) -> None:
         here = self._thread
+        if here.root is None:
+            return
         here.root_depth -= 1
-        if here.root_depth > 0 or here.root is None:
+        if here.root_depth > 0:
             return
         here.root = None
         if here.between is not None:
@@ -204,8 +210,7 @@ class Offload:
 
     def _begin(self, layer: Any) -> None:
         here = self._thread
-        if here.layer is not None and isinstance(here.layer, nn.Module) and (
-                calls_on_stack(here.layer) == (here.layer is layer)):
+        if isinstance(here.layer, nn.Module) and _is_over(here.layer, layer):
             self._cut_short()
         if here.layer is not None:
             here.layer_depth += here.layer is layer  # It calls itself.
@@ -218,6 +223,8 @@ class Offload:
         here.layer, here.layer_depth = layer, 1
         if isinstance(layer, nn.Module):
             here.seen.add(layer)
+            # Those that came for this call, as FSDP's and hoist.attach's do.
+            self._engine.weights |= _finding.weights_of([layer])
         run = self._next_run()
         if _saves():
             saving = Saving(self._engine, lambda: run)
@@ -314,9 +321,13 @@ class Offload:
                 entered.__exit__()
             elif entered is not None:
                 entered.leave()
-        forward = here.forward
-        here.__init__()  # type: ignore[misc]
-        here.forward = forward
+        here.leave_all()
+
+
+def _is_over(entered: nn.Module, begun: Any) -> bool:
+    """No call of the module that was entered runs any more, but the one that
+    has just begun."""
+    return calls_on_stack(entered) <= (entered is begun)
 
 
 def _saves() -> bool:

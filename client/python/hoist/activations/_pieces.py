@@ -141,7 +141,7 @@ class Piece:
         # What is on its way reads or writes memory that is free from here on.
         if self.is_leaving:
             self._wait_left()
-        if self._back is not None:
+        if self._back is not None and not self._copier.is_done(self._came):
             self._copier.wait(self._came, self._stream)
         if self.here is not None or self._back is not None:
             self._counts.change_live(-self.nbytes)

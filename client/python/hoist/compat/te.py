@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import warnings
 from typing import Any, Callable, Protocol
 
@@ -38,7 +39,14 @@ __all__ = ["ManualController", "get_cpu_offload_context",
            "mark_not_offload", "start_offload"]
 
 Synchronize = Callable[[torch.Tensor], torch.Tensor]
-_entered = 0  # Contexts, in this process; as TransformerEngine counts them.
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.entered = 0  # Contexts that offload.
+
+
+_thread = _Thread()
 
 
 def get_cpu_offload_context(
@@ -83,9 +91,9 @@ def get_cpu_offload_context(
     engine = make_engine(device, session, arena, min_bytes, deadline,
                          offload_stream)
     if manual_synchronization:
-        controller = ManualController(engine, model_layers)
-        context = _Context(engine, controller)
-        return context, context.synchronize, controller
+        manual = _Manual(engine, model_layers)
+        context = _Context(engine, manual)
+        return context, context.synchronize, ManualController(manual)
     context = _Context(engine, _Automatic(engine, model_layers, count))
     return context, context.synchronize
 
@@ -127,7 +135,7 @@ def start_offload(*tensors: Any, offload_base_tensor: bool = False) -> None:
 
 def is_cpu_offload_enabled() -> bool:
     """Within a context that offloads, and in no keep()."""
-    return _entered > 0 and not is_keeping()
+    return _thread.entered > 0 and not is_keeping()
 
 
 class _Synchronizer(Protocol):
@@ -160,13 +168,8 @@ class _Automatic:
         self._pass.end(run)
 
 
-class ManualController:
-    """When layers go and come, as the caller says: of each layer for the last
-    time that it ran. A layer of which nothing is said stays.
-
-    Each call puts copies, or waits for them, on streams; none waits itself.
-    FailedPrecondition, a RuntimeError: calls out of order, or no such layer.
-    """
+class _Manual:
+    """Layers go and come as the caller says."""
 
     def __init__(self, engine: Engine, layers: int) -> None:
         self._engine = engine
@@ -174,21 +177,6 @@ class ManualController:
         self._next = 0
         self._runs: dict[int, LayerRun] = {}
         self._states: dict[int, str] = {}
-
-    def start_offload_layer(self, layer_id: int) -> None:
-        """Begins to copy what the layer has saved to the host."""
-        run = self._step(layer_id, "not_offloaded", "offload_started")
-        self._engine.send(run, 1)
-
-    def release_activation_forward_gpu_memory(self, layer_id: int) -> None:
-        """Its device memory is free for what comes after that copy."""
-        self._engine.let_go(self._step(layer_id, "offload_started",
-                                       "offload_finished"))
-
-    def start_reload_layer(self, layer_id: int) -> None:
-        """Begins to copy it back."""
-        self._engine.fetch(self._step(layer_id, "offload_finished",
-                                      "reload_started"))
 
     def begin(self) -> LayerRun:
         layer, self._next = self._next, (self._next + 1) % self._layers
@@ -202,6 +190,18 @@ class ManualController:
     def reached(self, run: LayerRun) -> None:
         pass
 
+    def start(self, layer: int) -> None:
+        self._engine.send(self._step(layer, "not_offloaded",
+                                     "offload_started"), 1)
+
+    def release(self, layer: int) -> None:
+        self._engine.let_go(self._step(layer, "offload_started",
+                                       "offload_finished"))
+
+    def reload(self, layer: int) -> None:
+        self._engine.fetch(self._step(layer, "offload_finished",
+                                      "reload_started"))
+
     def _step(self, layer: int, before: str, after: str) -> LayerRun:
         state = self._states.get(layer)
         if state != before:
@@ -210,6 +210,30 @@ class ManualController:
                 f"{before} to be {after}")
         self._states[layer] = after
         return self._runs[layer]
+
+
+class ManualController:
+    """When layers go and come, as the caller says: of each layer for the last
+    time that it ran. A layer of which nothing is said stays.
+
+    Each call puts copies, or waits for them, on streams; none waits itself.
+    FailedPrecondition, a RuntimeError: calls out of order, or no such layer.
+    """
+
+    def __init__(self, manual: _Manual) -> None:
+        self._manual = manual
+
+    def start_offload_layer(self, layer_id: int) -> None:
+        """Begins to copy what the layer has saved to the host."""
+        self._manual.start(layer_id)
+
+    def release_activation_forward_gpu_memory(self, layer_id: int) -> None:
+        """Its device memory is free for what comes after that copy."""
+        self._manual.release(layer_id)
+
+    def start_reload_layer(self, layer_id: int) -> None:
+        """Begins to copy it back."""
+        self._manual.reload(layer_id)
 
 
 class _Context(contextlib.ContextDecorator):
@@ -233,14 +257,14 @@ class _Context(contextlib.ContextDecorator):
         saving.enter()
         self._saving, self._run, self._was_run = saving, run, True
         self._theirs = _tell_te(self)
-        _count(+1)
+        _thread.entered += 1
         return self
 
     def __exit__(self, *error: object) -> None:
         saving, self._saving = self._saving, None
         run, self._run = self._run, None
         assert saving is not None and run is not None
-        _count(-1)
+        _thread.entered -= 1
         _tell_te(self._theirs)
         saving.leave()
         self._synchronizer.end(run)
@@ -258,11 +282,6 @@ class _Context(contextlib.ContextDecorator):
                                      + ("within it" if self._was_run else
                                         "before it was entered"))
         return tensor
-
-
-def _count(change: int) -> None:
-    global _entered
-    _entered += change
 
 
 def _tell_te(synchronizer: Any) -> Any:
