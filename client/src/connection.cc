@@ -539,17 +539,6 @@ Status Connection::Resume(uint64_t number) {
   return sent.ok() ? sent : Gone();
 }
 
-void Connection::TellPlansEnded(std::span<const uint64_t> plans,
-                                const Status& why) {
-  const MutexLock lock(listeners_mu_);
-  for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
-}
-
-void Connection::TellResumed() {
-  const MutexLock lock(listeners_mu_);
-  for (Listener* listener : listeners_) listener->SessionResumed();
-}
-
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
   LetGo();
@@ -592,19 +581,6 @@ void Connection::LetGo() {
     if (failed_.ok()) return;
   }
   if (!handler_->InUse()) HangUp();
-}
-
-Status Connection::AddListener(Listener* listener) {
-  {
-    const MutexLock lock(listeners_mu_);
-    listeners_.push_back(listener);
-  }
-  return Check();
-}
-
-void Connection::RemoveListener(Listener* listener) {
-  const MutexLock lock(listeners_mu_);
-  std::erase(listeners_, listener);
 }
 
 }  // namespace hoist
