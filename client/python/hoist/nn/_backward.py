@@ -16,21 +16,9 @@ import torch
 
 from .. import _saved_tensors
 from .._errors import FailedPrecondition, HoistError, Unavailable
-from ._lent import uses
+from ._lent import Read
 from ._live import LiveGroup
 from ._turns import Turns, is_in_backward
-
-
-@dataclasses.dataclass
-class _Read:
-    """A stored tensor that nodes have views of, while they run."""
-
-    base: torch.Tensor
-    uses: int  # Of its memory, without any.
-
-    @property
-    def is_kept(self) -> bool:
-        return uses(self.base.untyped_storage()._cdata) > self.uses
 
 
 @dataclasses.dataclass
@@ -40,7 +28,7 @@ class _Turn:
     node: Any = None
     is_new: bool = True  # Nothing was read for the node.
     groups: list[LiveGroup] = dataclasses.field(default_factory=list)
-    reads: dict[tuple[LiveGroup, str], _Read] = dataclasses.field(
+    reads: dict[tuple[LiveGroup, str], Read] = dataclasses.field(
         default_factory=dict)
 
 
@@ -113,9 +101,7 @@ class Backwards:
             self._hold(group, turn)
         read = turn.reads.get((group, name))
         if read is None:
-            base = group.stored(name)
-            read = _Read(base, uses(base.untyped_storage()._cdata))
-            turn.reads[group, name] = read
+            read = turn.reads[group, name] = group.read(name)
         return read.base
 
     def _read_alone(self, group: LiveGroup, name: str) -> torch.Tensor:
@@ -186,8 +172,9 @@ class Backwards:
 
     def _end_turn(self, turn: _Turn, but: LiveGroup | None = None) -> None:
         """FailedPrecondition: a node has kept a view of a weight."""
+        # Others that hold the group have views, and tell when they are done.
         kept = {name for (group, name), read in turn.reads.items()
-                if group is not but and read.is_kept}
+                if group is not but and group.holds == 1 and read.is_kept}
         groups, turn.groups = turn.groups, [
             one for one in turn.groups if one is but]
         turn.reads = {key: read for key, read in turn.reads.items()

@@ -134,6 +134,21 @@ class Lent:
                 list(map(uses, self._storages)))
 
 
+class Read:
+    """A stored tensor of which nodes of a graph have views while they run. It
+    has a storage of its own, so that those are counted."""
+
+    def __init__(self, base: torch.Tensor) -> None:
+        self.base = base
+        self._storage = base.untyped_storage()
+        self._uses = uses(self._storage._cdata)
+
+    @property
+    def is_kept(self) -> bool:
+        """Somebody has a view of it."""
+        return uses(self._storage._cdata) > self._uses
+
+
 def own_output(output: Any, is_lent: Callable[[torch.Tensor], bool]) -> Any:
     """The same, but for tensors that show what is lent; those in tuples, lists
     and dictionaries, too."""

@@ -15,6 +15,7 @@ from ._device_part import DevicePart
 from ._idle import Shelf
 from ._inventory import Stored, as_stored
 from ._layout import GroupSpec
+from ._lent import Read
 from ._operators import Operands
 from ._resident import KeptLease, ResidentParameter
 from ._shown import scratch_places
@@ -45,6 +46,8 @@ class LiveGroup:
         self.pinned = spec.pinned
         self._cast = scratch_places(spec)  # Places of what is cast.
         self.saved: weakref.WeakSet[Any] = weakref.WeakSet()  # See _saved.
+        self._reads: dict[str, Read] = {}
+        self._reads_at = (0, 0)  # Addresses of the group and its casts.
         self._deadline = deadline
         self._lease: Any = None
         self._streams: list[int | None] = []  # That it was staged on.
@@ -96,9 +99,11 @@ class LiveGroup:
             self._reach(beside_plan)
             if not was_there:
                 self.binding.fill(self._address)
-        except HoistError as error:
+        except BaseException as error:
             self._let_go_of()
-            raise self.part.explained(error) from None
+            if isinstance(error, HoistError):
+                raise self.part.explained(error) from None
+            raise
         self.holds += 1
 
     def release(self) -> None:
@@ -153,9 +158,19 @@ class LiveGroup:
                 return stored, there - begin
         return None
 
+    def read(self, name: str) -> Read:
+        """A stored tensor of it, while it is staged: made once an address."""
+        scratch = self.binding.scratch()
+        at = (self._address, 0 if scratch is None else scratch.data_ptr())
+        if at != self._reads_at:
+            self._reads, self._reads_at = {}, at
+        found = self._reads.get(name)
+        if found is None or found.is_kept:
+            found = self._reads[name] = Read(self.stored(name))
+        return found
+
     def stored(self, name: str) -> torch.Tensor:
-        """A stored tensor of it, while it is staged or bound; with a storage of
-        its own, so that views of it can be counted."""
+        """The same with a storage of its own; or of what is bound."""
         scratch = self.binding.scratch()
         if scratch is None or name not in self._cast:
             return self.binding.views_at(self._address)[name]
@@ -275,6 +290,7 @@ class LiveGroup:
         self._is_shown = False
         self.depth = self.holds = 0
         self._lease = None
+        self._reads = {}
         self.binding.forget_addresses()
         self.binding.end_alone()
         self.binding.show_idle()

@@ -356,10 +356,10 @@ class Passes:
             return  # It was within a pass, whose order it is none of.
         try:
             self._planning.end_backward(sequence)
+            if self._made != self._planning.made:
+                self.bind()
         except HoistError as error:  # The next pass says so, if it matters.
-            log.debug("a backward's order is not planned: %s", error)
-        if self._made != self._planning.made:
-            self.bind()
+            log.debug("a backward's order is not planned: %s", error.message)
 
     def _end_what_was_left(self) -> None:
         if self._turns.taken_over:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from .. import _saved_tensors
 from .._saved_tensors import Pair
 from ._device_part import DevicePart
+from ._idle import IdleTensor
 from ._inventory import Part, span_bytes
 from ._live import LiveGroup
 
@@ -82,7 +83,8 @@ def settle(group: LiveGroup) -> None:
     found = {name: _Own(tensor, group.spec.storage.get(name), [])
              for name, tensor in group.binding.own.items()}
     for weight in group.spec.weights if found else ():
-        value = weight.value
+        place = weight.places[0]
+        value = place.holder.get(place.key)
         if isinstance(value, torch.Tensor):
             for part in weight.parts:
                 found[part.stored.name].weights.append((value, value._version))
@@ -102,6 +104,8 @@ def claim_on(part: DevicePart, reader: Reader) -> None:
 
 def _claim(tensor: torch.Tensor) -> Callable[[], torch.Tensor] | None:
     """See _saved_tensors.add_claimer."""
+    if isinstance(tensor, IdleTensor):
+        return None  # It has its value whenever it is read.
     if is_traceable_wrapper_subclass(tensor):
         return _claim_wrapper(tensor)
     if tensor.layout is not torch.strided or not tensor.numel():
