@@ -28,7 +28,7 @@ import hoist
 import torch
 from torch import nn
 
-from common import MIB, hoistd, link_rate, table
+from common import MIB, compute_alike, hoistd, link_rate, table
 
 TOML = """
 [device]
@@ -177,6 +177,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
+    compute_alike()
     cuda = arguments.device == "cuda"
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     torch.manual_seed(0)

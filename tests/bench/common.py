@@ -114,6 +114,16 @@ def hoistd(bin_dir: str, toml: str,
             log.close()
 
 
+def compute_alike() -> None:
+    """Before CUDA is used: the same bits each time. Attention and matrix products
+    have kernels that do not keep to that, and which torch may choose."""
+    import torch
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Else each tensor that is made is filled, too.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
 def link_rate(device: torch.device) -> float | None:
     """Bytes a millisecond, from pinned memory to the GPU."""
     import torch

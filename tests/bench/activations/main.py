@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from common import hoistd, table  # tests/bench/common.py
+from common import compute_alike, hoistd, table  # tests/bench/common.py
 from peers.main import binaries, cuda_here, default_bin
 from peers.measure import link_rate, once, pinned_bytes, synchronize
 
@@ -239,9 +239,8 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    # Read by cuBLAS when it is first used.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     options = parse(arguments)
+    compute_alike()
     size = size_of(options)
     names = list(rows_of(size.blocks))
     if options.rows:

@@ -375,7 +375,8 @@ def test_changes_in_place_are_refused_as_torch_refuses_them(hoistd, device):
         z.add_(1)
         with pytest.raises(RuntimeError) as error:
             w.sum().backward()
-        return str(error.value)
+        # Some versions of torch name the node by its number, too.
+        return str(error.value).replace("Backward0", "")
 
     plain = changed(None)
     assert "modified by an inplace operation" in plain

@@ -30,12 +30,12 @@ class Adapter(nn.Module):
         return self.base(x) + x @ self.a.t() @ self.b.t()
 
 
-def tuned(base):
+def tuned(base, device):
     """Adapters of a base's blocks, on its device; their parameters."""
     torch.manual_seed(11)
     made = []
     for layer in base.layers:
-        adapter = Adapter(layer.up).to(base.layers[0].mask.device)
+        adapter = Adapter(layer.up).to(device)
         layer.up = adapter
         made += [adapter.a, adapter.b]
     return made
@@ -63,15 +63,15 @@ def frozen(device):
 @pytest.mark.parametrize("kept", [2, 6])
 def test_adapters_are_trained_over_a_streamed_base(hoistd, device, kept):
     base = frozen(device)
-    wanted = train(base, tuned(base), device)
+    wanted = train(base, tuned(base, device), device)
     base = frozen(device)
     with hoist.offload_activations(base, min_bytes=0, keep_last=kept) as (
             offload):
-        train(base, tuned(base), device)
+        train(base, tuned(base, device), device)
         resident = offload.stats()
     base = frozen(device)
     hoist.attach(base, least_budget(base))
-    adapters = tuned(base)
+    adapters = tuned(base, device)
     with hoist.offload_activations(base, min_bytes=0, keep_last=kept) as (
             offload):
         assert same(train(base, adapters, device), wanted)

@@ -45,7 +45,7 @@ def test_adapters_train_as_over_the_resident_model(device, budget, groups,
     hoist.check(model)
     stats = hoist.stats(model)
     assert (stats.bound_groups == stats.groups) == (budget == 1.0)
-    hoist.detach(model)
+    hoist.detach(model).to(device)
     for mine, other in zip(model.parameters(), plain.parameters()):
         assert same_bytes(mine, other)
     assert_same_steps(train(model, of(device), 2), train(plain, of(device), 2))
@@ -433,6 +433,9 @@ def test_a_checkpoint_around_the_whole_model(device, budget, reentrant):
 def test_a_checkpoint_of_a_part_of_a_group(device, budget, reentrant):
     """What is computed again calls modules of the group, and not the block that
     brings it."""
+    if device.type == "cuda" and not reentrant:
+        pytest.skip("a GPU does not compute with weights that lie on the host; "
+                    "torch refuses it (client/python/hoist/nn/README.md)")
     model = Checkpointed(5, reentrant, within=True)
     plain, model = both(model, device, budget_of(model, budget))
     assert_same_steps(train(model, of(device), 5), train(plain, of(device), 5))

@@ -88,7 +88,7 @@ def test_lora_over_a_streamed_base(device, groups, first, checkpointing):
     stats = hoist.stats(model)
     assert stats.streamed_bytes > 0
     hoist.check(model)
-    hoist.detach(base if first == "attach" else model)
+    hoist.detach(base if first == "attach" else model).to(device)
     assert_same_steps(tune(model, 2), tune(plain, 2))
 
 
@@ -97,6 +97,9 @@ def test_lora_over_a_streamed_base(device, groups, first, checkpointing):
 def test_checkpointing_of_families(device, name):
     pytest.importorskip("transformers")
     pytest.importorskip("diffusers")
+    if name == "unet" and device.type == "cuda":
+        pytest.skip("it computes parts of its blocks again, for which a GPU "
+                    "lacks weights (client/python/hoist/nn/README.md)")
     family = FAMILIES[name]
 
     def run(model: nn.Module) -> Any:

@@ -109,8 +109,8 @@ def both(model: nn.Module, device: torch.device, budget: Any,
          ) -> tuple[nn.Module, nn.Module]:
     """The model on the device, and attached; with the same adapters."""
     plain = adapt(frozen(copy.deepcopy(model), device)).to(device)
-    return plain, adapt(
-        hoist.attach(model.requires_grad_(False), budget, **options))
+    return plain, adapt(hoist.attach(
+        model.requires_grad_(False), budget, **options)).to(device)
 
 
 class Nudges:
