@@ -10,6 +10,7 @@ add_library(hoist_client_device STATIC
   ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/piece_range_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/slab_ranges.cc
+  ${CMAKE_CURRENT_LIST_DIR}/src/stream_copies.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/stream_order_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/word_wait.cc)

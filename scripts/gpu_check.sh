@@ -295,9 +295,24 @@ step_peers() {
   echo "its table is above, and in $logs/peers.log" >&3
 }
 
+# A training step with activations offloaded, beside its peers;
+# HOIST_ACTIVATIONS: arguments.
+step_activations() {
+  use_python || return
+  # shellcheck disable=SC2086
+  python3 scripts/bench_activations.py --bin "$kit/bin" \
+    --json "$logs/activations.json" ${HOIST_ACTIVATIONS:-} || return
+  echo "its table is above, and in $logs/activations.log" >&3
+}
+
 step_bench_gpu() {
   python3 tests/bench/bench_gpu.py --bin "$kit/bin" || return
   echo "its table is above, and in $logs/bench_gpu.log" >&3
+}
+
+step_bench_training() {
+  python3 tests/bench/bench_training.py --bin "$kit/bin" || return
+  echo "its table is above, and in $logs/bench_training.log" >&3
 }
 
 step_bench_in_place() {
@@ -348,7 +363,7 @@ there() {
     : >"$logs/$step.log"  # Appended to, also by those who open it anew.
     "step_$step" 3>"$note" >>"$logs/$step.log" 2>&1 </dev/null || rc=$?
     if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"
-    elif [[ $step == bench_* || $step == peers ]]; then cat "$logs/$step.log"; fi
+    elif [[ $step == bench_* || $step == peers || $step == activations ]]; then cat "$logs/$step.log"; fi
     printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
       echo FAILED)" $((SECONDS - started)) "$(tr '\n' ' ' <"$note")" >>"$table"
   done

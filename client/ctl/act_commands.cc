@@ -51,16 +51,15 @@ int PrintTotals(const char* verb, const Response& response,
   return kExitOk;
 }
 
-std::string CapText(uint64_t max_bytes_per_second) {
-  if (max_bytes_per_second == 0) return "no cap";
-  return "at most " + HumanBytes(max_bytes_per_second) + "/s";
-}
-
-// "weight 3, priority 0, at most 10.0 GiB/s".
-std::string ShareText(const v1::Share& share) {
-  std::string text = "weight " + std::to_string(share.weight()) +
-                     ", priority " + std::to_string(share.priority()) + ", ";
-  return text + CapText(share.max_bytes_per_second());
+std::string WhoseShare(const v1::SetShareRequest& request) {
+  switch (request.of_case()) {
+    case v1::SetShareRequest::kLoadsOfDevice:
+      return "loads of device " + std::to_string(request.loads_of_device());
+    case v1::SetShareRequest::kCopierId:
+      return "copier " + std::to_string(request.copier_id());
+    default:
+      return "plan " + std::to_string(request.plan_id());
+  }
 }
 
 std::string TimeOf(uint64_t unix_ms) {
@@ -184,10 +183,8 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
     const auto text = [loads](const v1::Share& share) {
       return loads ? CapText(share.max_bytes_per_second()) : ShareText(share);
     };
-    output.out << (loads ? "loads of device " : "plan ")
-               << (loads ? request.loads_of_device() : request.plan_id())
-               << ": " << text(response.before()) << " -> "
-               << text(response.after()) << '\n';
+    output.out << WhoseShare(request) << ": " << text(response.before())
+               << " -> " << text(response.after()) << '\n';
   }
   return kExitOk;
 }

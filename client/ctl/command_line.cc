@@ -322,7 +322,12 @@ class CommandLine {
         [this](uint32_t device) { parsed_.share.set_loads_of_device(device); },
         "no plan, but what is loaded and prefetched to this device; it has "
         "what others leave, and --max-rate alone");
-    loads->excludes(plan);
+    CLI::Option* copier = share->add_option_function<uint64_t>(
+        "--copier", [this](uint64_t id) { parsed_.share.set_copier_id(id); },
+        "no plan, but copies that a worker makes itself; `hoistctl status` has "
+        "its number");
+    loads->excludes(plan, copier);
+    copier->excludes(plan);
     CLI::Option* of_weight =
         share
             ->add_option_function<uint32_t>(
@@ -356,7 +361,7 @@ class CommandLine {
         ->transform(AsRate());
     share->callback([this] {
       if (parsed_.share.of_case() == v1::SetShareRequest::OF_NOT_SET) {
-        throw CLI::RequiredError("PLAN or --loads");
+        throw CLI::RequiredError("PLAN, --copier or --loads");
       }
       if (parsed_.share.has_change()) return;
       throw CLI::RequiredError("--weight, --priority or --max-rate");
@@ -426,9 +431,9 @@ class CommandLine {
                     "load again what is damaged on a device, where it lies");
     CLI::App* share =
         Add("share",
-            "change how a plan, or what is loaded, shares a device's link with "
-            "others; what is "
-            "not named stays as it is",
+            "change how a plan, a worker's own copies, or what is loaded, "
+            "share a device's link with others; what is not named stays as it "
+            "is",
             [this](Connection& daemon, const Output& output) {
               return Share(daemon, parsed_.share, output);
             });

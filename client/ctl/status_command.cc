@@ -41,6 +41,17 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
   }
 }
 
+// "  copier 3, session 7 (train): 1.0 GiB in 40 grants, ..."
+void PrintCopier(const v1::CopierStatus& copier, std::ostream& out) {
+  out << "  copier " << copier.id() << ", session " << copier.session_id()
+      << " (" << Shown(copier.client_name())
+      << "): " << HumanBytes(copier.copied_bytes()) << " to the device in "
+      << copier.grants() << " grants";
+  if (copier.late_grants() > 0) out << " (" << copier.late_grants() << " late)";
+  out << ", " << HumanBytes(copier.read_bytes()) << " from it; "
+      << ShareText(copier.share()) << "\n";
+}
+
 // "link of device 0: 1.0 GiB for plans, ..."
 void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
   for (const v1::LinkStatus& link : status.links()) {
@@ -58,6 +69,15 @@ void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
           << "/s read in place";
     }
     out << "\n";
+    if (link.own_bytes() + link.own_read_bytes() > 0 ||
+        link.copiers_size() > 0) {
+      out << "  copied by workers: " << HumanBytes(link.own_bytes())
+          << " to the device, " << HumanBytes(link.own_read_bytes())
+          << " from it\n";
+    }
+    for (const v1::CopierStatus& copier : link.copiers()) {
+      PrintCopier(copier, out);
+    }
   }
 }
 

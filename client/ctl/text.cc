@@ -51,6 +51,17 @@ std::string HumanBytes(uint64_t bytes) {
   return text;
 }
 
+std::string CapText(uint64_t max_bytes_per_second) {
+  if (max_bytes_per_second == 0) return "no cap";
+  return "at most " + HumanBytes(max_bytes_per_second) + "/s";
+}
+
+std::string ShareText(const v1::Share& share) {
+  return "weight " + std::to_string(share.weight()) + ", priority " +
+         std::to_string(share.priority()) + ", " +
+         CapText(share.max_bytes_per_second());
+}
+
 std::string UserName(const std::string& tenant, uint32_t uid) {
   return tenant.empty() ? std::to_string(uid) : Shown(tenant);
 }

@@ -14,6 +14,10 @@ namespace hoist::ctl {
 std::string HumanBytes(uint64_t bytes);
 // "350 ms", "12 s", "3 min 5 s", "2 h 10 min", "3 d 4 h".
 std::string HumanTime(uint64_t ms);
+// "no cap", "at most 10.0 GiB/s".
+std::string CapText(uint64_t max_bytes_per_second);
+// "weight 3, priority 0, at most 10.0 GiB/s".
+std::string ShareText(const hoist::v1::Share& share);
 // A tenant's name, else the uid.
 std::string UserName(const std::string& tenant, uint32_t uid);
 // Control characters and broken UTF-8 as "\x1b", so that a name that a client

@@ -85,7 +85,10 @@ void PrintRates(const Sample& before, const Sample& now, std::ostream& out) {
         << " for who waits, "
         << rates.Bytes(was->background_bytes(), link.background_bytes())
         << " in the background, " << HumanBytes(link.read_bytes_per_second())
-        << "/s read in place\n";
+        << "/s read in place; by workers "
+        << rates.Bytes(was->own_bytes(), link.own_bytes()) << " to the device, "
+        << rates.Bytes(was->own_read_bytes(), link.own_read_bytes())
+        << " from it\n";
   }
   out << "disk: " << rates.Bytes(&v1::Counters::file_read_bytes)
       << " of files, " << rates.Bytes(&v1::Counters::spill_read_bytes)

@@ -39,6 +39,8 @@ const char* CategoryOf(Event::Kind kind) {
   switch (static_cast<int>(kind)) {
     case Event::KIND_COPY_IN:
     case Event::KIND_COPY_OUT:
+    case Event::KIND_GRANTED_COPY:
+    case Event::KIND_OWN_READ:
       return "copy";
     case Event::KIND_FILE_READ:
     case Event::KIND_SPILL_READ:
@@ -193,6 +195,7 @@ void TraceJson::AddEvent(const Event& event) {
       return AddUsed(event);
     case Event::KIND_COPY_IN:
     case Event::KIND_COPY_OUT:
+    case Event::KIND_GRANTED_COPY:
       return AddCopy(event);
   }
   if (event.open()) {
@@ -211,7 +214,9 @@ void TraceJson::AddUsed(const Event& event) {
 }
 
 void TraceJson::AddCopy(const Event& event) {
-  Slice({Device(event.device()), "copies"}, event, /*ended=*/true);
+  const bool granted = event.kind() == Event::KIND_GRANTED_COPY;
+  Slice({Device(event.device()), granted ? "workers' copies" : "copies"}, event,
+        /*ended=*/true);
   if (event.plan_id() != 0) {
     Slice(PlaceOf(event), event, /*ended=*/true);
     --slices_;  // The same bytes.
@@ -245,6 +250,8 @@ TraceJson::Place TraceJson::PlaceOf(const Event& event) {
     case Event::KIND_COPY_IN:
     case Event::KIND_COPY_OUT:
       return of_plan("copies");
+    case Event::KIND_OWN_READ:
+      return {Device(event.device()), "workers' copies back"};
     case Event::KIND_LANE_WAIT:
       return of_plan("waits");
     case Event::KIND_LANE_GAP:
@@ -280,6 +287,10 @@ std::string TraceJson::NameOf(const Event& event) const {
   switch (static_cast<int>(event.kind())) {
     case Event::KIND_COPY_OUT:
       return "read back " + group;
+    case Event::KIND_GRANTED_COPY:
+      return "granted to session " + std::to_string(event.session_id());
+    case Event::KIND_OWN_READ:
+      return "read by session " + std::to_string(event.session_id());
     case Event::KIND_SPILL_READ:
       return "spilled " + group;
     case Event::KIND_CHECK:

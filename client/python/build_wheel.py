@@ -65,7 +65,8 @@ def stripped(library: str) -> bytes:
 
 
 def metadata(version: str) -> str:
-    extras = PROJECT.partition("[project.optional-dependencies]\n")[2]
+    extras = re.search(r"^\[project\.optional-dependencies\]\n((?:.+\n)+)",
+                       PROJECT, re.M).group(1)
     lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {version}",
              f"Summary: {said('description')}", "License: Apache-2.0",
              f"Requires-Python: {said('requires-python')}"]
@@ -74,6 +75,15 @@ def metadata(version: str) -> str:
                   f"Requires-Dist: {needs}; extra == '{extra}'"]
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "",
                       (HERE / "README.md").read_text()])
+
+
+def entry_points() -> str:
+    """As importlib.metadata reads them."""
+    groups = re.findall(
+        r'^\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n)+)',
+        PROJECT, re.M)
+    return "\n".join(f"[{group}]\n" + said_of.replace('"', "")
+                     for group, said_of in groups)
 
 
 def build(library: str, folder: str) -> str:
@@ -88,6 +98,7 @@ def build(library: str, folder: str) -> str:
              if path.suffix == ".py" or path.name == "py.typed"}
     files[f"hoist/{LIBRARY_NAME}"] = carried
     files[f"{info}/METADATA"] = metadata(version).encode()
+    files[f"{info}/entry_points.txt"] = entry_points().encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: hoist\nRoot-Is-Purelib: false\n"
         f"Tag: {tags}\n").encode()

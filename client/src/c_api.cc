@@ -37,6 +37,21 @@ int Finish(const Status& status, hoist_error** error) noexcept {
   }
 }
 
+Status CheckShare(uint32_t weight, int32_t priority) {
+  constexpr uint32_t kMaxWeight = 1000;
+  constexpr int32_t kMaxPriority = 10;
+  if (weight > kMaxWeight) {
+    return Status(Code::kInvalidArgument, "weight " + std::to_string(weight) +
+                                              " is not between 1 and 1000");
+  }
+  if (priority < -kMaxPriority || priority > kMaxPriority) {
+    return Status(
+        Code::kInvalidArgument,
+        "priority " + std::to_string(priority) + " is not between -10 and 10");
+  }
+  return Status();
+}
+
 Status CheckBoth(const hoist_session* session, const hoist_model* model) {
   if (session == nullptr) return Missing("session");
   if (model == nullptr) return Missing("model");

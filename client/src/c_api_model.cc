@@ -88,7 +88,8 @@ Status FillJoined(const hoist_register_options& options,
     for (size_t p = 0; p < in.part_count; ++p) {
       const hoist_joined_part& part = in.parts[p];
       if (part.tensor == nullptr) return Missing("a part's tensor");
-      joined.parts.push_back({part.tensor, part.offset_bytes, part.size_bytes});
+      joined.parts.push_back({part.tensor, part.offset_bytes, part.size_bytes,
+                              part.count, part.stride_bytes});
     }
     request->joined.push_back(std::move(joined));
   }

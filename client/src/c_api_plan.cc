@@ -13,9 +13,6 @@ struct hoist_plan {
 namespace hoist {
 namespace {
 
-constexpr uint32_t kMaxWeight = 1000;
-constexpr int32_t kMaxPriority = 10;
-
 Status CheckOptions(const Session& session, const hoist_plan_options& given) {
   if (session.FindDevice(given.device) == nullptr) {
     return Status(Code::kNotFound,
@@ -23,17 +20,7 @@ Status CheckOptions(const Session& session, const hoist_plan_options& given) {
                       "; it has " + std::to_string(session.devices().size()));
   }
   if (given.order == nullptr && given.order_length > 0) return Missing("order");
-  if (given.weight > kMaxWeight) {
-    return Status(Code::kInvalidArgument, "weight " +
-                                              std::to_string(given.weight) +
-                                              " is not between 1 and 1000");
-  }
-  if (given.priority < -kMaxPriority || given.priority > kMaxPriority) {
-    return Status(Code::kInvalidArgument, "priority " +
-                                              std::to_string(given.priority) +
-                                              " is not between -10 and 10");
-  }
-  return Status();
+  return CheckShare(given.weight, given.priority);
 }
 
 uint64_t AtMostADay(uint64_t milliseconds) {

@@ -97,6 +97,9 @@ Status WriteSized(Sized value, Sized* to) {
   return Status();
 }
 
+// InvalidArgument: hoistd shares a link among no such weights or priorities.
+Status CheckShare(uint32_t weight, int32_t priority);
+
 // Whether the session lives, with the hoistd whose model this is.
 // FailedPrecondition: with another one.
 Status CheckBoth(const hoist_session* session, const hoist_model* model);

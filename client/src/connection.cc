@@ -18,6 +18,7 @@
 #include "client/src/signals_blocked.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/socket_path.h"
+#include "hoist/shared/wire.h"
 
 namespace hoist {
 namespace {
@@ -298,6 +299,14 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
                         const Limits& limits, bool* full) {
+  if (body.size() > kMaxRequestBody) {
+    return Status(Code::kResourceExhausted,
+                  "the request has " + std::to_string(body.size()) +
+                      " bytes, and hoistd takes " +
+                      std::to_string(kMaxRequestBody) +
+                      " at most: say it in fewer groups, tensors or parts (of "
+                      "parts, runs of one size are one)");
+  }
   Clock::time_point end = limits.end;
   if (limits.patience.count() > 0) {
     end = std::min(end, Clock::now() + limits.patience);
@@ -530,12 +539,6 @@ Status Connection::Resume(uint64_t number) {
   return sent.ok() ? sent : Gone();
 }
 
-void Connection::TellPlansEnded(std::span<const uint64_t> plans,
-                                const Status& why) {
-  const MutexLock lock(listeners_mu_);
-  for (Listener* listener : listeners_) listener->PlansEnded(plans, why);
-}
-
 void Connection::GiveBack(const Reply& reply) {
   handler_->GoesBack(reply);
   LetGo();
@@ -547,6 +550,8 @@ void Connection::GiveBack(const Reply& reply) {
     Post([plan](uint64_t id) { return EncodeClearPlan(id, plan->id); });
   } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
     Post([arena](uint64_t id) { return EncodeCloseArena(id, arena->id); });
+  } else if (const auto* copier = std::get_if<CopierGrant>(&reply.body)) {
+    Post([copier](uint64_t id) { return EncodeCloseCopier(id, copier->id); });
   }
 }
 
@@ -576,19 +581,6 @@ void Connection::LetGo() {
     if (failed_.ok()) return;
   }
   if (!handler_->InUse()) HangUp();
-}
-
-Status Connection::AddListener(Listener* listener) {
-  {
-    const MutexLock lock(listeners_mu_);
-    listeners_.push_back(listener);
-  }
-  return Check();
-}
-
-void Connection::RemoveListener(Listener* listener) {
-  const MutexLock lock(listeners_mu_);
-  std::erase(listeners_, listener);
 }
 
 }  // namespace hoist

@@ -73,6 +73,9 @@ class Connection {
     virtual ~Listener() = default;
     // Once, on any thread; must neither block nor call the connection.
     virtual void SessionEnded(const Status& why) = 0;
+    // Another hoistd goes on with the session, and it can be asked again.
+    // Likewise.
+    virtual void SessionResumed() = 0;
     // These plans have ended with the hoistd that had made them, though the
     // session goes on. Likewise.
     virtual void PlansEnded(std::span<const uint64_t> plans,
@@ -140,6 +143,7 @@ class Connection {
   // by the one before, and then asked again.
   bool was_resumed() const { return was_resumed_.load(); }
   void TellPlansEnded(std::span<const uint64_t> plans, const Status& why);
+  void TellResumed();
 
  private:
   // A request; it goes with its caller, who takes the reply, or if nobody waits

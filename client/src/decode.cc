@@ -278,6 +278,21 @@ Result<ArenaGrant> DecodeArena(const Hoist__V1__Arena& in,
   return out;
 }
 
+Result<CopierGrant> DecodeCopier(const Hoist__V1__Copier& in,
+                                 std::vector<UniqueFd>* fds) {
+  for (const uint32_t index : {in.memory_fd_index, in.wake_fd_index}) {
+    if (index >= fds->size() || !(*fds)[index].valid() ||
+        in.memory_fd_index == in.wake_fd_index) {
+      return Malformed("a copier's descriptor is missing");
+    }
+  }
+  CopierGrant out;
+  out.id = in.id;
+  out.memory = std::move((*fds)[in.memory_fd_index]);
+  out.wake = std::move((*fds)[in.wake_fd_index]);
+  return out;
+}
+
 // One of gRPC's codes; others, from a newer daemon, are kUnknown.
 Code CodeOf(int32_t number) {
   return number < 0 || number > static_cast<int32_t>(Code::kUnauthenticated)
@@ -349,6 +364,12 @@ Result<Reply> DecodeReply(Packet packet) {
       Result<ArenaGrant> arena = DecodeArena(*in->arena, &packet.fds);
       if (!arena.ok()) return arena.status();
       reply.body = std::move(arena).value();
+      break;
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_COPIER: {
+      Result<CopierGrant> copier = DecodeCopier(*in->copier, &packet.fds);
+      if (!copier.ok()) return copier.status();
+      reply.body = std::move(copier).value();
       break;
     }
     case HOIST__V1__DAEMON_MESSAGE__BODY_CLOSE_SLABS: {

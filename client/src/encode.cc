@@ -79,6 +79,8 @@ class JoinedMessages {
       message.tensor = Text(part.tensor);
       message.offset_bytes = part.offset_bytes;
       message.size_bytes = part.size_bytes;
+      message.count = part.count;
+      message.stride_bytes = part.stride_bytes;
       parts.push_back(message);
     }
     auto& part_pointers = part_pointers_.emplace_back();
@@ -394,6 +396,30 @@ std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id) {
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLEAR_PLAN);
   message.clear_plan = &body;
+  return Pack(message);
+}
+
+std::string EncodeOpenCopier(uint64_t request_id,
+                             const OpenCopierRequest& request) {
+  Hoist__V1__Share share = HOIST__V1__SHARE__INIT;
+  share.weight = request.weight;
+  share.priority = request.priority;
+  share.max_bytes_per_second = request.max_bytes_per_second;
+  Hoist__V1__OpenCopierRequest body = HOIST__V1__OPEN_COPIER_REQUEST__INIT;
+  body.device = request.device;
+  body.share = &share;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_OPEN_COPIER);
+  message.open_copier = &body;
+  return Pack(message);
+}
+
+std::string EncodeCloseCopier(uint64_t request_id, uint64_t copier_id) {
+  Hoist__V1__CloseCopierRequest body = HOIST__V1__CLOSE_COPIER_REQUEST__INIT;
+  body.copier_id = copier_id;
+  Message message =
+      NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_CLOSE_COPIER);
+  message.close_copier = &body;
   return Pack(message);
 }
 

@@ -66,7 +66,7 @@ InPlace::InPlace(std::shared_ptr<Session> session, ModelPtr model,
       tensors_(std::move(tensors)),
       options_(options),
       in_place_(std::move(in_place)),
-      heat_(0) {}
+      book_({}) {}
 
 InPlace::~InPlace() {
   stopping_ = true;
@@ -81,10 +81,10 @@ InPlace::~InPlace() {
   ranges_.clear();  // Nothing is mapped any more when its lease goes.
   const MutexLock lock(mu_);
   for (const Piece& piece : pieces_) {
-    if (piece.cold_lease != 0) left_.push_back(piece.cold_lease);
-    if (piece.hot_lease != 0) left_.push_back(piece.hot_lease);
+    if (piece.cold_lease != 0) book_.Leave(piece.cold_lease);
   }
-  session_->PostReleases(left_);
+  book_.LeaveAll();
+  session_->PostReleases(book_.TakeLeft());
 }
 
 Status InPlace::Layout() {
@@ -129,8 +129,9 @@ Status InPlace::Layout() {
   }
   first_piece_.push_back(pieces_.size());
   stats_.pieces = static_cast<uint32_t>(pieces_.size());
-  heat_ = Heat(pieces_.size());
-  wanted_.assign(pieces_.size(), false);
+  std::vector<uint64_t> bytes;
+  for (const Piece& piece : pieces_) bytes.push_back(piece.bytes);
+  book_ = PieceBook(bytes);
   budget_ = options_.hot_budget_bytes;
   return Status();
 }
@@ -255,15 +256,14 @@ void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
         const uint64_t to = std::min(end, piece.offset + piece.image_bytes);
         const double of_it = touches[u] * static_cast<double>(to - from);
         read[q] += of_it;
-        const bool hot =
-            piece.state == State::kHot || piece.state == State::kLeaving;
-        (hot ? stats_.touched_hot_bytes : stats_.touched_cold_bytes) += of_it;
+        (book_.IsHot(q) ? stats_.touched_hot_bytes
+                        : stats_.touched_cold_bytes) += of_it;
       }
     }
     passes += sum / static_cast<double>(units);
   }
   if (passes == 0) return;
-  heat_.Add(read, passes / static_cast<double>(all.size()));
+  book_.heat().Add(read, passes / static_cast<double>(all.size()));
   touched_ = any_touch_ = true;
 }
 
@@ -299,7 +299,7 @@ HeatReport InPlace::MakeReport() {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!any_touch_) break;
     report.groups.push_back(pieces_[i].group);
-    report.heat.push_back(static_cast<float>(heat_.Of(i)));
+    report.heat.push_back(static_cast<float>(book_.heat().Of(i)));
   }
   return report;
 }
@@ -321,7 +321,7 @@ void InPlace::TellHeat() {
     of[i] = found->second;
     any = true;
   }
-  if (any) heat_.Seed(of);
+  if (any) book_.heat().Seed(of);
 }
 
 void InPlace::Choose() {
@@ -331,57 +331,7 @@ void InPlace::Choose() {
     touched_ = true;
   }
   if (!std::exchange(touched_, false)) return;
-  std::vector<HotPiece> all;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    const State state = pieces_[i].state;
-    all.push_back({pieces_[i].bytes, heat_.Of(i),
-                   state != State::kCold && state != State::kLeaving});
-  }
-  wanted_ = ChooseHot(all, std::min(budget_, usable_));
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    Piece& piece = pieces_[i];
-    if (wanted_[i]) {
-      if (piece.state == State::kLeaving) piece.state = State::kHot;
-    } else if (piece.state == State::kHot) {
-      piece.state = State::kLeaving;
-    } else if (piece.state == State::kWaiting) {
-      left_.push_back(std::exchange(piece.hot_lease, 0));
-      piece.state = State::kCold;
-    }
-  }
-}
-
-uint64_t InPlace::DeviceBytes() const {
-  uint64_t bytes = 0;
-  for (const Piece& piece : pieces_) {
-    if (piece.state != State::kCold) bytes += piece.bytes;
-  }
-  return bytes;
-}
-
-// The hottest of those that are wanted, as far as there is room.
-std::vector<size_t> InPlace::NextToBring() {
-  constexpr size_t kAtOnce = 16;
-  std::vector<size_t> cold;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (wanted_[i] && pieces_[i].state == State::kCold) cold.push_back(i);
-  }
-  const auto worth = [&](size_t i) HOIST_REQUIRES(mu_) {
-    return heat_.Of(i) / static_cast<double>(pieces_[i].bytes);
-  };
-  std::stable_sort(cold.begin(), cold.end(),
-                   [&](size_t a, size_t b)
-                       HOIST_REQUIRES(mu_) { return worth(a) > worth(b); });
-  uint64_t room = std::min(budget_, usable_);
-  room -= std::min(room, DeviceBytes());
-  std::vector<size_t> next;
-  for (const size_t i : cold) {
-    if (pieces_[i].bytes > room || next.size() == kAtOnce) break;
-    room -= pieces_[i].bytes;
-    pieces_[i].state = State::kComing;
-    next.push_back(i);
-  }
-  return next;
+  book_.Choose(Room());
 }
 
 bool InPlace::Bring() {
@@ -391,9 +341,9 @@ bool InPlace::Bring() {
   std::vector<uint64_t> left;
   {
     const MutexLock lock(mu_);
-    next = NextToBring();
+    next = book_.NextToBring(Room());
     for (const size_t i : next) groups.push_back(pieces_[i].group);
-    left.swap(left_);
+    left = book_.TakeLeft();
   }
   // First: what leaves makes room in the budget for what comes.
   session_->PostReleases(left);
@@ -406,28 +356,28 @@ bool InPlace::Bring() {
   session_->StageApart(*model_, groups, options,
                        [&](size_t i, Result<LeaseGrant> lease) {
                          const MutexLock lock(mu_);
-                         Piece& piece = pieces_[next[i]];
-                         piece.state = State::kCold;
-                         if (!lease.ok()) return true;
-                         if (lease->slab.bytes != piece.bytes) {
-                           left_.push_back(lease->id);
-                           return true;
+                         const size_t at = next[i];
+                         if (!lease.ok()) {
+                           book_.DidNotCome(at);
+                         } else if (lease->slab.bytes != pieces_[at].bytes) {
+                           book_.DidNotCome(at);
+                           book_.Leave(lease->id);
+                         } else {
+                           book_.Came(at, lease->id);
+                           pieces_[at].hot = lease->slab;
+                           touched_ = touched_ || !book_.wanted(at);
                          }
-                         piece.state = State::kWaiting;
-                         piece.hot_lease = lease->id;
-                         piece.hot = lease->slab;
-                         touched_ = touched_ || !wanted_[next[i]];
                          return true;
                        });
   const MutexLock lock(mu_);
   bool refused = false;
   for (const size_t i : next) {
     // Nobody answered, where the calls were cancelled.
-    if (pieces_[i].state == State::kComing) pieces_[i].state = State::kCold;
-    refused = refused || pieces_[i].state == State::kCold;
+    if (book_.StateOf(i) == PieceState::kComing) book_.DidNotCome(i);
+    refused = refused || book_.StateOf(i) == PieceState::kCold;
   }
   if (refused) {
-    usable_ = DeviceBytes();
+    usable_ = book_.device_bytes();
     retry_at_ = steady_clock::now() + kPatience;
     touched_ = true;
   }
@@ -445,7 +395,7 @@ void InPlace::ReleaseLeft() {
   std::vector<uint64_t> left;
   {
     const MutexLock lock(mu_);
-    left.swap(left_);
+    left = book_.TakeLeft();
   }
   session_->PostReleases(left);
 }
@@ -501,10 +451,10 @@ InPlace::Stats InPlace::stats() const {
   const MutexLock lock(mu_);
   Stats stats = stats_;
   stats.hot_budget_bytes = budget_;
-  for (const Piece& piece : pieces_) {
-    if (piece.state != State::kHot && piece.state != State::kLeaving) continue;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!book_.IsHot(i)) continue;
     ++stats.hot_pieces;
-    stats.hot_bytes += piece.bytes;
+    stats.hot_bytes += pieces_[i].bytes;
   }
   return stats;
 }

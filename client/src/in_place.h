@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -15,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/hot_set.h"
 #include "client/src/pass_boundary.h"
+#include "client/src/piece_book.h"
 #include "client/src/piece_range.h"
 #include "client/src/session.h"
 #include "client/src/stream_order.h"
@@ -95,24 +96,15 @@ class InPlace {
   Stats stats() const;
 
  private:
-  enum class State {
-    kCold,
-    kComing,   // It is being copied to the device.
-    kWaiting,  // It is there, and the tensor has it from the host.
-    kHot,
-    kLeaving,  // Hot, and to be cold.
-  };
   struct Piece {
     size_t tensor = 0;
     uint32_t group = 0;
     uint64_t offset = 0;  // In its tensor.
     uint64_t bytes = 0;   // That it takes, on either side.
     uint64_t image_bytes = 0;
-    State state = State::kCold;
     SlabHandle cold;
-    SlabHandle hot;
+    SlabHandle hot;  // While the book says that it is on the device.
     uint64_t cold_lease = 0;
-    uint64_t hot_lease = 0;
   };
 
   InPlace(std::shared_ptr<Session> session, ModelPtr model,
@@ -135,11 +127,12 @@ class InPlace {
   void TellHeat() HOIST_EXCLUDES(mu_);
   bool ToTell() const HOIST_EXCLUDES(mu_);
   void Choose() HOIST_REQUIRES(mu_);
-  uint64_t DeviceBytes() const HOIST_REQUIRES(mu_);
-  std::vector<size_t> NextToBring() HOIST_REQUIRES(mu_);
+  // Of the device, as much as may be used now.
+  uint64_t Room() const HOIST_REQUIRES(mu_) {
+    return std::min(budget_, usable_);
+  }
   // Has some of what is wanted copied; true: it was.
   bool Bring() HOIST_EXCLUDES(mu_);
-  bool AnyToPlace() const HOIST_REQUIRES(mu_);
   void CountPending() HOIST_REQUIRES(mu_);
   // Nothing reads the tensors. As many as there is time for.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
@@ -174,15 +167,13 @@ class InPlace {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
+  PieceBook book_ HOIST_GUARDED_BY(mu_);  // Of these.
   // Of passes that the host launches: who does just now, how many there were,
   // and the streams that may have one yet.
   std::vector<pid_t> launching_ HOIST_GUARDED_BY(mu_);
   uint64_t begun_ HOIST_GUARDED_BY(mu_) = 0;
   std::vector<cuda::Stream> streams_ HOIST_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
-  Heat heat_ HOIST_GUARDED_BY(mu_);
-  std::vector<bool> wanted_ HOIST_GUARDED_BY(mu_);
-  std::vector<uint64_t> left_ HOIST_GUARDED_BY(mu_);  // Leases to be released.
   uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
   // Of the budget, what hoistd had room for; until it is tried again.
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;

@@ -64,7 +64,7 @@ Status InPlace::BeginPass(cuda::Stream stream) {
     awaited_ = stats_.touched_cold_bytes;
     if (!*capturing) {
       NoteStream(stream);
-      if (!alone || !AnyToPlace() || !broken_.ok()) return Status();
+      if (!alone || book_.CountToPlace() == 0 || !broken_.ok()) return Status();
     }
   }
   if (*capturing) {
@@ -114,32 +114,22 @@ void InPlace::AwaitReads() {
   std::this_thread::sleep_until(until);
 }
 
-bool InPlace::AnyToPlace() const {
-  return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
-    return piece.state == State::kWaiting || piece.state == State::kLeaving;
-  });
-}
-
 void InPlace::CountPending() {
-  pending_.store(static_cast<uint32_t>(
-      std::count_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
-        return piece.state == State::kWaiting || piece.state == State::kLeaving;
-      })));
+  pending_.store(static_cast<uint32_t>(book_.CountToPlace()));
 }
 
 void InPlace::PlaceSome(microseconds limit) {
   const auto end = steady_clock::now() + limit;
-  for (Piece& piece : pieces_) {
-    const bool comes = piece.state == State::kWaiting;
-    if (!comes && piece.state != State::kLeaving) continue;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!book_.MayPlace(i)) continue;
+    const Piece& piece = pieces_[i];
     Status placed = ranges_[piece.tensor]->Place(
-        piece.offset, comes ? piece.hot : piece.cold);
+        piece.offset, book_.IsHot(i) ? piece.cold : piece.hot);
     if (!placed.ok()) {
       broken_ = std::move(placed);
       return;
     }
-    piece.state = comes ? State::kHot : State::kCold;
-    if (!comes) left_.push_back(std::exchange(piece.hot_lease, 0));
+    book_.Placed(i);
     ++stats_.moves;
     if (steady_clock::now() >= end) return;
   }
@@ -159,7 +149,8 @@ bool InPlace::PlaceAtBoundary() {
   constexpr milliseconds kPatience{100};
   {
     const MutexLock lock(mu_);
-    if (AnyLaunches(0) || !AnyToPlace() || !broken_.ok()) return false;
+    if (AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
+      return false;
   }
   // They are in no order with the stream that will be held.
   if (Result<bool> run = PassesHaveRun(0); !run.ok() || !*run) return false;
@@ -185,13 +176,12 @@ Status InPlace::Advance(bool wait) {
   }
   const auto settled = [&]() HOIST_REQUIRES(mu_) {
     if (touched_ || rounds_ < round) return false;
-    const uint64_t room = std::min(budget_, usable_);
-    const uint64_t taken = DeviceBytes();
+    const uint64_t room = Room();
+    const uint64_t taken = book_.device_bytes();
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      if (piece.state == State::kHot) continue;
-      if (piece.state != State::kCold) return false;
-      if (wanted_[i] && piece.bytes <= room - std::min(room, taken)) {
+      if (book_.StateOf(i) == PieceState::kHot) continue;
+      if (book_.StateOf(i) != PieceState::kCold) return false;
+      if (book_.wanted(i) && pieces_[i].bytes <= room - std::min(room, taken)) {
         return false;
       }
     }
@@ -202,8 +192,8 @@ Status InPlace::Advance(bool wait) {
     if (!run.ok()) return run.status();
     const MutexLock lock(mu_);
     // Whatever the caller has seen to: another thread may launch a pass.
-    while (*run && streams_.empty() && !AnyLaunches(me) && AnyToPlace() &&
-           broken_.ok()) {
+    while (*run && streams_.empty() && !AnyLaunches(me) &&
+           book_.CountToPlace() > 0 && broken_.ok()) {
       PlaceSome(std::chrono::hours(1));
     }
     CountPending();

@@ -40,6 +40,8 @@ struct JoinedTensor {
     std::string tensor;
     uint64_t offset_bytes = 0;
     uint64_t size_bytes = 0;
+    uint64_t count = 0;
+    uint64_t stride_bytes = 0;
   };
   std::string name;
   std::vector<int64_t> shape;
@@ -88,6 +90,13 @@ struct SetPlanRequest {
   uint64_t deadline_ms = 0;
   uint64_t replaces = 0;
   uint64_t stage_deadline_ms = 0;  // 0: as hoistd has it.
+  uint32_t weight = 0;
+  int32_t priority = 0;
+  uint64_t max_bytes_per_second = 0;
+};
+
+struct OpenCopierRequest {
+  uint32_t device = 0;
   uint32_t weight = 0;
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;
@@ -155,6 +164,9 @@ std::string EncodeClearPlan(uint64_t request_id, uint64_t plan_id);
 std::string EncodeOpenArena(uint64_t request_id, uint64_t bytes,
                             uint64_t deadline_ms);
 std::string EncodeCloseArena(uint64_t request_id, uint64_t arena_id);
+std::string EncodeOpenCopier(uint64_t request_id,
+                             const OpenCopierRequest& request);
+std::string EncodeCloseCopier(uint64_t request_id, uint64_t copier_id);
 std::string EncodeResume(uint64_t request_id, const ResumeRequest& request);
 
 // --- Replies. ---
@@ -228,6 +240,12 @@ struct ArenaGrant {
   std::vector<SlabImport> slabs;  // It is these, end to end.
 };
 
+struct CopierGrant {
+  uint64_t id = 0;
+  UniqueFd memory;  // See hoist/shared/copier_layout.h.
+  UniqueFd wake;
+};
+
 // hoistd died, and another goes on with the session.
 struct Resumed {
   uint64_t number = 0;
@@ -249,8 +267,8 @@ struct Reply {
   uint64_t request_id = 0;  // 0: no reply; it ends the session, asks or tells.
   Status status;            // What hoistd answered.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, ArenaGrant, SlabAsk, Resumed, ResumeReply,
-               KnownHeat>
+               LeaseGrant, PlanGrant, ArenaGrant, CopierGrant, SlabAsk, Resumed,
+               ResumeReply, KnownHeat>
       body;
 };
 

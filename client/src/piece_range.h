@@ -29,6 +29,8 @@ class PieceRange {
   virtual Status Lay(uint64_t offset, const SlabHandle& slab) = 0;
   // All of the range has been laid.
   virtual Status Open() = 0;
+  // Nothing is mapped any more, as at first; nothing may be reading.
+  virtual Status Clear() = 0;
 };
 
 // `bytes`: a multiple of 2 MiB.

@@ -49,6 +49,15 @@ class CudaRange final : public PieceRange {
     return InContext([&] { return MakeReadable(0, bytes_); });
   }
 
+  Status Clear() override {
+    return InContext([&] {
+      while (!placed_.empty()) {
+        if (Status s = Unmap(placed_.begin()->first); !s.ok()) return s;
+      }
+      return Status();
+    });
+  }
+
  private:
   const cuda::Driver& driver() const { return context_->driver(); }
 

@@ -30,9 +30,10 @@ class EmulatedRange final : public PieceRange {
     return Place(offset, slab);
   }
   Status Open() override { return Status(); }
+  Status Clear() override { return range_.Unplace(0, range_.size()); }
 
  private:
-  const Mapping range_;
+  Mapping range_;
 };
 
 }  // namespace

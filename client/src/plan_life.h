@@ -30,6 +30,7 @@ class PlanLife final : public Connection::Listener {
   // The first reason holds. All waits in the lane are let through.
   void End(const Status& why);
   void SessionEnded(const Status& why) override { End(why); }
+  void SessionResumed() override {}
   void PlansEnded(std::span<const uint64_t> plans, const Status& why) override;
   // Which of hoistd's plans it is from now on.
   void SetPlan(uint64_t id) { plan_.store(id); }

@@ -206,6 +206,7 @@ Status Session::OnResumed(const ResumeReply& lost) {
       Status(Code::kAborted,
              "the plan has ended with the hoistd that made it; make it anew"));
   model_uses_->SayAgain();
+  connection_->TellResumed();
   if (lost.lost_leases.empty()) return Status();
   return Status(Code::kUnavailable,
                 "hoistd died, and the next one has not all that this session "
@@ -490,6 +491,32 @@ void Session::CloseArena(uint64_t arena_id) {
 
 Status Session::CheckHeld() const {
   return forked() ? ForkedStatus() : connection_->CheckHeld();
+}
+
+Result<CopierGrant> Session::OpenCopier(const OpenCopierRequest& request,
+                                        const std::atomic<bool>* cancelled) {
+  if (forked()) return ForkedStatus();
+  Result<Reply> reply = connection_->Call(
+      [&request](uint64_t id) { return EncodeOpenCopier(id, request); }, {},
+      call_deadline_, cancelled);
+  if (!reply.ok()) {
+    // Shares and devices were checked, so that it is the verb.
+    if (reply.status().code() != Code::kInvalidArgument) return reply.status();
+    return Status(Code::kUnimplemented,
+                  "this hoistd grants workers' copies no turns: " +
+                      reply.status().message());
+  }
+  auto* copier = std::get_if<CopierGrant>(&reply->body);
+  if (copier == nullptr) return WrongAnswer();
+  return std::move(*copier);
+}
+
+void Session::CloseCopier(uint64_t copier_id) {
+  if (forked()) return;
+  // An error means that the session has ended, and the copier with it.
+  (void)connection_->CallToGiveBack(
+      [copier_id](uint64_t id) { return EncodeCloseCopier(id, copier_id); },
+      call_deadline_);
 }
 
 Lease::~Lease() {

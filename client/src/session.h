@@ -130,6 +130,11 @@ class Session final : private Connection::Handler {
   void CloseArena(uint64_t arena_id);
   // See Connection::CheckHeld; FailedPrecondition: forked.
   Status CheckHeld() const;
+  // Unimplemented: this hoistd grants no copies.
+  Result<CopierGrant> OpenCopier(const OpenCopierRequest& request,
+                                 const std::atomic<bool>* cancelled);
+  // Waits as ClearPlan does.
+  void CloseCopier(uint64_t copier_id);
 
   // See Connection.
   Status AddListener(Connection::Listener* listener) {

@@ -258,8 +258,9 @@ absl::StatusOr<std::vector<JoinedTensor>> JoinedFromProto(
     for (const pb::JoinedTensor::Part& part : in.parts()) {
       HOIST_RETURN_IF_ERROR(
           CheckText("a part's name", part.tensor(), kMaxTensorNameBytes));
-      tensor.parts.push_back(
-          {part.tensor(), part.offset_bytes(), part.size_bytes()});
+      tensor.parts.push_back({part.tensor(), part.offset_bytes(),
+                              part.size_bytes(), part.count(),
+                              part.stride_bytes()});
     }
     all.push_back(std::move(tensor));
   }

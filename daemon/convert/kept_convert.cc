@@ -113,6 +113,13 @@ absl::Status AddGroup(const pb::KeptSpec::SourceGroup& in, ModelSpec& spec) {
     group->runs.push_back(
         {run.file(), run.sheet_offset(), run.image_offset(), run.size_bytes()});
   }
+  for (const pb::KeptSpec::Reach& reach : in.reaches()) {
+    const bool fits = reach.file() < spec.sheets.size() &&
+                      reach.from() <= reach.to() &&
+                      reach.to() <= spec.sheets[reach.file()]->bytes;
+    if (!fits) return Malformed("group");
+    group->reaches.push_back({reach.file(), reach.from(), reach.to()});
+  }
   spec.image_bytes += group->image_bytes;
   spec.tensors += static_cast<uint32_t>(group->tensors.size());
   spec.book_bytes += BookBytesOf(*group);
@@ -202,6 +209,12 @@ std::string ToRecord(const ModelSpec& spec) {
       into->set_sheet_offset(run.sheet_offset);
       into->set_image_offset(run.image_offset);
       into->set_size_bytes(run.bytes);
+    }
+    for (const SheetReach& reach : group->reaches) {
+      pb::KeptSpec::Reach* into = to->add_reaches();
+      into->set_file(reach.file);
+      into->set_from(reach.from);
+      into->set_to(reach.to);
     }
   }
   return out.SerializeAsString();

@@ -100,6 +100,8 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
   Resumed resumed;
   const SessionBook::Session* session = sessions_.Find(id);
   if (session == nullptr) return resumed;
+  // First: who gets what its plans leave may have idle slabs closed.
+  slabs_.Keep(id, std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
   const std::set<LeaseId> leases(has.leases.begin(), has.leases.end());
   const std::set<LeaseId> granted = session->leases;
   for (const LeaseId lease : granted) {
@@ -120,7 +122,6 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
   }
   resumed.lost_arenas = NodeArenas(*this).Resume(
       id, std::set<ArenaId>(has.arenas.begin(), has.arenas.end()), effects);
-  slabs_.Keep(id, std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
   ++space_epoch_;
   Tick(now, effects);
   return resumed;

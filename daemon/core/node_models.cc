@@ -222,6 +222,14 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   ModelEntry* entry = copies_.FindModel(id);
   const std::string name = entry->model->spec->name;
   const User owner = entry->model->owner;
+  // Before any image on the host goes: a model that comes back without one has
+  // another number, and what was kept on devices would be of no model.
+  for (uint32_t g = 0; g < entry->groups.size(); ++g) {
+    for (auto& [place, copy] : entry->groups[g].copies) {
+      if (place.at.tier != Tier::kDevice || !copy.usable()) continue;
+      Drop({{id, GroupIndex(g)}, place}, copy, ResidencyEvent::kForget);
+    }
+  }
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
     const GroupKey key = {id, GroupIndex(g)};
     if (entry->groups[g].unsaved()) {

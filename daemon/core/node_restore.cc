@@ -50,6 +50,14 @@ absl::Status NodeRestore::CheckModel(ModelId id, User owner,
   return Disagrees(absl::StrCat("model ", name));
 }
 
+absl::Status NodeRestore::CheckGroup(const KeptCopy& kept) const {
+  const GroupEntry* group = node_.copies_.FindGroup(*kept.key);
+  if (group != nullptr && group->group->name == kept.group) {
+    return absl::OkStatus();
+  }
+  return Disagrees(absl::StrCat("a copy of group ", kept.group));
+}
+
 absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
                                   const SlabShare& share) {
   HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
@@ -67,9 +75,8 @@ absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
   const CopyRef ref = {
       kept.key.value(),
       {OnDevice(kept.device), false, space.IsApart(kept.offset)}};
-  const GroupEntry* group = node_.copies_.FindGroup(ref.key);
-  if (group == nullptr || group->group->name != kept.group ||
-      node_.copies_.At(ref).usable()) {
+  HOIST_RETURN_IF_ERROR(CheckGroup(kept));
+  if (node_.copies_.At(ref).usable()) {
     return Disagrees(absl::StrCat("a copy of group ", kept.group));
   }
   const OwnerId owner = node_.copies_.NewOwner(ref);

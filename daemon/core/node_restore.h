@@ -36,6 +36,8 @@ class NodeRestore {
   // That a published one is there under this id.
   absl::Status CheckModel(ModelId id, User owner,
                           const std::string& name) const;
+  // That the model of the copy is there, with its group.
+  absl::Status CheckGroup(const KeptCopy& kept) const;
   // `share` is what the device says of the adopted slab.
   absl::Status AddSlab(const KeptSlab& kept, const SlabShare& share);
   absl::Status AddCopy(const KeptCopy& kept, absl::Time now);

@@ -15,11 +15,16 @@ uint64_t SheetSpan::space() const {
 
 std::vector<SheetSpan> PartBook::SpansOf(const Group& group) {
   std::vector<SheetSpan> spans;
-  spans.reserve(group.runs.size());
+  spans.reserve(group.runs.size() + group.reaches.size());
+  const auto add = [&spans](uint32_t file, uint64_t from, uint64_t to) {
+    spans.push_back({file, from / kGranule * kGranule,
+                     (to + kGranule - 1) / kGranule * kGranule});
+  };
   for (const SourceRun& run : group.runs) {
-    spans.push_back(
-        {run.file, run.sheet_offset / kGranule * kGranule,
-         (run.sheet_offset + run.bytes + kGranule - 1) / kGranule * kGranule});
+    add(run.file, run.sheet_offset, run.sheet_offset + run.bytes);
+  }
+  for (const SheetReach& reach : group.reaches) {
+    add(reach.file, reach.from, reach.to);
   }
   std::sort(spans.begin(), spans.end());
   std::vector<SheetSpan> joined;

@@ -65,7 +65,8 @@ class PartBook {
   // Parts begin and end at multiples of this in their sheet.
   static constexpr uint64_t kGranule = 256;
 
-  // What a group needs of its files, in order, disjoint and apart.
+  // What a group needs of its files, its reaches whole; in order, disjoint and
+  // apart.
   static std::vector<SheetSpan> SpansOf(const Group& group);
 
   // From now on the copy uses all parts that are there of what it needs, those

@@ -213,6 +213,18 @@ struct OpenedPlan {
   hoist::UniqueFd wake;
 };
 
+// Who will copy to a device by itself.
+struct OpenCopierArgs {
+  DeviceIndex device;
+  ShareOptions share;
+};
+
+struct OpenedCopier {
+  CopierId id;
+  hoist::UniqueFd memory;  // See hoist/shared/copier_layout.h.
+  hoist::UniqueFd wake;
+};
+
 // A model as it stands: publishing adds groups, under the same id.
 struct Model {
   ModelId id;

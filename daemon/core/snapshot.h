@@ -142,14 +142,30 @@ struct Counters {
   absl::Duration longest_event;
 };
 
+// As its worker tells.
+struct CopierSnapshot {
+  CopierId id;
+  SessionId session;
+  std::string client_name;
+  ShareOptions share;
+  uint64_t copied_bytes = 0;  // To the device.
+  uint64_t read_bytes = 0;    // From it.
+  uint64_t grants = 0;
+  uint64_t late_grants = 0;
+};
+
 // What was copied to a device, and for whom (LinkClass).
 struct LinkSnapshot {
   DeviceIndex device;
   uint64_t plan_bytes = 0;
   uint64_t lease_bytes = 0;
   uint64_t background_bytes = 0;
-  uint64_t bytes_per_second = 0;       // While anything was copied, of late.
-  uint64_t read_bytes_per_second = 0;  // By kernels, beside that, of late.
+  // By workers themselves, as they tell: to the device, and from it.
+  uint64_t own_bytes = 0;
+  uint64_t own_read_bytes = 0;
+  std::vector<CopierSnapshot> copiers;  // That are open.
+  uint64_t bytes_per_second = 0;        // While anything was copied, of late.
+  uint64_t read_bytes_per_second = 0;   // By kernels, beside that, of late.
   uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
 };
 

@@ -72,6 +72,7 @@ Engine::~Engine() {
   running_.reset();
   // What streams into slabs must be over before they go; what is still posted
   // meets no thread any more.
+  desks_.clear();
   streamers_.clear();
   slab_makers_.clear();
 }
@@ -133,6 +134,7 @@ void Engine::MakeStreamers() {
                            " ended: ", std::string(why.message())));
     };
     streamers_.push_back(std::make_unique<Streamer>(parts, std::move(events)));
+    desks_.push_back(std::make_unique<CopierDesk>(*link, parts_.threads));
   }
 }
 

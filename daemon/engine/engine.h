@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/threads.h"
+#include "daemon/copier/copier_desk.h"
 #include "daemon/core/node.h"
 #include "daemon/core/node_measure.h"
 #include "daemon/engine/engine_api.h"
@@ -147,6 +148,10 @@ class Engine final : public EngineApi, private Loop {
   void OpenArena(SessionId session, ArenaArgs args,
                  Done<ArenaGrant> done) override;
   void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override;
+  void OpenCopier(SessionId session, OpenCopierArgs args,
+                  Done<OpenedCopier> done) override;
+  void CloseCopier(SessionId session, CopierId copier,
+                   DoneStatus done) override;
   void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override;
   void EndSession(Peer asker, SessionId session,
@@ -257,6 +262,19 @@ class Engine final : public EngineApi, private Loop {
     return *streamers_[device.number()];
   }
 
+  // engine_copiers.cc
+  struct OpenCopierOf {
+    SessionId session;
+    User user;
+    DeviceIndex device;
+    ShareOptions share;
+  };
+  absl::Status CheckCopier(SessionId session, DeviceIndex device) const;
+  void CloseCopiersOf(SessionId session);
+  absl::StatusOr<ShareChanged> SetCopierShare(CopierId copier,
+                                              const ShareChange& change);
+  void AddCopiers(DeviceIndex device, LinkSnapshot& link) const;
+
   using Event = absl::AnyInvocable<void(Effects&)>;
   // A session whose plans' lanes are still to be gone on with.
   struct Resuming {
@@ -277,7 +295,7 @@ class Engine final : public EngineApi, private Loop {
   void Handle(Event& event);
   void MeasureNext(std::shared_ptr<MeasureWalk> walk, Done<NodeMeasure> done);
   void Refused(const absl::Status& status);
-  static LinkSnapshot SnapshotLink(DeviceIndex device, const Link& link);
+  LinkSnapshot SnapshotLink(DeviceIndex device) const;
   void Carry(Effects effects);
   void TellOfSaving(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
@@ -319,6 +337,8 @@ class Engine final : public EngineApi, private Loop {
   EngineLog log_;
   std::map<PlanId, ReadAhead> lanes_;
   std::map<PlanId, ShareOptions> shares_;  // Of the lanes, as last told them.
+  std::map<CopierId, OpenCopierOf> copiers_;
+  uint64_t last_copier_ = 0;
   // What is to be done once a plan has been freed.
   std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
@@ -369,6 +389,7 @@ class Engine final : public EngineApi, private Loop {
   std::vector<std::unique_ptr<SlabMaker>> slab_makers_;
   // One a device. They copy into slabs and post: gone before both.
   std::vector<std::unique_ptr<Streamer>> streamers_;
+  std::vector<std::unique_ptr<CopierDesk>> desks_;  // One a device.
   std::unique_ptr<Running> running_;
 };
 

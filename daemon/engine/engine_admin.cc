@@ -24,7 +24,8 @@ void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
 
 }  // namespace
 
-LinkSnapshot Engine::SnapshotLink(DeviceIndex device, const Link& link) {
+LinkSnapshot Engine::SnapshotLink(DeviceIndex device) const {
+  const Link& link = *parts_.mover.links[device.number()];
   LinkSnapshot of;
   of.device = device;
   of.plan_bytes = link.copied_bytes(LinkClass::kPlans);
@@ -33,6 +34,7 @@ LinkSnapshot Engine::SnapshotLink(DeviceIndex device, const Link& link) {
   of.bytes_per_second = static_cast<uint64_t>(link.Rate());
   of.read_bytes_per_second = static_cast<uint64_t>(link.ReadRate());
   of.load_max_bytes_per_second = link.load_rate();
+  AddCopiers(device, of);
   return of;
 }
 
@@ -42,8 +44,14 @@ void Engine::Snapshot(Done<NodeSnapshot> done) {
     snapshot.counters.slow_events = slow_events_;
     snapshot.counters.longest_event = longest_event_;
     for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
-      snapshot.links.push_back(SnapshotLink(
-          DeviceIndex(static_cast<uint32_t>(i)), *parts_.mover.links[i]));
+      snapshot.links.push_back(
+          SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
+      for (CopierSnapshot& copier : snapshot.links.back().copiers) {
+        for (const SessionSnapshot& session : snapshot.sessions) {
+          if (session.id != copier.session) continue;
+          copier.client_name = session.client_name;
+        }
+      }
       snapshot.counters.host_to_device_bytes +=
           snapshot.links.back().plan_bytes;
     }

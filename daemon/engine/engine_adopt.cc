@@ -26,6 +26,11 @@ namespace {
 // given twice among clients that go on.
 constexpr int kGenerationShift = 40;
 
+// Of the hoistd of this generation all ids are above.
+uint64_t IdsBefore(uint64_t generation) {
+  return generation << kGenerationShift;
+}
+
 std::string SpeaksAnother(uint32_t protocol) {
   return absl::StrCat("speaks session protocol ", protocol,
                       ", and this hoistd ", hoist::WhatIsServed());
@@ -189,6 +194,9 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
   HOIST_RETURN_IF_ERROR(AdoptSlabs());
   // On one that is thrown away, if anything does not agree.
   Node trial(NodeOptionsOf(parts_), DevicesOf(parts_));
+  // As the true one does: else a model that comes back under a new number could
+  // have the one that another was kept under.
+  NodeRestore(trial).SkipIds(IdsBefore(parts_.found.instance->generation + 1));
   for (const RestoredGroup& group : published) {
     trial.Restore(group).IgnoreError();
   }
@@ -197,20 +205,37 @@ absl::Status Engine::Adopt(const std::vector<RestoredGroup>& published,
 }
 
 // A published model is told before its first image, and its images are told to
-// have gone before it: who dies in between leaves a model without any. Nobody
-// has anything of it; who says so all the same disagrees.
+// have gone before it: who dies in between leaves a model without any, or one
+// that lacks some. Of what it lacks, or of all if it has another number now,
+// nobody has anything but room on devices; who says so all the same disagrees.
 void Engine::ForgetPublishedWithout(Node& restored) {
-  std::erase_if(parts_.found.models, [&](const auto& entry) {
-    const auto& [id, record] = entry;
-    if (record.spec != 0 ||
-        NodeRestore(restored).CheckModel(id, record.owner, record.name).ok()) {
+  FoundNode& found = parts_.found;
+  const NodeRestore restore(restored);
+  std::set<GroupKey> leased;
+  for (const KeptLease& lease : found.leases) leased.insert(lease.copy->key);
+  const auto is_published = [&](ModelId id) {
+    const auto record = found.models.find(id);
+    return record != found.models.end() && record->second.spec == 0;
+  };
+  absl::Status erased;
+  std::erase_if(found.copies, [&](const KeptCopy& copy) {
+    if (!is_published(copy.key->model) || leased.contains(*copy.key) ||
+        restore.CheckGroup(copy).ok()) {
       return false;
     }
-    if (!parts_.keep->Erase(KeyOf(KeptKind::kModel, id.number())).ok()) {
-      Abandon();
-    }
+    erased.Update(parts_.keep->Erase(CopyKey(copy.device, copy.offset)));
     return true;
   });
+  std::erase_if(found.models, [&](const auto& entry) {
+    const auto& [id, record] = entry;
+    if (record.spec != 0 ||
+        restore.CheckModel(id, record.owner, record.name).ok()) {
+      return false;
+    }
+    erased.Update(parts_.keep->Erase(KeyOf(KeptKind::kModel, id.number())));
+    return true;
+  });
+  if (!erased.ok()) Abandon();
 }
 
 // Nobody of it goes on: who was connected is told why. What workers have mapped
@@ -250,8 +275,9 @@ void Engine::BeginInstance(bool adopted) {
   for (const DeviceInfo& device : DevicesOf(parts_)) {
     instance_.devices.push_back(device.uuid);
   }
-  NodeRestore(node_).SkipIds(instance_.generation << kGenerationShift);
-  last_file_ = instance_.generation << kGenerationShift;
+  NodeRestore(node_).SkipIds(IdsBefore(instance_.generation));
+  last_file_ = IdsBefore(instance_.generation);
+  last_copier_ = IdsBefore(instance_.generation);
   if (!Keeps()) return;
   if (!parts_.keep->Write(kInstanceKey, ToRecord(instance_)).ok()) Abandon();
 }

@@ -119,6 +119,12 @@ class EngineApi {
                          Done<ArenaGrant> done) = 0;
   virtual void CloseArena(SessionId session, ArenaId arena,
                           DoneStatus done) = 0;
+  // A copier ends with its session. ResourceExhausted: the session, or its
+  // user, has too many.
+  virtual void OpenCopier(SessionId session, OpenCopierArgs args,
+                          Done<OpenedCopier> done) = 0;
+  virtual void CloseCopier(SessionId session, CopierId copier,
+                           DoneStatus done) = 0;
 
   // Has a session end: tells its client, which lets go of all that it has and
   // closes it; only then is its memory given to others. Calls back when it has,
@@ -149,9 +155,9 @@ class EngineApi {
   virtual void Unpin(CopySelector which, Done<CopyTotals> done) = 0;
   virtual void Evict(CopySelector which, bool forget,
                      Done<CopyTotals> done) = 0;
-  // How a plan, or a device's loads, share its link. NotFound: no such plan, or
-  // it streams nothing; or no such device. InvalidArgument: loads have neither
-  // weight nor priority.
+  // How a plan, a copier, or a device's loads, share its link. NotFound: no
+  // such plan, or it streams nothing; no such copier; or no such device.
+  // InvalidArgument: loads have neither weight nor priority.
   virtual void SetShare(ShareOf of, ShareChange change,
                         Done<ShareChanged> done) = 0;
   // From now on sessions and stages are refused; false takes that back.

@@ -30,8 +30,8 @@ void Engine::MeasureNext(std::shared_ptr<MeasureWalk> walk,
         found.slow_events = slow_event_times_;
         found.refused = refused_;
         for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
-          found.links.push_back(SnapshotLink(
-              DeviceIndex(static_cast<uint32_t>(i)), *parts_.mover.links[i]));
+          found.links.push_back(
+              SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
         }
         for (const std::unique_ptr<Streamer>& streamer : streamers_) {
           const LaneBoard::Totals totals = streamer->Totals();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/overloaded.h"
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
@@ -238,10 +239,12 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
 
 void Engine::SetShare(ShareOf of, ShareChange change, Done<ShareChanged> done) {
   Post([this, of, change, done = std::move(done)](Effects&) mutable {
-    const PlanId* plan = std::get_if<PlanId>(&of);
-    absl::StatusOr<ShareChanged> changed =
-        plan != nullptr ? SetPlanShare(*plan, change)
-                        : SetLoadShare(std::get<DeviceIndex>(of), change);
+    absl::StatusOr<ShareChanged> changed = std::visit(
+        Overloaded{
+            [&](PlanId plan) { return SetPlanShare(plan, change); },
+            [&](CopierId copier) { return SetCopierShare(copier, change); },
+            [&](DeviceIndex device) { return SetLoadShare(device, change); }},
+        of);
     if (changed.ok()) KeepShare(of, changed->after);
     done(std::move(changed));
   });

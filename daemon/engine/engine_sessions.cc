@@ -38,6 +38,7 @@ void Engine::CloseSession(SessionId session) {
     // What admins wait for belongs to no session.
     if (node_.PeerOf(session) == nullptr) return;
     listeners_.erase(session);
+    CloseCopiersOf(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
       if (it->second.session != session) {

@@ -138,6 +138,8 @@ void Engine::KeepShare(ShareOf of, const ShareOptions& share) {
     // Whose memory goes with this process is not kept either.
     return Noted(absl::IsNotFound(written) ? absl::OkStatus() : written);
   }
+  // A copier's ends with this hoistd, as the copier does.
+  if (std::holds_alternative<CopierId>(of)) return;
   const LoadCap cap = {share.max_bytes_per_second, load_rate_};
   Noted(WriteLoadCap(std::get<DeviceIndex>(of), cap, *parts_.keep));
 }

@@ -122,12 +122,19 @@ void Link::Add(LinkParty party, const ShareOptions& share,
   members_[party].customer = &customer;
 }
 
+void Link::AddGrants(LinkParty party, const ShareOptions& share,
+                     GrantCustomer& customer) {
+  Add(party, share, customer);
+  members_[party].grants = &customer;
+}
+
 void Link::SetShare(LinkParty party, const ShareOptions& share) {
   share_.Set(party, share);
 }
 
 void Link::Remove(LinkParty party, Command gone) {
   members_.at(party).gone = std::move(gone);
+  EndGrants(party, absl::CancelledError("it is closed"), clock_.Now());
 }
 
 absl::Status Link::Watch(int eventfd) {
@@ -155,6 +162,7 @@ absl::Duration Link::Turn() {
   const absl::Time now = clock_.Now();
   news |= TakeEnded(now);
   news |= Look(now);
+  news |= TakeGrants(now);
   news |= Fill(now);
   news |= LetGo();
   if (!news) return Rest(now);
@@ -167,6 +175,8 @@ absl::Duration Link::Turn() {
 absl::Duration Link::LastTurns() {
   FailImages();
   RunCommands();
+  EndGrants(std::nullopt, absl::UnavailableError("hoistd is stopping"),
+            clock_.Now());
   if (copies_->under_way() > 0) {
     const absl::Time now = clock_.Now();
     if (!TakeEnded(now)) CheckHealth(now);
@@ -211,9 +221,10 @@ void Link::End(const CopyQueue::Queued& piece, const absl::Status& status,
   --activity.under_way;
   activity.bytes_under_way -= piece.bytes;
   activity.ended = now;
-  const bool more =
-      std::ranges::any_of(activity_, [](auto& a) { return a.under_way > 0; });
-  meter_.Ended(piece.party.of, piece.bytes, more, now);
+  size_t left = 0;
+  for (const Activity& of : activity_) left += size_t(of.under_way);
+  meter_.Ended(piece.party.of, piece.bytes, /*more=*/left > grants_.size(),
+               now);
   Member& member = members_.at(piece.party);
   --member.under_way;
   member.customer->Ended(status, now);
@@ -275,7 +286,8 @@ void Link::ListReady(absl::Time now) {
 bool Link::Fill(absl::Time now) {
   bool news = false;
   held_back_ = false;
-  while (copies_->under_way() < kPiecesUnderWay) {
+  while (copies_->under_way() + static_cast<int>(grants_.size()) <
+         kPiecesUnderWay) {
     ListReady(now);
     if (ready_.empty()) break;
     const std::optional<LinkParty> next = share_.Pick(ready_, now);
@@ -294,6 +306,7 @@ void Link::Queue(LinkParty party, absl::Time now) {
   Member& member = members_.at(party);
   LinkPiece piece = member.customer->TakePiece(SizeOfNext(party.of, now));
   const uint64_t bytes = piece.bytes;
+  if (member.grants != nullptr) return Give(party, bytes, now);
   share_.Charge(party, bytes, now);
   const bool was_idle = copies_->under_way() == 0;
   bool queued = false;
@@ -301,15 +314,19 @@ void Link::Queue(LinkParty party, absl::Time now) {
       copies_->Add(party, std::move(piece), now, queued);
   if (queued) {
     if (was_idle) meter_.Began(now);
-    Activity& activity = activity_[static_cast<size_t>(party.of)];
-    ++activity.under_way;
-    activity.bytes_under_way += bytes;
-    ++member.under_way;
+    Count(party, bytes);
     if (party.of == LinkClass::kBackground) {
       background_next_ = now + PauseBesideReads(bytes, now);
     }
   }
   if (!status.ok()) member.customer->Refused(status, queued);
+}
+
+void Link::Count(LinkParty party, uint64_t bytes) {
+  Activity& activity = activity_[static_cast<size_t>(party.of)];
+  ++activity.under_way;
+  activity.bytes_under_way += bytes;
+  ++members_.at(party).under_way;
 }
 
 bool Link::LetGo() {
@@ -337,6 +354,7 @@ void Link::CheckHealth(absl::Time now) {
   const std::vector<CopyQueue::Queued> left = copies_->GiveUp();
   trace_.Ended(left, /*failed=*/true, now);
   for (const CopyQueue::Queued& piece : left) End(piece, broken_, now);
+  EndGrants(std::nullopt, broken_, now);
   for (auto& [party, member] : members_) member.customer->Fail(broken_);
 }
 

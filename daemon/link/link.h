@@ -2,7 +2,8 @@
 // what is read back.
 //
 // Whoever copies is a customer: each plan's lane (daemon/stream), images whole,
-// those that somebody waits for and those that nobody does, and what is read.
+// those that somebody waits for and those that nobody does, what is read, and
+// workers that copy by themselves and are granted bytes (daemon/copier).
 // Copies are queued in pieces, two deep, by whose turn it is (LinkShare): so
 // the link never idles while anybody has something to copy, and nobody waits
 // long behind somebody else's large image.
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -60,6 +62,13 @@ struct LinkOptions {
 // be seen; workers tell how much it is, and the background takes the rest of
 // the link's time, but kLeastBesideReads of it at the least.
 //
+// A grant is a piece that a worker copies. It holds its place until the worker
+// says that it is done, but no longer than kGrantSlack times what the link
+// takes for it and for what is under way beside it; and it counts for
+// kLeastGrantBytes at the least, since holding a place costs others that much
+// time. So a worker that is stopped, or lies, takes no more than its share and
+// a quarter of that. What it says teaches nobody how fast the link is.
+//
 // Threads:  thread-safe but for what is said to be the link's thread's, which
 //           is the link's own: it looks, queues and rests. Callbacks run on it
 //           and must not block.
@@ -80,6 +89,10 @@ class Link final : private Loop {
   static constexpr int kPiecesUnderWay = 2;
   // So that what should be on the device comes there, and is read no more.
   static constexpr double kLeastBesideReads = 0.25;
+  // A stream sees its grant some microseconds later, and says some later that
+  // it is done: what 1 MiB takes on a PCIe 5 link is 20 us.
+  static constexpr uint64_t kLeastGrantBytes = uint64_t{1} << 20;
+  static constexpr double kGrantSlack = 1.25;
 
   static absl::StatusOr<std::unique_ptr<Link>> Create(
       Device& device, const Clock& clock, const LinkOptions& options = {});
@@ -125,9 +138,12 @@ class Link final : private Loop {
   // --- On the link's thread alone -------------------------------------------
 
   void Add(LinkParty party, const ShareOptions& share, LinkCustomer& customer);
+  // What is taken of it are grants.
+  void AddGrants(LinkParty party, const ShareOptions& share,
+                 GrantCustomer& customer);
   void SetShare(LinkParty party, const ShareOptions& share);
   // Calls `gone` when no piece of it is under way any more, which may be at
-  // once. It must not be asked twice.
+  // once; grants end with it. It must not be asked twice.
   void Remove(LinkParty party, Command gone);
   // For a customer that is gone after the device broke: the stream may still
   // know its words.
@@ -144,8 +160,16 @@ class Link final : private Loop {
  private:
   struct Member {
     LinkCustomer* customer = nullptr;
+    GrantCustomer* grants = nullptr;  // The same, if that is what it takes.
+    uint64_t granted = 0;             // Bytes, ever.
     int under_way = 0;
     Command gone;  // Set: it is to go.
+  };
+  struct Grant {
+    LinkParty party;
+    uint64_t end = 0;    // Done when so much of all that was granted is.
+    uint64_t bytes = 0;  // As it counts.
+    absl::Time due = absl::InfiniteFuture();
   };
   // Of a class.
   struct Activity {
@@ -172,6 +196,17 @@ class Link final : private Loop {
   void ListReady(absl::Time now);
   void Queue(LinkParty party, absl::Time now);
   bool LetGo();
+  void Count(LinkParty party, uint64_t bytes);
+
+  // link_grants.cc
+  void Give(LinkParty party, uint64_t bytes, absl::Time now);
+  bool TakeGrants(absl::Time now);
+  // All of them, or of one party.
+  void EndGrants(std::optional<LinkParty> of, const absl::Status& why,
+                 absl::Time now);
+  void EndGrant(const Grant& grant, const absl::Status& status, absl::Time now);
+  absl::Time FirstDue() const;
+
   void CheckHealth(absl::Time now);
   void FailImages();
   // As Turn, once it is to stop.
@@ -218,6 +253,7 @@ class Link final : private Loop {
   LinkShare share_;
   std::map<LinkParty, Member> members_;
   std::array<Activity, kLinkClasses> activity_;
+  std::vector<Grant> grants_;  // Under way, as they were given.
   std::vector<LinkParty> ready_;
   absl::Time background_next_ = absl::InfinitePast();  // Not before this.
   bool no_room_ = false;    // For the background, which has something to copy.

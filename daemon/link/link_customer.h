@@ -15,7 +15,7 @@
 namespace hoistd {
 
 // What is copied in one go: runs of bytes, the one way or the other, and the
-// words behind them.
+// words behind them. Of what somebody else copies, the bytes alone.
 struct LinkPiece {
   struct Run {
     uint64_t to_offset = 0;
@@ -76,6 +76,16 @@ class LinkCustomer {
   virtual absl::Time deadline() const = 0;
   // From now on the link's thread may sleep: who changes something wakes it.
   virtual void SetSleeping(bool sleeping) = 0;
+};
+
+// One that copies by itself, on streams of its own: what is taken of it is a
+// grant. That is in its place among the pieces under way until it is done, or
+// until its time is over (Link), and Ended then says DeadlineExceeded.
+class GrantCustomer : public LinkCustomer {
+ public:
+  // Of all bytes that were ever taken, those that it says are copied; never
+  // more than were taken. It may be lying.
+  virtual uint64_t done() const = 0;
 };
 
 }  // namespace hoistd

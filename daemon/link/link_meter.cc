@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace hoistd {
 
 double LinkMeter::UsageAt(absl::Time now) const {
   const double fresh = std::exp(-absl::FDivDuration(now - at_, kMemory));
-  return fresh * usage_ + (busy_ ? 1 - fresh : 0);
+  return fresh * usage_ + (busy_ || shared_ ? 1 - fresh : 0);
 }
 
 void LinkMeter::Advance(absl::Time now) {
   usage_ = UsageAt(now);
-  if (busy_) seconds_ += absl::ToDoubleSeconds(now - at_);
   at_ = now;
 }
 
@@ -20,6 +20,23 @@ void LinkMeter::Began(absl::Time now) {
   const absl::MutexLock lock(&mu_);
   Advance(now);
   busy_ = true;
+  piece_at_ = now;
+  piece_shared_ = shared_;
+}
+
+void LinkMeter::SetShared(bool shared, absl::Time now) {
+  const absl::MutexLock lock(&mu_);
+  Advance(now);
+  shared_ = shared;
+  piece_shared_ |= shared;
+}
+
+void LinkMeter::Learn(const Copied& copied) {
+  alone_.bytes += copied.bytes;
+  alone_.seconds += copied.seconds;
+  if (alone_.bytes < double(kMemoryBytes)) return;
+  alone_.bytes /= 2;
+  alone_.seconds /= 2;
 }
 
 void LinkMeter::Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now) {
@@ -27,10 +44,19 @@ void LinkMeter::Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now) {
   Advance(now);
   busy_ = more;
   if (of == LinkClass::kPlans) plan_ended_ = now;
-  bytes_ += double(bytes);
-  if (bytes_ < double(kMemoryBytes)) return;
-  bytes_ /= 2;
-  seconds_ /= 2;
+  // Of several that are seen to have ended at once, all but the first took no
+  // time, and are as that one.
+  const Copied copied = {double(bytes), absl::ToDoubleSeconds(now - piece_at_)};
+  if (now > piece_at_) {
+    ended_shared_ = std::exchange(piece_shared_, shared_);
+    piece_at_ = now;
+  }
+  if (!ended_shared_) return Learn(copied);
+  beside_.bytes += copied.bytes;
+  beside_.seconds += copied.seconds;
+  if (beside_.bytes < double(kSharedBytes)) return;
+  if (beside_.bytes > RateLocked() * beside_.seconds) Learn(beside_);
+  beside_ = {};
 }
 
 void LinkMeter::ReadBeside(uint64_t bytes, absl::Time now) {
@@ -50,9 +76,13 @@ double LinkMeter::ReadRate(absl::Time now) const {
 
 double LinkMeter::Rate() const {
   const absl::MutexLock lock(&mu_);
+  return RateLocked();
+}
+
+double LinkMeter::RateLocked() const {
   // As if a little had been copied at the guessed rate before.
   constexpr double kGuessed = 64 << 10;
-  return (bytes_ + kGuessed) / (seconds_ + kGuessed / kFirstGuess);
+  return (alone_.bytes + kGuessed) / (alone_.seconds + kGuessed / kFirstGuess);
 }
 
 double LinkMeter::Demand(absl::Time now) const {

@@ -16,6 +16,8 @@ class LinkMeter {
  public:
   // What is unknown is slow, so that nobody is kept waiting by a guess.
   static constexpr double kFirstGuess = 4e9;  // Bytes a second.
+  // What was copied while workers did is compared in so much.
+  static constexpr uint64_t kSharedBytes = uint64_t{64} << 20;
   // Of what was copied last, it goes by about so much.
   static constexpr uint64_t kMemoryBytes = uint64_t{256} << 20;
   // Demand is over about the last so much.
@@ -30,6 +32,10 @@ class LinkMeter {
   // A piece ended; `more`: something else is under way.
   void Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Workers copy beside what ends from now on, as they say; or not any more.
+  // What is copied meanwhile goes the slower, by nobody knows how much, so that
+  // it shows the least that the link can do, and only that is learnt of it.
+  void SetShared(bool shared, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   // Kernels have read so much of the host over the link of late, in no queue.
   void ReadBeside(uint64_t bytes, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -43,18 +49,32 @@ class LinkMeter {
   double Demand(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // What was copied in which time.
+  struct Copied {
+    double bytes = 0;
+    double seconds = 0;
+  };
+
   // The part in which something was under way.
   double UsageAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double ReadAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  double RateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Learn(const Copied& copied) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   absl::Time at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // Since at_.
-  double usage_ ABSL_GUARDED_BY(mu_) = 0;   // At at_.
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;    // Since at_.
+  bool shared_ ABSL_GUARDED_BY(mu_) = false;  // Likewise.
+  double usage_ ABSL_GUARDED_BY(mu_) = 0;     // At at_.
   absl::Time plan_ended_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  double bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  double seconds_ ABSL_GUARDED_BY(mu_) = 0;
+  Copied alone_ ABSL_GUARDED_BY(mu_);
+  Copied beside_ ABSL_GUARDED_BY(mu_);  // Not compared yet.
+  // The piece that ends next began, or the one before it ended; and whether
+  // anybody shared the link since then, and with those that ended just then.
+  absl::Time piece_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  bool piece_shared_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_shared_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time read_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   // Bytes that kernels read until read_at_; older ones count less.
   double read_ ABSL_GUARDED_BY(mu_) = 0;

@@ -32,13 +32,13 @@ constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 }  // namespace
 
 bool Link::LoadsAlone() const {
-  constexpr size_t kQueues = 3;  // Other members are lanes.
+  constexpr size_t kQueues = 3;  // Other members are lanes and copiers.
   return members_.size() == kQueues && Of(LinkClass::kLeases).under_way == 0 &&
          leases_.quiet(held_back_);
 }
 
 bool Link::AllQuiet() const {
-  return copies_->under_way() == 0 && !no_room_ &&
+  return copies_->under_way() == 0 && grants_.empty() && !no_room_ &&
          std::ranges::all_of(members_, [this](const auto& entry) {
            return entry.second.customer->quiet(held_back_);
          });
@@ -52,7 +52,8 @@ void Link::SetSleeping(bool sleeping) {
 
 absl::Duration Link::Rest(absl::Time now) {
   if (++spins_ <= kSpins) return absl::ZeroDuration();
-  absl::Time until = held_back_ ? next_turn_ : absl::InfiniteFuture();
+  absl::Time until = FirstDue();
+  if (held_back_) until = std::min(until, next_turn_);
   for (const auto& [party, member] : members_) {
     until = std::min(until, member.customer->deadline());
   }

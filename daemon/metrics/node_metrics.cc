@@ -232,6 +232,16 @@ void Renderer::Bytes() {
     out_.Sample(link.lease_bytes, {{"device", device}, {"class", "leases"}});
     out_.Sample(link.background_bytes,
                 {{"device", device}, {"class", "background"}});
+    out_.Sample(link.own_bytes, {{"device", device}, {"class", "workers"}});
+  }
+  out_.Counter(
+      "hoist_link_worker_read_bytes_total",
+      "Copied from a device to the host by workers themselves, as they "
+      "tell.");
+  for (const LinkSnapshot& link : node_.links) {
+    const std::string device = DeviceLabel(InfoOf(link.device.number()));
+    if (device.empty()) continue;
+    out_.Sample(link.own_read_bytes, {{"device", device}});
   }
   const Counters& counters = node_.counters;
   out_.Counter("hoist_in_place_read_bytes_total",

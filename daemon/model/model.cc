@@ -30,7 +30,7 @@ uint64_t BookBytesOf(const Group& group) {
   // A shared pointer's counts lie before its object.
   uint64_t bytes = kEntry + PieceBytes(sizeof(Group) + 16) +
                    HeapBytes(group.name) + HeapBytes(group.tensors) +
-                   HeapBytes(group.runs);
+                   HeapBytes(group.runs) + HeapBytes(group.reaches);
   for (const Tensor& tensor : group.tensors) {
     bytes += HeapBytes(tensor.name) + HeapBytes(tensor.shape) +
              HeapBytes(tensor.strides);

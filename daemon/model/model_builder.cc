@@ -125,8 +125,11 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
       run.image_offset += layout->offsets[i];
       AppendRun(run, group->runs);
     }
+    group->reaches.insert(group->reaches.end(), source.reaches.begin(),
+                          source.reaches.end());
   }
   group->runs.shrink_to_fit();
+  group->reaches.shrink_to_fit();
   return group;
 }
 

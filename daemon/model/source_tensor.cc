@@ -19,14 +19,18 @@ namespace {
 // The place of each name in the files' order.
 using Places = absl::flat_hash_map<absl::string_view, size_t>;
 
+uint64_t RunsOf(const JoinedPart& part) {
+  return std::max(uint64_t{1}, part.count);
+}
+
 absl::Status Bad(const JoinedTensor& joined, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("joined tensor ", Quoted(joined.name), ": ", why));
 }
 
 // Adds the runs that hold `bytes` bytes from `offset` on.
-void AppendPart(const SourceTensor& from, uint64_t offset, uint64_t bytes,
-                SourceTensor& to) {
+void AppendBytes(const SourceTensor& from, uint64_t offset, uint64_t bytes,
+                 SourceTensor& to) {
   const uint64_t end = offset + bytes;
   for (const SourceRun& run : from.runs) {
     const uint64_t begin_here = std::max(offset, run.image_offset);
@@ -39,18 +43,65 @@ void AppendPart(const SourceTensor& from, uint64_t offset, uint64_t bytes,
   to.bytes += bytes;
 }
 
+// From the first byte of a part to its last.
+uint64_t SpanOf(const JoinedPart& part) {
+  return (RunsOf(part) - 1) * part.stride + part.bytes;
+}
+
+void AppendPart(const SourceTensor& from, const JoinedPart& part,
+                SourceTensor& to) {
+  const uint64_t runs = RunsOf(part);
+  for (uint64_t i = 0; i < runs; ++i) {
+    AppendBytes(from, part.offset + i * part.stride, part.bytes, to);
+  }
+  if (runs < 2) return;
+  SourceTensor whole;
+  AppendBytes(from, part.offset, SpanOf(part), whole);
+  for (const SourceRun& run : whole.runs) {
+    to.reaches.push_back(
+        {run.file, run.sheet_offset, run.sheet_offset + run.bytes});
+  }
+}
+
+// Of a part whose size is known.
+absl::Status CheckRuns(const JoinedTensor& joined, const JoinedPart& part,
+                       const SourceTensor& from) {
+  if (part.bytes == 0 || part.stride < part.bytes) {
+    return Bad(joined,
+               absl::StrCat("part ", Quoted(part.tensor), ": ", part.count,
+                            " runs of ", part.bytes, " bytes that begin every ",
+                            part.stride, " overlap, or are empty"));
+  }
+  const uint64_t rest = from.bytes - part.offset - part.bytes;
+  if (part.count - 1 > rest / part.stride) {
+    return Bad(joined,
+               absl::StrCat("part ", Quoted(part.tensor), " has ", from.bytes,
+                            " bytes; ", part.count, " runs that begin every ",
+                            part.stride, " bytes do not fit behind offset ",
+                            part.offset));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPart(const JoinedTensor& joined, const JoinedPart& part,
-                       const SourceTensor& from, uint64_t bytes) {
-  if (part.offset > from.bytes || bytes > from.bytes - part.offset) {
+                       const SourceTensor& from) {
+  if (part.offset > from.bytes || part.bytes > from.bytes - part.offset) {
     return Bad(joined, absl::StrCat("part ", Quoted(part.tensor), " has ",
-                                    from.bytes, " bytes; ", bytes,
+                                    from.bytes, " bytes; ", part.bytes,
                                     " were asked for at offset ", part.offset));
+  }
+  if (part.count > 1) {
+    HOIST_RETURN_IF_ERROR(CheckRuns(joined, part, from));
   }
   const uint64_t element = std::max(
       uint64_t{1}, static_cast<uint64_t>(hoist::BitsOf(from.dtype)) / 8);
-  if (part.offset % element != 0 || bytes % element != 0) {
-    return Bad(joined, absl::StrCat("part ", Quoted(part.tensor), ": ", bytes,
-                                    " bytes at offset ", part.offset,
+  const uint64_t step = part.count > 1 ? part.stride : 0;
+  if (part.offset % element != 0 || part.bytes % element != 0 ||
+      step % element != 0) {
+    return Bad(joined, absl::StrCat("part ", Quoted(part.tensor), ": ",
+                                    part.bytes, " bytes at offset ",
+                                    part.offset, step == 0 ? "" : ", every ",
+                                    step == 0 ? "" : absl::StrCat(step),
                                     " cut an element of ", element, " bytes"));
   }
   return absl::OkStatus();
@@ -76,15 +127,17 @@ absl::StatusOr<SourceTensor> Join(const JoinedTensor& joined,
                                       " is of another type than the first"));
     }
     made.dtype = from.dtype;
-    const uint64_t bytes = part.bytes != 0 || part.offset > from.bytes
-                               ? part.bytes
-                               : from.bytes - part.offset;
-    HOIST_RETURN_IF_ERROR(CheckPart(joined, part, from, bytes));
-    if (bytes > hoist::kMaxImageBytes - made.bytes) {
+    JoinedPart sized = part;
+    if (part.bytes == 0 && part.count < 2 && part.offset <= from.bytes) {
+      sized.bytes = from.bytes - part.offset;
+    }
+    HOIST_RETURN_IF_ERROR(CheckPart(joined, sized, from));
+    // Neither can overflow: the runs lie apart, within a tensor.
+    if (RunsOf(sized) * sized.bytes > hoist::kMaxImageBytes - made.bytes) {
       return Bad(joined, absl::StrCat("is larger than ", hoist::kMaxImageBytes,
                                       " bytes"));
     }
-    AppendPart(from, part.offset, bytes, made);
+    AppendPart(from, sized, made);
   }
   const std::optional<uint64_t> want =
       hoist::ContiguousBytes(made.dtype, made.shape);
@@ -125,7 +178,15 @@ absl::StatusOr<std::vector<SourceTensor>> JoinTensors(
   std::vector<std::vector<SourceTensor>> instead(tensors.size());
   std::vector<bool> is_part(tensors.size());
   absl::flat_hash_set<absl::string_view> names;
+  uint64_t runs = 0;
   for (const JoinedTensor& one : joined) {
+    for (const JoinedPart& part : one.parts) {
+      if (RunsOf(part) > kMaxJoinedRuns - runs) {
+        return Bad(one, absl::StrCat("makes it more than ", kMaxJoinedRuns,
+                                     " runs of the files in one model"));
+      }
+      runs += RunsOf(part);
+    }
     if (places.contains(one.name)) {
       return Bad(one, "the files have a tensor of that name; use another");
     }

@@ -16,12 +16,18 @@
 
 namespace hoistd {
 
-// Bytes of a file's tensor.
+// Bytes of a file's tensor: a run of them, or `count` runs that are as long and
+// lie `stride` apart, from first byte to first byte.
 struct JoinedPart {
   std::string tensor;
   uint64_t offset = 0;
-  uint64_t bytes = 0;  // 0: up to the tensor's end.
+  uint64_t bytes = 0;  // Of a run. 0: up to the tensor's end.
+  uint64_t count = 0;  // 0: one run.
+  uint64_t stride = 0;
 };
+
+// Of all joined tensors of a model: 32 bytes each in the books.
+inline constexpr uint64_t kMaxJoinedRuns = uint64_t{1} << 22;
 
 struct JoinedTensor {
   std::string name;
@@ -38,6 +44,7 @@ struct SourceTensor {
   // Of the files' sheets; image_offset is from the tensor's first byte. Runs
   // that touch in sheet and tensor are one; none of them is empty.
   std::vector<SourceRun> runs;
+  std::vector<SheetReach> reaches;  // Of parts with several runs, one each.
 };
 
 // Adds a run behind the others, or to the last if in sheet and image only
@@ -48,8 +55,8 @@ void AppendRun(const SourceRun& run, std::vector<SourceRun>& runs);
 // in the place of the first of their parts, and without the parts.
 //
 // InvalidArgument: a part of no tensor, or outside of its tensor; parts of
-// different types, or that cut an element; together not as many bytes as the
-// shape says; a name that is taken.
+// different types, or that cut an element; runs that overlap; together not as
+// many bytes as the shape says; a name that is taken; more than kMaxJoinedRuns.
 absl::StatusOr<std::vector<SourceTensor>> JoinTensors(
     std::vector<SourceTensor> tensors, const std::vector<JoinedTensor>& joined);
 

@@ -32,6 +32,13 @@ struct SourceRun {
   uint64_t bytes = 0;
 };
 
+// A stretch of a source file's sheet.
+struct SheetReach {
+  uint32_t file = 0;  // Index into ModelSpec::files.
+  uint64_t from = 0;
+  uint64_t to = 0;
+};
+
 struct Group {
   std::string name;
   uint64_t image_bytes = 0;  // A multiple of 4 KiB.
@@ -40,6 +47,11 @@ struct Group {
   // What lies between two tensors is padding, of any bytes that the group's
   // readers may read.
   std::vector<SourceRun> runs;
+  // What lies on the host as a whole, though the runs are a part of it alone:
+  // where they are many and short, such as a worker's columns of a matrix of
+  // which its neighbours take the others. One by one they would take a page
+  // each, and a neighbour's in between another.
+  std::vector<SheetReach> reaches;
 };
 
 using Fingerprint = std::array<uint8_t, 16>;

@@ -73,7 +73,7 @@ std::optional<LinkParty> LinkShare::Pick(const std::vector<LinkParty>& ready,
     if (entry.AllowedAt() > now) continue;
     const auto rank = [&](LinkParty one, const Entry& e) {
       return std::tuple(StartOfNext(one.of), one.of, -e.options.priority,
-                        StartOfNext(one, e), one.plan);
+                        StartOfNext(one, e), one.plan, one.copier);
     };
     if (best_entry == nullptr ||
         rank(party, entry) < rank(*best, *best_entry)) {

@@ -19,38 +19,42 @@ namespace hoistd {
 
 // What a copy is for.
 enum class LinkClass {
-  kPlans,       // A ring that a plan streams through.
+  kPlans,       // A ring that a plan streams through; a worker's own copies.
   kLeases,      // A group that somebody waits for.
   kBackground,  // What was loaded or prefetched, or is read back to be looked
                 // at, and nobody waits for.
 };
 inline constexpr size_t kLinkClasses = 3;
 
-// Who copies: a plan, who waits for leases, and of the background what goes to
-// the device and what comes from it.
+// Who copies: a plan or a copier, who waits for leases, and of the background
+// what goes to the device and what comes from it.
 struct LinkParty {
   LinkClass of = LinkClass::kPlans;
-  PlanId plan;         // kPlans alone.
+  PlanId plan;         // kPlans alone: this
+  CopierId copier;     // or this is set.
   bool reads = false;  // From the device.
 
   static constexpr LinkParty Of(PlanId plan) {
-    return {LinkClass::kPlans, plan};
+    return {.of = LinkClass::kPlans, .plan = plan};
   }
-  static constexpr LinkParty Leases() { return {LinkClass::kLeases, {}}; }
+  static constexpr LinkParty Of(CopierId copier) {
+    return {.of = LinkClass::kPlans, .copier = copier};
+  }
+  static constexpr LinkParty Leases() { return {.of = LinkClass::kLeases}; }
   static constexpr LinkParty Background() {
-    return {LinkClass::kBackground, {}};
+    return {.of = LinkClass::kBackground};
   }
   static constexpr LinkParty Reads() {
-    return {LinkClass::kBackground, {}, /*reads=*/true};
+    return {.of = LinkClass::kBackground, .reads = true};
   }
   auto operator<=>(const LinkParty&) const = default;
 };
 
 struct ShareOptions {
-  // Bytes are shared in proportion among plans of the same priority.
+  // Bytes are shared in proportion among plans and copiers of one priority.
   uint32_t weight = 1;  // 1 to kMaxWeight.
-  // A plan of higher priority goes before other plans whenever it has something
-  // to copy.
+  // Who has a higher one goes before the others whenever it has something to
+  // copy.
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;  // 0: no cap.
 
@@ -73,9 +77,9 @@ struct ShareChange {
   }
 };
 
-// A plan; or what is loaded to a device and nobody waits for, of which the cap
-// alone can change.
-using ShareOf = std::variant<PlanId, DeviceIndex>;
+// A plan; a copier; or what is loaded to a device and nobody waits for, of
+// which the cap alone can change.
+using ShareOf = std::variant<PlanId, DeviceIndex, CopierId>;
 
 // What a change did.
 struct ShareChanged {
@@ -89,10 +93,10 @@ struct ShareChanged {
 // keeps each cap. Who had nothing to copy for a while does not save up a claim,
 // nor does one that its cap held back.
 //
-// So of the bytes that all three want, 48 of 65 are plans', 16 leases' and one
-// the background's: whatever plans' priorities are, who waits for a lease has
-// a quarter, and a load ends some day. What one class does not want is the
-// others', by the same weights.
+// So of the bytes that all three want, 48 of 65 are plans' and copiers', 16
+// leases' and one the background's: whatever plans' priorities are, who waits
+// for a lease has a quarter, and a load ends some day. What one class does not
+// want is the others', by the same weights.
 //
 // In any stretch a party copies at most what its cap allows, kBurstBytes and
 // one copy more. Naming a party that was not added is a bug of the caller.

@@ -42,6 +42,19 @@ void LinkStatusToProto(const LinkSnapshot& link, pb::LinkStatus* out) {
   out->set_bytes_per_second(link.bytes_per_second);
   out->set_load_max_bytes_per_second(link.load_max_bytes_per_second);
   out->set_read_bytes_per_second(link.read_bytes_per_second);
+  out->set_own_bytes(link.own_bytes);
+  out->set_own_read_bytes(link.own_read_bytes);
+  for (const CopierSnapshot& copier : link.copiers) {
+    pb::CopierStatus* to = out->add_copiers();
+    to->set_id(copier.id.number());
+    to->set_session_id(copier.session.number());
+    to->set_client_name(copier.client_name);
+    ShareToProto(copier.share, to->mutable_share());
+    to->set_copied_bytes(copier.copied_bytes);
+    to->set_read_bytes(copier.read_bytes);
+    to->set_grants(copier.grants);
+    to->set_late_grants(copier.late_grants);
+  }
 }
 
 void CountersToProto(const Counters& counters, pb::Counters* out) {
@@ -116,6 +129,7 @@ std::string ShareOfText(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return absl::StrCat("loads of device ", in.loads_of_device());
   }
+  if (in.has_copier_id()) return absl::StrCat("copier ", in.copier_id());
   return absl::StrCat("plan ", in.plan_id());
 }
 
@@ -124,8 +138,9 @@ absl::StatusOr<ShareOf> ShareOfFromProto(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return ShareOf(DeviceIndex(in.loads_of_device()));
   }
+  if (in.has_copier_id()) return ShareOf(CopierId(in.copier_id()));
   return absl::InvalidArgumentError(
-      "whose share is to change: set plan_id or loads_of_device");
+      "whose share is to change: set plan_id, copier_id or loads_of_device");
 }
 
 absl::StatusOr<ShareChange> ShareChangeFromProto(const pb::ShareChange& in) {

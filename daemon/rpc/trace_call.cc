@@ -28,6 +28,10 @@ pb::TraceEvent::Kind ToProto(TraceKind kind) {
       return Event::KIND_COPY_IN;
     case TraceKind::kCopyOut:
       return Event::KIND_COPY_OUT;
+    case TraceKind::kGrantedCopy:
+      return Event::KIND_GRANTED_COPY;
+    case TraceKind::kOwnRead:
+      return Event::KIND_OWN_READ;
     case TraceKind::kFileRead:
       return Event::KIND_FILE_READ;
     case TraceKind::kSpillRead:

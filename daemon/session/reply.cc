@@ -147,6 +147,15 @@ Outbound EncodeReply(Reply reply) {
       heat->add_groups(one.group.number());
       heat->add_heat(one.heat);
     }
+  } else if (reply.copier != nullptr) {
+    pb::Copier* copier = message.mutable_copier();
+    copier->set_id(reply.copier->id.number());
+    copier->set_memory_fd_index(0);
+    copier->set_wake_fd_index(1);
+    std::vector<hoist::UniqueFd> fds;
+    fds.push_back(std::move(reply.copier->memory));
+    fds.push_back(std::move(reply.copier->wake));
+    return Pack(message, std::move(fds));
   } else if (reply.model != nullptr) {
     ModelToProto(*reply.model, message.mutable_model());
   } else if (reply.lease != nullptr) {

@@ -75,6 +75,7 @@ struct Reply {
   std::unique_ptr<OwnedGrant> lease;
   std::unique_ptr<OwnedPlan> plan;
   std::unique_ptr<OwnedArena> arena;
+  std::unique_ptr<OpenedCopier> copier;
   std::unique_ptr<Resumed> resumed;
   std::unique_ptr<std::vector<GroupHeat>> heat;
   std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.

@@ -266,6 +266,14 @@ ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
   return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
 }
 
+absl::StatusOr<OpenCopierArgs> OpenCopierFromProto(
+    const hoist::v1::OpenCopierRequest& request) {
+  OpenCopierArgs args;
+  HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
+  args.device = DeviceIndex(request.device());
+  return args;
+}
+
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request) {
   return NameFromProto("name", request.name(), kMaxModelNameBytes);

@@ -64,6 +64,9 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request);
 // The size is the engine's to judge.
 ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request);
+// Whether there is such a device is the engine's to judge.
+absl::StatusOr<OpenCopierArgs> OpenCopierFromProto(
+    const hoist::v1::OpenCopierRequest& request);
 absl::StatusOr<std::string> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request);
 absl::StatusOr<Content> FindContentFromProto(

@@ -23,6 +23,7 @@
 #include "daemon/session/listening_socket.h"
 #include "daemon/session/reply.h"
 #include "hoist/shared/unique_fd.h"
+#include "hoist/shared/wire.h"
 
 namespace hoistd {
 
@@ -44,7 +45,7 @@ struct SessionServerOptions {
   std::optional<gid_t> admin_group;
   size_t max_sessions = 1024;
   // Of one message's body. Parsed, it takes many times as much for a moment.
-  size_t max_request_bytes = size_t{16} << 20;
+  size_t max_request_bytes = hoist::kMaxRequestBody;
   SilentLimits silent;
   ConnectionLimits connection;
   // Receives what comes with descriptors, since even to close one may hang.

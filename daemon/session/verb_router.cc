@@ -92,6 +92,18 @@ Done<ArenaGrant> ArenaTo(MailboxPtr mailbox, const Ticket& ticket) {
   };
 }
 
+Done<OpenedCopier> CopierTo(MailboxPtr mailbox, const Ticket& ticket) {
+  return [mailbox, ticket](absl::StatusOr<OpenedCopier> opened) {
+    Reply reply;
+    reply.ticket = ticket;
+    reply.status = opened.status();
+    if (opened.ok()) {
+      reply.copier = std::make_unique<OpenedCopier>(*std::move(opened));
+    }
+    mailbox->Post(std::move(reply));
+  };
+}
+
 // As replies to a request that nobody has made.
 OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
   return [mailbox, connection](const SessionWord& word) {
@@ -243,6 +255,16 @@ absl::Status VerbRouter::RouteWithoutFds(
     case Body::kCloseArena:
       engine_.CloseArena(session, ArenaId(message.close_arena().arena_id()),
                          StatusTo(mailbox_, ticket));
+      return absl::OkStatus();
+    case Body::kOpenCopier: {
+      HOIST_ASSIGN_OR_RETURN(const OpenCopierArgs args,
+                             OpenCopierFromProto(message.open_copier()));
+      engine_.OpenCopier(session, args, CopierTo(mailbox_, ticket));
+      return absl::OkStatus();
+    }
+    case Body::kCloseCopier:
+      engine_.CloseCopier(session, CopierId(message.close_copier().copier_id()),
+                          StatusTo(mailbox_, ticket));
       return absl::OkStatus();
     case Body::kResume:
     case Body::kOpenSession:

@@ -38,6 +38,7 @@ using SpillId = Id<struct SpillTag>;
 using OwnerId = Id<struct OwnerTag>;
 using PlanId = Id<struct PlanTag>;
 using ArenaId = Id<struct ArenaTag>;
+using CopierId = Id<struct CopierTag>;
 using GroupIndex = Id<struct GroupTag, uint32_t>;
 using DeviceIndex = Id<struct DeviceTag, uint32_t>;
 

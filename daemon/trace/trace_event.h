@@ -14,6 +14,9 @@ enum class TraceKind : uint8_t {
   // Over a device's link, one after another; as its thread saw it.
   kCopyIn,   // Host to device.
   kCopyOut,  // Device to host.
+  // Copies that a worker makes itself, beside those.
+  kGrantedCopy,  // To the device: from its grant until it said it was done.
+  kOwnRead,      // From the device, between two looks.
   // A group's bytes on other roads.
   kFileRead,
   kSpillRead,

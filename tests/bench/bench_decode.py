@@ -2,21 +2,22 @@
 """What hoist costs a decoder that is launch-bound.
 
 bench_decode.py --bin DIR [--layers N] [--width W] [--tokens T] [--runs R]
-                [--static | --accelerate] [--device cuda|emulated]
+                [--vocabulary V] [--static] [--accelerate] [--embedding]
+                [--device cuda|emulated]
 
 A Llama of N layers, with random weights of a fixed seed, decodes T tokens
 greedily, R times in turns: plain; under hoist with a budget for all of it, by
 block and by leaf; with half of it, by block and by leaf; and under accelerate
 with half of it, if that is there. With --static it generates with a static
 cache instead, which transformers compiles, plain and under hoist with a budget
-for all and for half of it. Prints medians: milliseconds a token and times plain;
+for all and for half of it. With --embedding there is one decoder beside plain's: a
+budget for all but the embedding, which is read in place. Prints medians: milliseconds a token and times plain;
 the floor of that, which is plain's or what the streamed bytes take at the link's
 rate, measured here (with --static the prompt's pass counts, too); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
 streamed group; what of that is Python's, in hoist's hooks and but for the calls into
-libhoist, which wait where the stream is full; hoist's frames in a profile of a step;
-and whether all tokens and
-logits were plain's, bit for bit.
+libhoist, which wait where the stream is full; what those calls take; hoist's frames in
+a profile of a step; and whether all tokens and logits were plain's, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import hoist
 import torch
 import transformers
 
-from common import MIB, hoistd, table
+from common import MIB, hoistd, link_rate, table
 from hoist._plan import Plan
 from hoist.nn import _hooks
 from peers.llama import config_of
@@ -44,12 +45,14 @@ backend = "{device}"
 pool = {pool}
 [host]
 pool = {pool}
+in_place = {in_place}
 """
 
 
 def make(arguments: argparse.Namespace, device: torch.device) -> Any:
     torch.manual_seed(0)
-    config = config_of(arguments.width, arguments.width // 64, arguments.layers)
+    config = config_of(arguments.width, arguments.width // 64, arguments.layers,
+                       arguments.vocabulary)
     with torch.device(device):
         model = transformers.LlamaForCausalLM(config)
     return model.to(torch.bfloat16).eval()
@@ -60,28 +63,35 @@ def bytes_of(model: torch.nn.Module) -> int:
 
 
 class HookTime:
-    """Seconds in hoist's hooks, but for what calls into libhoist take."""
+    """Seconds in hoist's hooks, but for what calls into libhoist take; and
+    those."""
 
     def __enter__(self) -> "HookTime":
         self.seconds = 0.0
+        self.stage = self.done = 0.0
         self._before = [(kind, name, getattr(kind, name)) for kind, name in (
             (_hooks.Begin, "__call__"), (_hooks.End, "__call__"),
             (Plan, "stage"), (Plan, "done"))]
         for kind, name, call in self._before:
-            setattr(kind, name, self._timed(call, -1 if kind is Plan else 1))
+            setattr(kind, name, self._timed(name, call))
         return self
 
     def __exit__(self, *_: object) -> None:
         for kind, name, call in self._before:
             setattr(kind, name, call)
 
-    def _timed(self, call: Any, sign: int) -> Any:
+    def _timed(self, name: str, call: Any) -> Any:
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter()
             try:
                 return call(*args, **kwargs)
             finally:
-                self.seconds += sign * (time.perf_counter() - begin)
+                took = time.perf_counter() - begin
+                if name == "__call__":
+                    self.seconds += took
+                else:
+                    self.seconds -= took
+                    setattr(self, name, getattr(self, name) + took)
 
         return timed
 
@@ -98,7 +108,8 @@ class Decoder:
         self.given: Any = None
         self.same = True
         self.frames = 0
-        self.hooks_us = 0.0  # For each streamed group.
+        # For each streamed group.
+        self.hooks_us = self.stage_us = self.done_us = 0.0
         self.streamed = 0.0
         self.streamed_bytes = 0  # A pass.
 
@@ -166,8 +177,11 @@ class Decoder:
             self.sync()
             stages = self._stages() - before
             if stages:
-                found.append(hooks.seconds / stages * 1e6)
-        self.hooks_us = statistics.median(found) if found else 0.0
+                found.append([seconds / stages * 1e6 for seconds in (
+                    hooks.seconds, hooks.stage, hooks.done)])
+        if found:
+            self.hooks_us, self.stage_us, self.done_us = map(
+                statistics.median, zip(*found))
 
     def count_frames(self) -> None:
         cache = transformers.DynamicCache()
@@ -193,11 +207,26 @@ def under_accelerate(model: Any, half: int) -> Any:
     return accelerate.dispatch_model(model, placed)
 
 
+def without_embedding(plain: Any, device: torch.device) -> Decoder:
+    """Its table stays on the host, where rows are read."""
+    model = copy.deepcopy(plain)
+    table_bytes = bytes_of(model.model.embed_tokens)
+    groups = bytes_of(model) - table_bytes
+    hoist.attach(model, groups + groups // 250 + MIB, in_place=["embed_tokens"])
+    stats = hoist.stats(model)
+    print(f"{stats.in_place_bytes >> 20} MiB in place, "
+          f"{stats.hot_bytes >> 20} MiB of them in GPU memory")
+    return Decoder("hoist, but the embedding", model, device)
+
+
 def decoders(arguments: argparse.Namespace,
              device: torch.device) -> list[Decoder]:
     plain = make(arguments, device)
     half = bytes_of(plain) // 2
     found = [Decoder("plain", plain, device)]
+    if arguments.embedding:
+        found.append(without_embedding(plain, device))
+        return found
     wanted: list[tuple[str, Any, str]] = [
         ("all, by block", None, "block"), ("all, by leaf", None, "leaf"),
         ("half, by block", half, "block"), ("half, by leaf", half, "leaf")]
@@ -211,27 +240,12 @@ def decoders(arguments: argparse.Namespace,
     return found
 
 
-def link_rate(device: torch.device) -> float | None:
-    """Bytes a millisecond, from pinned memory to the GPU."""
-    if device.type != "cuda":
-        return None
-    source = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty_like(source, device=device)
-    best = 0.0
-    for _ in range(9):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        there.copy_(source, non_blocking=True)
-        torch.cuda.synchronize()
-        best = max(best, source.nbytes / (time.perf_counter() - begin) / 1e3)
-    return best
-
-
 def report(found: list[Decoder], rate: float | None) -> None:
     plain = found[0]
     rows: list[tuple[str, ...]] = [
         ("decoder", "ms/token", "x plain", "x floor", "streamed",
-         "us/streamed group", "of it Python", "frames of hoist", "equal")]
+         "us/streamed group", "of it Python", "stage", "done",
+         "frames of hoist", "equal")]
     for one in found:
         ratio = statistics.median(
             mine / other for mine, other in zip(one.token_ms, plain.token_ms))
@@ -248,7 +262,8 @@ def report(found: list[Decoder], rate: float | None) -> None:
         same = one.same and torch.equal(one.given, plain.given)
         rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
                      f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
-                     f"{one.hooks_us:.1f}" if one.hooks_us else "-",
+                     *(f"{us:.1f}" if one.hooks_us else "-" for us in
+                       (one.hooks_us, one.stage_us, one.done_us)),
                      str(one.frames), "yes" if same else "NO"))
     table(rows)
 
@@ -260,6 +275,8 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--embedding", action="store_true")
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--device", default="cuda")
@@ -268,10 +285,12 @@ def main() -> int:
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     # Each grouping is a model of its own in hoistd.
     layer = 12 * arguments.width ** 2 * 2
-    pool = (arguments.layers + 2) * layer * 5 + 256 * MIB + (
-        64000 * arguments.width * 2 * 5)
+    table = arguments.vocabulary * arguments.width * 2
+    models = 1 if arguments.embedding else 5
+    pool = models * ((arguments.layers + 2) * layer + 2 * table) + 256 * MIB
     with torch.no_grad(), hoistd(arguments.bin, TOML.format(
-            device=arguments.device, pool=pool)) as node:
+            device=arguments.device, pool=pool,
+            in_place=table + 64 * MIB if arguments.embedding else 0)) as node:
         os.environ["HOIST_SOCKET"] = node.socket
         found = decoders(arguments, device)
         for at in range(arguments.runs + 2):

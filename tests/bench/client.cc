@@ -119,6 +119,20 @@ void Check(const Plan& plan) {
   RequireOk(hoist_plan_check(plan.get(), &error), error, "the plan");
 }
 
+Copier OpenCopier(const Session& session, uint32_t device, uint32_t weight,
+                  int32_t priority) {
+  hoist_copier_options options = {};
+  options.struct_size = sizeof(options);
+  options.device = device;
+  options.weight = weight;
+  options.priority = priority;
+  hoist_copier* copier = nullptr;
+  hoist_error* error = nullptr;
+  RequireOk(hoist_copier_open(session.get(), &options, &copier, &error), error,
+            "hoist_copier_open");
+  return Copier(copier);
+}
+
 std::vector<uint64_t> GroupBytes(const Model& model) {
   std::vector<uint64_t> bytes(hoist_model_group_count(model.get()));
   for (uint32_t g = 0; g < bytes.size(); ++g) {

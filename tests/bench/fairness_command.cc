@@ -23,6 +23,7 @@ struct FairnessOptions {
   double seconds = 5;
   double warm_up_seconds = 1;
   double cap_gb_per_s = 5;
+  bool copies_alone = false;
 };
 
 class FairnessRun {
@@ -110,6 +111,41 @@ class FairnessRun {
     for (size_t i = 1; i < workers.size(); ++i) workers[i]->Finish();
   }
 
+  // Session 0 streams a plan, session 1 copies memory of its own to the same
+  // device.
+  void BesideCopies(const std::string& what, Copies copies, PlanWish plan,
+                    PlanWish copier) {
+    Workers workers;
+    workers.push_back(Start(plan));
+    workers.push_back(Start(copier, copies));
+    const std::vector<double> rates = Rates(workers);
+    const double all = rates[0] + rates[1];
+    const double fair =
+        plan.priority > copier.priority
+            ? 1.0
+            : double(plan.weight) / (plan.weight + copier.weight);
+    AddRow(what, 0, plan.weight, rates[0], all, fair);
+    AddRow(what, 1, copier.weight, rates[1], all, 1 - fair);
+    for (auto& worker : workers) worker->Finish();
+  }
+
+  void BesideCopies() {
+    Shares("a plan alone", {1});
+    BesideCopies("beside copies at will", Copies::kAtWill, {}, {});
+    BesideCopies("beside granted copies", Copies::kGranted, {}, {});
+    BesideCopies("beside granted copies, 3 to 1", Copies::kGranted,
+                 {.weight = 3}, {});
+    BesideCopies("beside granted copies, 1 to 3", Copies::kGranted, {},
+                 {.weight = 3});
+    BesideCopies("beside granted copies, priority 1 to 0", Copies::kGranted,
+                 {.priority = 1}, {});
+    Workers workers;
+    workers.push_back(Start({}, Copies::kGranted));
+    const double rate = Rates(workers)[0];
+    AddRow("granted copies alone", 0, 1, rate, rate, 1);
+    for (auto& worker : workers) worker->Finish();
+  }
+
   void Cap() {
     const double cap = options_.cap_gb_per_s * 1e9;
     Workers workers;
@@ -128,11 +164,14 @@ class FairnessRun {
 
   uint64_t Budget() const { return 4 * spec_.group_bytes; }
 
-  std::unique_ptr<StreamWorker> Start(PlanWish wish) {
+  std::unique_ptr<StreamWorker> Start(PlanWish wish,
+                                      Copies copies = Copies::kPlan) {
     StreamWorkerSpec spec;
     spec.socket = daemon_->socket();
     spec.model = "synthetic";
     spec.device = ChosenDevice(run_);
+    spec.copies = copies;
+    spec.copy_bytes = spec_.group_bytes;
     spec.plan = wish;
     spec.plan.budget_bytes = Budget();
     return std::make_unique<StreamWorker>(run_, spec, started_++);
@@ -186,6 +225,8 @@ void RunFairness(const RunOptions& run, const FairnessOptions& options) {
                              {"seconds", options.seconds},
                              {"warm_up_seconds", options.warm_up_seconds}});
   FairnessRun fairness(run, options, report);
+  fairness.BesideCopies();
+  if (options.copies_alone) return report.Finish(run.json);
   fairness.Shares("one", {1});
   fairness.Shares("two equal", {1, 1});
   fairness.Shares("four equal", {1, 1, 1, 1});
@@ -207,6 +248,8 @@ Command FairnessCommand(CLI::App& app) {
   command->add_option("--groups", options->groups);
   command->add_option("--seconds", options->seconds, "each is measured");
   command->add_option("--warm-up-seconds", options->warm_up_seconds);
+  command->add_flag("--copies-alone", options->copies_alone,
+                    "a plan beside a worker's own copies, and nothing else");
   command->add_option("--cap", options->cap_gb_per_s,
                       "GB/s of the session that is capped");
   return {command,

@@ -78,7 +78,7 @@ class BenchTest(unittest.TestCase):
             "--link", "1GB/s", "fairness", "--group-mib", "1", "--groups", "16",
             "--seconds", "0.1", "--warm-up-seconds", "0.05", "--cap", "0.2",
             fields="what share fair_share of_fair all_of_link")
-        self.assertEqual(len(rows), 1 + 2 + 4 + 2 + 4 + 4)
+        self.assertEqual(len(rows), 12 + 1 + 2 + 4 + 2 + 4 + 4)
 
     def test_beside(self):
         rows = self.rows(

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
 #include <deque>
 #include <vector>
 
@@ -63,6 +65,45 @@ class Progress {
   std::deque<Behind> behind_;
 };
 
+// Copies the same bytes over and over.
+void CopyOwn(const Session& session, const Json& arguments, Gpu* gpu,
+             cuda::Stream stream, WorkerCounter& counter) {
+  const auto bytes = arguments["copy_bytes"].get<uint64_t>();
+  std::vector<std::byte> host(gpu == nullptr ? 2 * bytes : 0);
+  std::byte* from = host.data();
+  std::byte* to = host.data() + bytes;
+  if (gpu != nullptr) {
+    from = static_cast<std::byte*>(gpu->PinnedAlloc(bytes));
+    to = reinterpret_cast<std::byte*>(gpu->Alloc(bytes));
+  }
+  Copier copier;
+  if (arguments["copies"].get<Copies>() == Copies::kGranted) {
+    copier = OpenCopier(session, arguments["device"].get<uint32_t>(),
+                        arguments["weight"].get<uint32_t>(),
+                        arguments["priority"].get<int32_t>());
+  }
+  counter.ready = 1;
+  Progress progress(gpu, stream, counter);
+  while (!counter.ending) {
+    if (copier != nullptr) {
+      hoist_error* error = nullptr;
+      const int code = hoist_copier_to_device(
+          copier.get(), to, from, bytes, reinterpret_cast<hoist_stream>(stream),
+          &error);
+      RequireOk(code, error, "hoist_copier_to_device");
+    } else if (gpu != nullptr) {
+      gpu->Require(
+          gpu->driver().copy_in_async(reinterpret_cast<cuda::Address>(to), from,
+                                      bytes, stream),
+          "cuMemcpyHtoDAsync");
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+    progress.Used(bytes);
+  }
+  if (gpu != nullptr) gpu->Sync(stream);
+}
+
 }  // namespace
 
 void RunStreamWorker(const Json& arguments) {
@@ -75,6 +116,9 @@ void RunStreamWorker(const Json& arguments) {
     gpu = std::make_unique<Gpu>(
         DeviceInfo(session, arguments["device"].get<size_t>()).uuid);
     stream = gpu->NewStream();
+  }
+  if (arguments["copies"].get<Copies>() != Copies::kPlan) {
+    return CopyOwn(session, arguments, gpu.get(), stream, counter);
   }
   const Model model = Describe(session, arguments["model"].get<std::string>());
   PlanWish wish;
@@ -120,6 +164,8 @@ StreamWorker::StreamWorker(const RunOptions& run, const StreamWorkerSpec& spec,
       {"model", spec.model},
       {"cuda", spec.device == DeviceKind::kCuda},
       {"counter_fd", fd},
+      {"copies", spec.copies},
+      {"copy_bytes", spec.copy_bytes},
       {"device", spec.plan.device},
       {"budget_bytes", spec.plan.budget_bytes},
       {"weight", spec.plan.weight},

@@ -21,9 +21,19 @@ struct WorkerCounter {
   std::atomic<uint32_t> ready;   // The plan stands.
 };
 
+// What a worker copies.
+enum class Copies {
+  kPlan,     // A plan's groups: hoistd copies them.
+  kGranted,  // Memory of its own, to the device, under a copier.
+  kAtWill,   // The same without one.
+};
+
 struct StreamWorkerSpec {
   std::string socket;
   std::string model;
+  Copies copies = Copies::kPlan;
+  // Of a copy; both ends are the worker's. Of `plan` the share alone counts.
+  uint64_t copy_bytes = 0;
   PlanWish plan;
   DeviceKind device = DeviceKind::kEmulated;
   bool idle = false;  // Sets its plan, then only waits.

@@ -80,6 +80,12 @@ class PromptEngine : public EngineApi {
   void CloseArena(SessionId, ArenaId, DoneStatus done) override {
     done(absl::OkStatus());
   }
+  void OpenCopier(SessionId, OpenCopierArgs, Done<OpenedCopier> done) override {
+    done(None());
+  }
+  void CloseCopier(SessionId, CopierId, DoneStatus done) override {
+    done(absl::OkStatus());
+  }
   void Snapshot(Done<NodeSnapshot> done) override { done(None()); }
   void Load(ModelId, TierAt, absl::AnyInvocable<void(const LoadProgress&)>,
             Done<LoadProgress> done) override {

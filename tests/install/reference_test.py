@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
 INCLUDE = ROOT / "client/include/hoist"
 # hoist.checkpoint says itself that it is none.
-PACKAGES = ("hoist", "hoist.nn", "hoist.compat")
+PACKAGES = ("hoist", "hoist.nn", "hoist.activations", "hoist.compat")
 
 
 def lacking():
@@ -66,8 +66,8 @@ def exported(package):
         if isinstance(node, ast.Assign):
             names[ast.unparse(node.targets[0])] = node.value
     found = set(ast.literal_eval(names["__all__"]))
-    if "_NN" in names:  # What is imported when it is asked for.
-        found |= ast.literal_eval(names["_NN"])
+    for late in {"_NN", "_ACTIVATIONS"} & set(names):  # When asked for.
+        found |= ast.literal_eval(names[late])
     return sorted(found)
 
 

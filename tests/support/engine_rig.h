@@ -4,11 +4,14 @@
 #define HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,14 +25,18 @@
 #include "daemon/core/device_space.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/kept_host.h"
+#include "daemon/engine/kept_node.h"
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/create_io_engine.h"
+#include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
 #include "daemon/store/spill_store.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/unique_fd.h"
 #include "tests/support/faulty_device.h"
 #include "tests/support/faulty_io.h"
+#include "tests/support/holding_store.h"
 #include "tests/support/io_wait.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
@@ -55,6 +62,7 @@ struct EngineRigOptions {
   uint64_t device_bytes = uint64_t{8} << 20;
   bool spills = true;
   uint32_t devices = 1;
+  bool keeps = false;  // What an engine has outlives it, for the next one.
 };
 
 class EngineRig {
@@ -104,6 +112,7 @@ class EngineRig {
     }
     parts.clock = &clock;
     parts.version = "test";
+    if (options_.keeps) HOIST_RETURN_IF_ERROR(TakeOver(parts));
     HOIST_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(parts)));
     engine_->GrowHost(options_.host_bytes);
     return absl::OkStatus();
@@ -112,6 +121,7 @@ class EngineRig {
     engine_.reset();
     links_.clear();
     store_.reset();
+    keep_.reset();
   }
   Engine& engine() { return *engine_; }
   std::span<std::byte> host() { return host_.span(); }
@@ -124,6 +134,9 @@ class EngineRig {
     OpenSessionArgs args;
     args.client_name = "test";
     args.peer.uid = User(uid);
+    if (options_.keeps) {
+      args.socket = std::make_shared<hoist::UniqueFd>(eventfd(0, EFD_CLOEXEC));
+    }
     Answer<absl::StatusOr<SessionId>> answer;
     engine_->OpenSession(args, nullptr, answer.done());
     return answer.Wait().value_or(SessionId());
@@ -262,8 +275,29 @@ class EngineRig {
 
   TempDir dir;
   ManualClock clock;
+  // What the last one left on the host, before the next one has it.
+  std::function<void(FoundOnHost&)> on_found = [](FoundOnHost&) {};
 
  private:
+  // As hoistd.cc does.
+  absl::Status TakeOver(EngineParts& parts) {
+    std::vector<HandedFd> handed = held_.Hand();
+    Keep::Found left;
+    std::map<KeptKey, hoist::UniqueFd> descriptors;
+    HOIST_ASSIGN_OR_RETURN(
+        keep_,
+        Keep::Create(held_, handed, left, [&](KeptKey key, hoist::UniqueFd fd) {
+          descriptors[key] = std::move(fd);
+        }));
+    parts.keep = &*keep_;
+    parts.kept = FindOnHost(left.records, left.notes);
+    on_found(parts.kept);
+    HOIST_ASSIGN_OR_RETURN(parts.found,
+                           FindNode(left.records, std::move(descriptors)));
+    parts.kept_records = std::move(left.records);
+    return absl::OkStatus();
+  }
+
   const EngineRigOptions options_;
   AlignedBuffer host_;
   std::unique_ptr<IoEngine> io_;
@@ -277,6 +311,8 @@ class EngineRig {
  private:
   const MonotonicClock monotonic_;
   std::unique_ptr<SpillStore> store_;
+  HoldingStore held_;
+  std::optional<Keep> keep_;
   std::vector<std::unique_ptr<Link>> links_;
   std::unique_ptr<Engine> engine_;
 };

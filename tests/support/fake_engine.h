@@ -139,6 +139,8 @@ class FakeEngine final : public EngineApi {
   VerbScript<OrderAsked, DoneStatus> set_order;
   VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
   VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
+  VerbScript<OpenCopierArgs, Done<OpenedCopier>> open_copier;
+  VerbScript<CopierId, DoneStatus> close_copier;
   VerbScript<PlanId, DoneStatus> clear_plan;
   VerbScript<ArenaArgs, Done<ArenaGrant>> open_arena;
   VerbScript<ArenaId, DoneStatus> close_arena;
@@ -330,6 +332,14 @@ class FakeEngine final : public EngineApi {
   }
   void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
     Hand(clear_plan, session, plan, std::move(done));
+  }
+  void OpenCopier(SessionId session, OpenCopierArgs args,
+                  Done<OpenedCopier> done) override {
+    Hand(open_copier, session, args, std::move(done));
+  }
+  void CloseCopier(SessionId session, CopierId copier,
+                   DoneStatus done) override {
+    Hand(close_copier, session, copier, std::move(done));
   }
   void SetShare(ShareOf of, ShareChange change,
                 Done<ShareChanged> done) override {

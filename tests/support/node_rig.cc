@@ -71,7 +71,8 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
-  for (const Kept& kept : node_->TakeKept()) {
+  told_ = node_->TakeKept();
+  for (const Kept& kept : told_) {
     Note(kept);
     if (!std::holds_alternative<KeptOnHost>(kept)) continue;
     const KeptOnHost& at = std::get<KeptOnHost>(kept);

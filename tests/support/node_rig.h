@@ -265,6 +265,8 @@ class NodeRig {
   const std::map<PlanId, StandingPlan>& plans() const { return plans_; }
   // Plans to be freed, oldest first.
   const std::vector<PlanId>& ended() const { return ended_; }
+  // What a successor was told in the last event, in order.
+  const std::vector<Kept>& told() const { return told_; }
   // Why a hold failed, as it was told.
   const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
     return failed_holds_;
@@ -372,6 +374,7 @@ class NodeRig {
   NodeOptions node_options_;
   std::vector<DeviceInfo> infos_;
   Book book_;
+  std::vector<Kept> told_;
   std::map<CopyRef, RequestId> coming_pins_;  // Of the last one, not there yet.
   uint32_t generation_ = 0;
   int slab_depth_ = 0;  // Of DoSlabWork, within itself.

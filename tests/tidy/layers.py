@@ -72,6 +72,8 @@ ZONES = {
                           "absl spdlog sqlite xxhash nlohmann"),
     "daemon/trace": zone(TERMS, "absl"),
     "daemon/link": zone(TERMS + " daemon/plan daemon/trace", "absl spdlog"),
+    "daemon/copier": zone(TERMS + " daemon/plan daemon/link daemon/trace",
+                          "absl spdlog"),
     "daemon/mover": zone(
         CORE + " daemon/errand daemon/store daemon/host daemon/link daemon/trace"
         " daemon/io/source_file.h",
@@ -81,7 +83,7 @@ ZONES = {
     "daemon/engine": zone(
         CORE + " daemon/convert/kept_convert.h daemon/errand daemon/keeper"
         " daemon/link daemon/mover daemon/store"
-        " daemon/stream daemon/host daemon/trace"
+        " daemon/copier daemon/stream daemon/host daemon/trace"
         " daemon/io/source_file.h",
         "absl spdlog"),
     "daemon/session": zone(CORE + " daemon/engine daemon/convert daemon/errand"

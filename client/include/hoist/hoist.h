@@ -246,10 +246,12 @@ struct GroupSpec {  // A group of RegisterOptions.
   std::vector<std::string> tensors;  // In image order.
 };
 
-struct JoinedPart {    // Bytes of a tensor in the files.
+struct JoinedPart {    // Bytes of a tensor in the files: a run, or several.
   std::string tensor;  // In the files.
-  uint64_t offset_bytes = 0;
-  uint64_t size_bytes = 0;  // 0: up to its end.
+  uint64_t offset_bytes = 0;  // Of the first run.
+  uint64_t size_bytes = 0;    // Of each. 0: up to its end, of one run alone.
+  uint64_t count = 0;         // Runs; 0: one.
+  uint64_t stride_bytes = 0;  // From a run's first byte to the next one's.
 };
 
 // A tensor that the files hold in parts: its bytes are theirs, end to end.
@@ -362,8 +364,8 @@ class Session {
     for (const JoinedTensor& tensor : options.joined) {
       auto& own = parts[joined.size()];
       for (const JoinedPart& part : tensor.parts) {
-        own.push_back(
-            {part.tensor.c_str(), part.offset_bytes, part.size_bytes});
+        own.push_back({part.tensor.c_str(), part.offset_bytes, part.size_bytes,
+                       part.count, part.stride_bytes});
       }
       joined.push_back({tensor.name.c_str(),
                         static_cast<int>(tensor.shape.size()),

@@ -49,6 +49,8 @@
 
 #include "hoist/c/arena.h"
 #include "hoist/c/base.h"
+#include "hoist/c/berth.h"
+#include "hoist/c/copier.h"
 #include "hoist/c/in_place.h"
 #include "hoist/c/model.h"
 #include "hoist/c/plan.h"

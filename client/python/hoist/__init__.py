@@ -14,6 +14,7 @@ memory, and may be used until their lease is released.
 import importlib
 from typing import TYPE_CHECKING
 
+from ._berth import Berth
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
                       InternalError, InvalidArgument, MissingExtra, NotFound,
@@ -23,7 +24,7 @@ from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceStats, InPlaceTensor
 from ._library import library_path, library_version
-from ._registration import Joined
+from ._registration import Joined, Runs
 from ._session import Device, Lease, Session, connect, forget
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanInfo, PlannedTensors, PlanStats
@@ -31,13 +32,13 @@ from ._surroundings import require
 from ._tensor import Tensor
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded",
-    "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "Aborted", "AlreadyExists", "Berth", "Cancelled", "DataLoss",
+    "DeadlineExceeded", "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
     "InPlace", "InPlaceStats", "InPlaceTensor", "InternalError",
     "InvalidArgument", "Joined", "Lease", "MissingExtra", "Model",
     "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
-    "PlanStats", "PlannedTensors", "ResourceExhausted", "Session", "Tensor",
-    "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
+    "PlanStats", "PlannedTensors", "ResourceExhausted", "Runs", "Session",
+    "Tensor", "TensorInfo", "Unauthenticated", "Unavailable", "Unimplemented",
     "UnknownError", "connect", "forget", "library_path", "library_version",
 ]
 
@@ -45,7 +46,11 @@ __all__ = [
 # the first branch alone, so that a name that is in none of these is an error.
 if TYPE_CHECKING:
     __version__: str
-    from . import compat as compat, nn as nn
+    from . import activations as activations, compat as compat, nn as nn
+    from .activations import (Offload as Offload,
+                              OffloadStats as OffloadStats, keep as keep,
+                              mark_keep as mark_keep,
+                              offload_activations as offload_activations)
     from .nn import (AttachStats as AttachStats,
                      PipelineStats as PipelineStats, advance as advance,
                      attach as attach,
@@ -57,12 +62,18 @@ else:
     _NN = {"AttachStats", "PipelineStats", "advance", "attach",
            "attach_pipeline", "check", "detach", "load", "load_pipeline", "set_budget", "stage",
            "stats"}
-    _MODULES = {"compat", "nn"}
+    _ACTIVATIONS = {"Offload", "OffloadStats", "keep", "mark_keep",
+                    "offload_activations"}
+    _MODULES = {"activations", "compat", "nn"}
 
     def __getattr__(name: str) -> object:
         if name in _NN:
             require("torch", f"{__name__}.{name}")
             return getattr(importlib.import_module(".nn", __name__), name)
+        if name in _ACTIVATIONS:
+            require("torch", f"{__name__}.{name}")
+            return getattr(importlib.import_module(".activations", __name__),
+                           name)
         if name in _MODULES:
             return importlib.import_module(f".{name}", __name__)
         if name == "__version__":  # Of one release, as the wheel has it.
@@ -71,4 +82,4 @@ else:
             f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_NN, *_MODULES, "__version__"})
+        return sorted({*globals(), *_NN, *_ACTIVATIONS, *_MODULES, "__version__"})

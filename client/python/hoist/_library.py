@@ -38,7 +38,8 @@ class GroupSpec(c.Structure):
 
 class JoinedPart(c.Structure):
     _fields_ = [("tensor", c.c_char_p), ("offset_bytes", c.c_uint64),
-                ("size_bytes", c.c_uint64)]
+                ("size_bytes", c.c_uint64), ("count", c.c_uint64),
+                ("stride_bytes", c.c_uint64)]
 
 
 class JoinedTensor(c.Structure):
@@ -191,6 +192,18 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
                            c.POINTER(TensorRecord)]),
     "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
+    "copier_open": (None, [_P, _P, c.POINTER(_P)]),
+    "copier_to_device": (None, [_P, _P, _P, c.c_uint64, _P]),
+    "copier_to_host": (None, [_P, _P, _P, c.c_uint64, _P]),
+    "copier_begin": (None, [_P, c.c_uint64, _P]),
+    "copier_end": (None, [_P, c.c_uint64, _P]),
+    "copier_add_to_host": (None, [_P, c.c_uint64]),
+    "copier_get_stats": (None, [_P, _P]),
+    "berth_create": (None, [_P, _P, _U32P, c.c_size_t, c.c_uint32,
+                            c.POINTER(_P)]),
+    "berth_fill": (None, [_P, _P, _P, _U32P, c.c_size_t, c.c_uint64]),
+    "berth_empty": (None, [_P]),
+    "berth_address": (None, [_P, c.c_size_t, c.POINTER(_P)]),
     "session_has_in_place": (None, [_P]),
     "in_place_create": (None, [_P, _P, c.POINTER(InPlaceTensorRecord),
                                c.c_size_t, c.POINTER(InPlaceOptions),
@@ -228,6 +241,8 @@ _PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "model_group_count": (c.c_uint32, [_P]),
     "lease_free": (None, [_P]),
     "plan_free": (None, [_P]),
+    "copier_free": (None, [_P]),
+    "berth_free": (None, [_P]),
     "in_place_free": (None, [_P]),
     "arena_close": (None, [_P]),
     "in_place_pending": (c.c_uint32, [_P]),

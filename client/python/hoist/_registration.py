@@ -18,6 +18,31 @@ _RULES = {"block": 1, "module": 2, "whole": 3}
 _EXPLICIT = 4
 
 
+class Runs(tuple[str, int, int]):
+    """A part of a Joined: `times` runs of a file's tensor, each of `size`
+    bytes, `stride` bytes from one's first to the next one's; the first is at
+    `offset`. Such are the columns of a matrix that one of several workers has.
+    """
+
+    times: int
+    stride: int
+
+    def __new__(cls, tensor: str, offset: int, size: int, times: int,
+                stride: int) -> Runs:
+        made = super().__new__(cls, (tensor, offset, size))
+        made.times, made.stride = times, stride
+        return made
+
+    def __repr__(self) -> str:
+        return f"Runs{(*self, self.times, self.stride)!r}"
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
 @dataclasses.dataclass(frozen=True)
 class Joined:
     """A tensor that the files hold in parts: its bytes are theirs, end to end,
@@ -25,7 +50,7 @@ class Joined:
 
     shape: in elements of that type.
     parts: a file's tensor each, or (tensor, offset, size), in bytes; size 0:
-        up to the tensor's end. A name alone is the one part.
+        up to the tensor's end; or Runs. A name alone is the one part.
     """
 
     shape: tuple[int, ...]
@@ -72,13 +97,17 @@ def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
         for part, given in zip(parts, wanted):
             tensor, offset, size = (given, 0, 0) if isinstance(
                 given, str) else given
-            if offset < 0 or size < 0:
+            count, stride = (given.times, given.stride) if isinstance(
+                given, Runs) else (0, 0)
+            if min(offset, size, count, stride) < 0:
                 raise InvalidArgument(
                     f'joined tensor "{name}": part {given!r} has a negative '
                     "offset or size")
             part.tensor = text(tensor)
             part.offset_bytes = offset
             part.size_bytes = size
+            part.count = count
+            part.stride_bytes = stride
         record.name = text(name)
         record.rank = len(one.shape)
         record.shape = (c.c_int64 * len(one.shape))(*one.shape)

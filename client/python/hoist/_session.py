@@ -11,6 +11,8 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
                     Sequence)
 
 from . import _library as lib
+from ._berth import Berth
+from ._berth import create as create_berth
 from ._errors import HoistError, InvalidArgument, NotFound
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceTensor
@@ -309,6 +311,11 @@ class Session:
         return create_in_place(self, model, tensors, hot_bytes=hot_bytes,
                                device=device, deadline=deadline,
                                counts=counts, keep=keep)
+
+    def berth(self, groups: Iterable[Group], *, device: int = 0) -> Berth:
+        """Reserves addresses of this process for groups of one model, which
+        Berth.fill binds to them; nothing is staged yet."""
+        return create_berth(self, list(groups), device)
 
     def done_with(self, model: Model) -> None:
         """Whoever has this object is done with the model, and so is the session

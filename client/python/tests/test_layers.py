@@ -61,7 +61,12 @@ def test_a_circle_would_be_found():
 
 # Each folder with what it sees; modules beside them see none of these.
 FOLDERS = {"hoist.checkpoint": set(), "hoist.nn": {"hoist.checkpoint"},
-           "hoist.compat": {"hoist.checkpoint", "hoist.nn"}}
+           "hoist.activations": {"hoist.nn"},
+           "hoist.serving": {"hoist.checkpoint"},
+           "hoist.sglang": {"hoist.checkpoint", "hoist.serving"},
+           "hoist.vllm": {"hoist.checkpoint", "hoist.nn", "hoist.serving"},
+           "hoist.compat": {"hoist.activations", "hoist.checkpoint",
+                            "hoist.nn"}}
 
 
 def test_folders_see_what_is_below_them():

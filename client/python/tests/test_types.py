@@ -126,10 +126,11 @@ def imported_for_type_checkers() -> set[str]:
 
 
 def test_type_checkers_see_the_names_that_are_imported_late():
-    late = hoist._NN | hoist._MODULES
+    late = hoist._NN | hoist._ACTIVATIONS | hoist._MODULES
     assert imported_for_type_checkers() == late
     assert late <= set(dir(hoist))
     assert hoist._NN <= set(hoist.nn.__all__)
+    assert hoist._ACTIVATIONS == set(hoist.activations.__all__)
     for name in late:
         assert getattr(hoist, name) is not None
 

@@ -146,6 +146,51 @@ class JoinedTensors(unittest.TestCase):
                 self.assertEqual(self.bytes_of(lease["all"]),
                                  b"".join(tensors[one][2] for one in order))
 
+    def test_workers_that_take_columns_of_a_matrix_share_its_bytes(self):
+        rows, half = 64, 48  # Of either worker's columns, in bytes: no page.
+        data = some_bytes(5, rows * 2 * half)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            write_safetensors(path, {"w": ("U8", [rows, 2 * half], data)})
+            before = self.daemon.tier("HOST")["used_bytes"]
+            self.daemon.count_anew()
+            for side in range(2):
+                model = self.session.register(
+                    path, f"columns {side}".replace(" ", "-"), groups="whole",
+                    joined={"mine": hoist.Joined(
+                        (rows, half), [hoist.Runs("w", side * half, half, rows,
+                                                  2 * half)])})
+                want = b"".join(
+                    data[at * 2 * half + side * half:][:half]
+                    for at in range(rows))
+                with self.session.stage(model["model"]) as lease:
+                    self.assertEqual(self.bytes_of(lease["mine"]), want)
+            # A page and a half hold the matrix, and nobody read it twice.
+            self.assertEqual(
+                self.daemon.tier("HOST")["used_bytes"] - before, 8192)
+            self.assertEqual(self.daemon.counters()["file_read_bytes"],
+                             len(data))
+
+    def test_runs_that_do_not_fit_are_refused(self):
+        gate = "layers.0.experts.0.gate"
+        for why, run in {"overlap": (gate, 0, 14, 3, 12),
+                         "do not fit": (gate, 0, 14, 3, 16),
+                         "negative": (gate, 0, 14, -1, 14)}.items():
+            with self.assertRaisesRegex(hoist.InvalidArgument, why):
+                self.session.register(
+                    self.folder.name, "bad",
+                    joined={"x": hoist.Joined((3, 7), [hoist.Runs(*run)])})
+        self.session.check()
+
+    def test_a_request_that_is_too_large_leaves_the_session_alive(self):
+        gate = "layers.0.experts.0.gate"
+        many = [(gate, 0, 2)] * 600_000
+        with self.assertRaisesRegex(hoist.ResourceExhausted, "16777216"):
+            self.session.register(self.folder.name, "large", joined={
+                "x": hoist.Joined((len(many),), many)})
+        self.session.check()
+        self.session.register(self.folder.name, "after")
+
     def test_what_does_not_fit_is_refused(self):
         gate = "layers.0.experts.0.gate"
         for why, joined in {

@@ -34,37 +34,53 @@ struct Weight {
   uint32_t weight;
 };
 constexpr std::array kWeights = {
-    Weight{Op::kEngine, 300},    Weight{Op::kLink, 300},
-    Weight{Op::kDevice, 150},    Weight{Op::kRead, 80},
-    Weight{Op::kReadFails, 1},   Weight{Op::kTask, 80},
-    Weight{Op::kStream, 200},    Weight{Op::kWait, 60},
-    Weight{Op::kLongWait, 1},    Weight{Op::kOpen, 8},
-    Weight{Op::kKill, 2},        Weight{Op::kBegin, 40},
-    Weight{Op::kResume, 60},     Weight{Op::kDie, 2},
-    Weight{Op::kRegister, 8},    Weight{Op::kDescribe, 4},
-    Weight{Op::kPublish, 8},     Weight{Op::kStage, 30},
-    Weight{Op::kCompute, 20},    Weight{Op::kRelease, 24},
-    Weight{Op::kPrefetch, 8},    Weight{Op::kForget, 1},
-    Weight{Op::kAnswerAsk, 20},  Weight{Op::kSetPlan, 12},
-    Weight{Op::kReplacePlan, 3}, Weight{Op::kClearPlan, 3},
-    Weight{Op::kUse, 150},       Weight{Op::kDone, 130},
-    Weight{Op::kCapture, 1},     Weight{Op::kReplay, 20},
-    Weight{Op::kLoad, 3},        Weight{Op::kEvict, 4},
-    Weight{Op::kForgetAny, 1},   Weight{Op::kPin, 1},
-    Weight{Op::kUnpin, 2},       Weight{Op::kShare, 1}};
+    Weight{Op::kEngine, 300},     Weight{Op::kLink, 300},
+    Weight{Op::kDevice, 150},     Weight{Op::kRead, 80},
+    Weight{Op::kReadFails, 1},    Weight{Op::kTask, 80},
+    Weight{Op::kStream, 200},     Weight{Op::kWait, 60},
+    Weight{Op::kLongWait, 1},     Weight{Op::kOpen, 8},
+    Weight{Op::kKill, 2},         Weight{Op::kBegin, 40},
+    Weight{Op::kResume, 60},      Weight{Op::kDie, 2},
+    Weight{Op::kRegister, 8},     Weight{Op::kDescribe, 4},
+    Weight{Op::kPublish, 8},      Weight{Op::kStage, 30},
+    Weight{Op::kCompute, 20},     Weight{Op::kRelease, 24},
+    Weight{Op::kPrefetch, 8},     Weight{Op::kForget, 1},
+    Weight{Op::kAnswerAsk, 20},   Weight{Op::kSetPlan, 12},
+    Weight{Op::kReplacePlan, 3},  Weight{Op::kClearPlan, 3},
+    Weight{Op::kUse, 150},        Weight{Op::kDone, 130},
+    Weight{Op::kCapture, 1},      Weight{Op::kReplay, 20},
+    Weight{Op::kOpenInPlace, 20}, Weight{Op::kCloseInPlace, 1},
+    Weight{Op::kPass, 200},       Weight{Op::kChooseHot, 100},
+    Weight{Op::kPlace, 200},      Weight{Op::kLoad, 3},
+    Weight{Op::kEvict, 4},        Weight{Op::kForgetAny, 1},
+    Weight{Op::kPin, 1},          Weight{Op::kUnpin, 2},
+    Weight{Op::kShare, 1}};
 
-Step RandomStep(World& world, std::mt19937_64& random) {
-  static const uint32_t sum = [] {
-    uint32_t all = 0;
-    for (const Weight& of : kWeights) all += of.weight;
-    return all;
-  }();
+using Weights = std::array<Weight, kWeights.size()>;
+
+// What is rare meets what else is rare too seldom: in every second case some of
+// it is common.
+Weights WeightsOf(std::mt19937_64& random) {
+  constexpr uint32_t kRare = 12;
+  constexpr std::array<uint32_t, 4> kTimes = {1, 1, 4, 10};
+  Weights weights = kWeights;
+  if (random() % 2 == 0) return weights;
+  for (Weight& of : weights) {
+    const uint32_t times = kTimes[random() % kTimes.size()];
+    if (of.weight <= kRare) of.weight *= times;
+  }
+  return weights;
+}
+
+Step RandomStep(World& world, const Weights& weights, std::mt19937_64& random) {
+  uint32_t sum = 0;
+  for (const Weight& of : weights) sum += of.weight;
   Step step;
   while (true) {
     uint64_t at = random() % sum;
     size_t i = 0;
-    while (at >= kWeights[i].weight) at -= kWeights[i++].weight;
-    step.op = kWeights[i].op;
+    while (at >= weights[i].weight) at -= weights[i++].weight;
+    step.op = weights[i].op;
     if (world.Useful(step.op)) break;
   }
   for (uint32_t& number : step.with) {
@@ -167,8 +183,9 @@ Outcome Runner::Random(uint64_t seed, uint32_t steps, Mutation mutation) {
     }
     shared_->script[shared_->steps++] = first;
     World world(first, models_);
+    const Weights weights = WeightsOf(random);
     for (uint32_t i = 1; i < steps; ++i) {
-      const Step step = RandomStep(world, random);
+      const Step step = RandomStep(world, weights, random);
       shared_->script[shared_->steps++] = step;
       world.Do(step);
     }

@@ -47,6 +47,11 @@ enum class Op : uint32_t {
   kDone,
   kCapture,
   kReplay,
+  kOpenInPlace,
+  kCloseInPlace,
+  kPass,
+  kChooseHot,
+  kPlace,
   // Admins.
   kLoad,
   kEvict,

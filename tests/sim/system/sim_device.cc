@@ -162,8 +162,7 @@ SimDevice::SimDevice(const SimDeviceOptions& options, SimClock& clock,
   info_.total_bytes = info_.free_bytes = options.total_bytes;
   info_.granularity = options.granularity;
   info_.span_bytes = options.span_bytes;
-  info_.backing =
-      options.kind == DeviceKind::kCuda ? Backing::kVmm : Backing::kMemfd;
+  info_.backing = options.backing;
 }
 
 SimDevice::~SimDevice() = default;

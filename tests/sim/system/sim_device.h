@@ -24,6 +24,7 @@ namespace hoistd::sim {
 struct SimDeviceOptions {
   DeviceIndex index;
   DeviceKind kind = DeviceKind::kEmulated;
+  Backing backing = Backing::kMemfd;
   uint64_t total_bytes = 0;
   uint64_t granularity = 0;
   uint64_t span_bytes = 0;
@@ -68,6 +69,7 @@ class SimDevice final : public Device {
   // --- For the world ------------------------------------------------------
 
   const std::byte* At(uint64_t offset) const { return &memory_[offset]; }
+  std::span<std::byte> span() { return memory_; }
   // Whether any stream has something to do.
   bool busy() const;
   // The first that has begins or ends the next of it.

@@ -48,6 +48,7 @@ void Life::Begin() {
     of.device_views.push_back({info, info.total_bytes, of.node.slab_bytes});
     auto link = Link::Create(*device, *parts.clock, {.threads = &threads});
     links.push_back(std::move(link).value());
+    if (info.kind == DeviceKind::kInPlace) of.mover.in_place = device->span();
     of.mover.links.push_back(links.back().get());
   }
   of.mover.host = parts.host;

@@ -15,8 +15,8 @@
 #include "daemon/link/link.h"
 #include "tests/sim/system/sim_device.h"
 #include "tests/sim/system/sim_io.h"
-#include "tests/sim/system/sim_store.h"
 #include "tests/sim/system/sim_threads.h"
+#include "tests/support/holding_store.h"
 
 namespace hoistd::sim {
 
@@ -27,8 +27,8 @@ struct LifeParts {
   SimIo::OnWrite on_host_write;  // As SimIo.
   std::span<std::byte> host;     // The host pool, which outlives it.
   std::vector<SimDevice*> devices;
-  SimStore* store = nullptr;  // nullptr: nothing is kept.
-  NodeOptions node;           // Its devices are filled in.
+  testing::HoldingStore* store = nullptr;  // nullptr: nothing is kept.
+  NodeOptions node;                        // Its devices are filled in.
 };
 
 // What goes with its process. One that was killed is not destroyed: nobody does

@@ -44,8 +44,13 @@ enum class Seen {
   kLanesResumed,
   kUnfit,       // Plans whose lanes were left in another form.
   kAskedAgain,  // Requests.
+  kColdPieces,  // In place, that passes read.
+  kHotPieces,
+  kPlacedHot,  // Of them.
+  kPlacedCold,
+  kInPlaceResumed,  // Of whom some pieces are hot.
 };
-inline constexpr size_t kSeen = static_cast<size_t>(Seen::kAskedAgain) + 1;
+inline constexpr size_t kSeen = static_cast<size_t>(Seen::kInPlaceResumed) + 1;
 using Sights = std::array<uint64_t, kSeen>;
 
 // Cases run in processes of their own: says what is wrong, and ends this one.

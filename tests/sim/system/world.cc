@@ -31,6 +31,8 @@ WorldOptions::WorldOptions(const Step& first) {
   users_share = b % 5 != 0;
   quotas = c % 3 == 0;
   keeps = a / 2 % 2 == 0;
+  few_descriptors = c / 12 % 4 == 0;
+  if (c / 6 % 2 == 0) in_place_pages = 12 + (a + b) % 40;
 }
 
 World::World(const Step& first, const SimModels& models)
@@ -65,6 +67,7 @@ LifeParts World::PartsOfLife() {
   node.default_readers = options_.readers;
   node.users_share_devices = options_.users_share;
   node.quota.each.published_bytes = host_.size() / 4;
+  if (options_.few_descriptors) node.apart_descriptors = 14;
   if (options_.quotas) {
     QuotaLimits& each = node.quota.each;
     each.sessions = 2;
@@ -77,12 +80,16 @@ LifeParts World::PartsOfLife() {
 }
 
 void World::MakeDevices() {
-  for (size_t i = 0; i < options_.device_pages.size(); ++i) {
+  std::vector<uint64_t> pages = options_.device_pages;
+  if (options_.in_place_pages > 0) pages.push_back(options_.in_place_pages);
+  for (size_t i = 0; i < pages.size(); ++i) {
     SimDeviceOptions device;
     device.index = DeviceIndex(static_cast<uint32_t>(i));
-    device.kind = options_.kind;
+    device.kind =
+        i < options_.device_pages.size() ? options_.kind : DeviceKind::kInPlace;
+    if (options_.kind == DeviceKind::kCuda) device.backing = Backing::kVmm;
     device.granularity = kPage;
-    device.total_bytes = options_.device_pages[i] * kPage;
+    device.total_bytes = pages[i] * kPage;
     device.span_bytes =
         DeviceSpace::SpanFor(device.total_bytes, device.granularity);
     device.keeps = options_.keeps;
@@ -232,6 +239,7 @@ void World::Finish() {
   Rest();
   CheckBooks();
   PlansGoOn();
+  InPlaceSettles();
   GiveAllBack();
   engine_ = nullptr;
   life_->engine.reset();

@@ -20,6 +20,7 @@
 #include "tests/sim/system/sim_device.h"
 #include "tests/sim/system/sim_life.h"
 #include "tests/sim/system/sim_models.h"
+#include "tests/sim/system/sim_pieces.h"
 #include "tests/sim/system/sim_plan.h"
 #include "tests/sim/system/sim_threads.h"
 
@@ -31,6 +32,8 @@ struct WorldOptions {
 
   uint64_t host_pages = 0;
   std::vector<uint64_t> device_pages;
+  uint64_t in_place_pages = 0;   // 0: there is none.
+  bool few_descriptors = false;  // For slabs apart.
   uint64_t slab_pages = 0;
   DeviceKind kind = DeviceKind::kEmulated;
   Readers readers = Readers::kOwner;
@@ -64,6 +67,7 @@ struct Worker {
   std::vector<std::pair<SlabAsk, std::vector<SlabId>>> asks;
   std::map<ModelId, ModelPtr> models;
   std::map<PlanId, WorkersPlan> plans;
+  std::map<uint64_t, SimPieces> pieces;  // Tensors in place, by a number.
   // What it has asked for and not been told, by number; to ask again.
   std::map<uint64_t, std::function<void()>> asked;
 };
@@ -141,8 +145,9 @@ class World {
   void Die(uint64_t number);
   void Register(Worker& worker, const Numbers& n);
   void Publish(Worker& worker, const Numbers& n);
-  void Stage(Worker& worker, GroupKey key, DeviceIndex device,
-             absl::Duration deadline, std::optional<PlanId> resident_of);
+  // `then` is told nullopt if it is refused.
+  using OnLease = std::function<void(Worker&, std::optional<LeaseGrant>)>;
+  void Stage(Worker& worker, const StageArgs& args, const OnLease& then);
   void Compute(Worker& worker, uint32_t which);
   void Release(Worker& worker, LeaseId lease);
   void AnswerAsk(Worker& worker);
@@ -163,8 +168,27 @@ class World {
   void FinishPass(WorkersPlan& entry, bool must);
   void PlansGoOn();
 
+  // world_in_place.cc
+  void InPlace(Op op, const Numbers& n);
+  void OpenInPlace(Worker& worker, const Numbers& n);
+  void ColdCame(Worker& worker, uint64_t number, size_t piece,
+                std::optional<LeaseGrant> lease);
+  void CloseInPlace(Worker& worker, uint64_t number);
+  void Pass(const Worker& worker, SimPieces& pieces, uint32_t touched);
+  void ChooseHot(Worker& worker, uint64_t number);
+  void HotCame(Worker& worker, uint64_t number, size_t piece,
+               std::optional<LeaseGrant> lease);
+  void Place(Worker& worker, SimPieces& pieces, uint32_t which);
+  void ReleaseLeft(Worker& worker, SimPieces& pieces);
+  void TellHeat(Worker& worker, uint64_t number);
+  void CheckPieces(const Worker& worker, const SimPieces& pieces);
+  void CheckNotShown(const Worker& worker, const LeaseGrant& lease) const;
+  void CheckApart(const Worker& worker, const LeaseGrant& lease);
+  void InPlaceSettles();
+
   // world_check.cc
   void CheckBooks();
+  void CheckDeviceQuota(User user, DeviceIndex device, uint64_t bytes);
   void CheckBytes(DeviceIndex device, uint64_t offset, GroupKey key,
                   const std::string& who);
   void CheckOpen(const Worker& worker, DeviceIndex device, uint64_t offset,
@@ -194,10 +218,20 @@ class World {
 
   Worker* Pick(uint32_t n, bool open = true);
   std::pair<Worker*, WorkersPlan*> PickPlan(uint32_t n);
+  // The worker, and the number of its tensors; nullptr: there are none.
+  std::pair<Worker*, uint64_t> PickPieces(uint32_t n);
   ModelPtr PickModel(const Worker& worker, uint32_t n) const;
   static CopySelector Selector(const Model& model, std::optional<TierAt> at);
   DeviceIndex DeviceAt(uint32_t n) const {
     return DeviceIndex(static_cast<uint32_t>(n % devices_.size()));
+  }
+  // One that workers compute on.
+  DeviceIndex GpuAt(uint32_t n) const {
+    return DeviceIndex(static_cast<uint32_t>(n % options_.device_pages.size()));
+  }
+  // Behind those, if there is any.
+  DeviceIndex InPlaceIndex() const {
+    return DeviceIndex(static_cast<uint32_t>(options_.device_pages.size()));
   }
 
   const WorldOptions options_;
@@ -205,10 +239,11 @@ class World {
   SimClock clock_;
   std::vector<std::byte> host_memory_;
   std::span<std::byte> host_;  // In it, aligned.
-  SimStore store_;
+  testing::HoldingStore store_;
   std::vector<std::unique_ptr<SimDevice>> devices_;
   uint64_t last_worker_ = 0;
   uint64_t last_request_ = 0;
+  uint64_t last_pieces_ = 0;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
   std::map<GroupKey, std::string> images_;  // What each group's bytes are.
   std::map<ModelId, FileModel> file_models_;
@@ -228,6 +263,9 @@ class World {
   uint32_t failed_begins_ = 0;            // In a row.
   std::vector<ResumedSession> resuming_;  // Are to say what they have.
   std::set<uint64_t> given_;              // Numbers.
+  // What users held of devices as this hoistd began, if that is more than they
+  // may.
+  std::map<std::pair<User, DeviceIndex>, uint64_t> taken_over_;
   // Of the last hoistd, if it died between two steps.
   std::optional<std::set<std::string>> left_;
   std::unique_ptr<Life> life_;  // nullptr: it is dead.

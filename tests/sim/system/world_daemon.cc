@@ -46,6 +46,12 @@ bool World::Useful(Op op) {
     return std::ranges::any_of(
         workers_, [&](const auto& of) { return good(*of.second); });
   };
+  const auto any_pieces = [&](auto&& good) {
+    return any_worker([&](const Worker& worker) {
+      return std::ranges::any_of(
+          worker.pieces, [&](const auto& of) { return good(of.second); });
+    });
+  };
   switch (op) {
     case Op::kWorld:
       return false;
@@ -92,6 +98,16 @@ bool World::Useful(Op op) {
       return any_plan([](const WorkersPlan& entry) {
         return entry.plan->captured() && entry.plan->idle();
       });
+    case Op::kOpenInPlace:
+      return options_.in_place_pages > 0 &&
+             any_worker([](const Worker& w) { return !w.models.empty(); });
+    case Op::kCloseInPlace:
+    case Op::kPass:
+    case Op::kChooseHot:
+      return any_pieces([](const SimPieces& pieces) { return pieces.open(); });
+    case Op::kPlace:
+      return any_pieces(
+          [](const SimPieces& pieces) { return pieces.MayPlace(); });
     default:
       return true;
   }

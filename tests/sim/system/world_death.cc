@@ -110,6 +110,12 @@ void World::Begun() {
   failed_begins_ = 0;
   const bool gives_up = std::exchange(gave_up_, false);
   resuming_ = engine_->TakeResumed();
+  taken_over_.clear();
+  for (const auto& [user, holdings] : engine_->node().CountHoldings()) {
+    for (const auto& [device, bytes] : holdings.device_bytes) {
+      taken_over_[{user, device}] = bytes;
+    }
+  }
   if (gives_up) ForgetInstance();
   for (const auto& [number, worker] : workers_) {
     const bool goes_on =
@@ -224,6 +230,9 @@ void World::Resume(const Numbers& n) {
     has.slabs.push_back({place.first, place.second});
   }
   if (!has.leases.empty() || !has.plans.empty()) Saw(Seen::kResumed);
+  for (const auto& [number, pieces] : worker.pieces) {
+    if (pieces.AnyHot()) Saw(Seen::kInPlaceResumed);
+  }
   worker.asks.clear();
   worker.served = true;
   worker.resumed = true;

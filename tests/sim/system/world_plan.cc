@@ -12,7 +12,7 @@ void World::SetPlan(Worker& worker, const Numbers& n,
   if (model == nullptr || model->spec->groups.empty()) return;
   SetPlanArgs args;
   args.model = model->id;
-  args.device = DeviceAt(n[2] / 2);
+  args.device = GpuAt(n[2] / 2);
   if (old.has_value()) {
     WorkersPlan& entry = worker.plans.at(*old);
     // libhoist waits for its streams first, and keeps model and device.
@@ -99,8 +99,15 @@ void World::AskResidents(Worker& worker, PlanId id) {
   for (const PlannedGroup& planned : grant.groups) {
     if (!planned.resident) continue;
     if (entry.residents.contains(planned.group.number())) continue;
-    Stage(worker, {grant.model, planned.group}, grant.device, absl::Seconds(60),
-          id);
+    Stage(worker,
+          {{grant.model, planned.group}, grant.device, absl::Seconds(60)},
+          [this, id](Worker& to, std::optional<LeaseGrant> lease) {
+            if (!lease.has_value()) return;
+            const auto plan = to.plans.find(id);
+            // It was cleared meanwhile.
+            if (plan == to.plans.end()) return Release(to, lease->id);
+            plan->second.residents[lease->key.group.number()] = lease->id;
+          });
   }
 }
 
@@ -240,6 +247,9 @@ void World::PlansGoOn() {
   }
   for (const uint64_t number : others) Die(number);
   Worker& worker = *workers_.at(kept);
+  while (!worker.pieces.empty()) {
+    CloseInPlace(worker, worker.pieces.begin()->first);
+  }
   while (!worker.leases.empty()) Release(worker, worker.leases.begin()->first);
   std::vector<PlanId> stuck;
   for (const auto& [id, entry] : worker.plans) {

@@ -61,6 +61,7 @@ void World::Work(Op op, const Numbers& n) {
     if (entry->plan->idle() && !entry->asking) EndPlan(*worker, plan);
     return;
   }
+  if (op > Op::kOpenInPlace) return InPlace(op, n);
   Worker* const worker = Pick(n[0]);
   if (worker == nullptr) return;
   const ModelPtr model = PickModel(*worker, n[1]);
@@ -85,9 +86,11 @@ void World::Work(Op op, const Numbers& n) {
     case Op::kStage:
       if (model == nullptr || model->spec->groups.empty()) return;
       return Stage(*worker,
-                   {model->id, GroupIndex(static_cast<uint32_t>(
-                                   n[2] % model->spec->groups.size()))},
-                   DeviceAt(n[1]), absl::Seconds(n[2] % 4) * 5, std::nullopt);
+                   {{model->id, GroupIndex(static_cast<uint32_t>(
+                                    n[2] % model->spec->groups.size()))},
+                    DeviceAt(n[1]),
+                    absl::Seconds(n[2] % 4) * 5},
+                   nullptr);
     case Op::kCompute:
       return Compute(*worker, n[1]);
     case Op::kRelease: {
@@ -96,7 +99,12 @@ void World::Work(Op op, const Numbers& n) {
           std::next(worker->leases.begin(),
                     static_cast<std::ptrdiff_t>(n[1] % worker->leases.size()))
               ->first;
-      return Release(*worker, lease);
+      // A piece's is over when its tensor shows it no more.
+      const bool shown = std::ranges::any_of(
+          worker->pieces,
+          [lease](const auto& pieces) { return pieces.second.Has(lease); });
+      if (!shown) Release(*worker, lease);
+      return;
     }
     case Op::kPrefetch:
       if (model == nullptr || model->spec->groups.empty()) return;
@@ -113,6 +121,8 @@ void World::Work(Op op, const Numbers& n) {
       return AnswerAsk(*worker);
     case Op::kSetPlan:
       return SetPlan(*worker, n, std::nullopt);
+    case Op::kOpenInPlace:
+      return OpenInPlace(*worker, n);
     default:
       return;
   }
@@ -233,28 +243,27 @@ void World::Publish(Worker& worker, const Numbers& n) {
       });
 }
 
-void World::Stage(Worker& worker, GroupKey key, DeviceIndex device,
-                  absl::Duration deadline, std::optional<PlanId> resident_of) {
+void World::Stage(Worker& worker, const StageArgs& args, const OnLease& then) {
   using Leased = absl::StatusOr<LeaseGrant>;
   Ask<Leased>(
       "stage", worker,
-      [this, key, device, deadline](SessionId session, Done<LeaseGrant> done) {
-        engine_->Stage(session, {key, device, deadline}, std::move(done));
+      [this, args](SessionId session, Done<LeaseGrant> done) {
+        engine_->Stage(session, args, std::move(done));
       },
-      [this, key, device, resident_of](Worker& to, Leased lease) {
-        if (!lease.ok()) return;
-        if (lease->key != key || lease->device != device) {
+      [this, args, then](Worker& to, Leased lease) {
+        if (!lease.ok()) {
+          if (then != nullptr) then(to, std::nullopt);
+          return;
+        }
+        if (lease->key != args.key || lease->device != args.device) {
           Violation(Check::kProtocol, "another group was staged");
         }
         Given(lease->id.number());
-        Opened(to, device, lease->new_slabs);
-        CheckOpen(to, device, lease->offset, lease->bytes);
+        Opened(to, args.device, lease->new_slabs);
+        CheckOpen(to, args.device, lease->offset, lease->bytes);
+        if (args.apart) CheckApart(to, *lease);
         to.leases[lease->id] = *lease;
-        if (!resident_of.has_value()) return;
-        const auto plan = to.plans.find(*resident_of);
-        // It was cleared meanwhile.
-        if (plan == to.plans.end()) return Release(to, lease->id);
-        plan->second.residents[key.group.number()] = lease->id;
+        if (then != nullptr) then(to, *std::move(lease));
       });
 }
 
@@ -272,6 +281,7 @@ void World::Compute(Worker& worker, uint32_t which) {
 // What it computed with the lease ends first.
 void World::Release(Worker& worker, LeaseId id) {
   const auto found = worker.leases.find(id);
+  CheckNotShown(worker, found->second);
   if (worker.computing.erase(id) > 0) {
     CheckBytes(found->second.device, found->second.offset, found->second.key,
                absl::StrCat("worker ", worker.number));

@@ -4,7 +4,7 @@ kill_storm_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
 PYTHONPATH and NumPy. HOIST_STORM_KILLS (100) kills, HOIST_STORM_SEED (by the
 time; it is printed). HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 
-Four workers stream and stage groups whose bytes they know. One after another a
+Four workers stream, stage and read in place groups whose bytes they know. One after another a
 worker, hoistd or hoist-keeper is killed with SIGKILL or stopped for a while: after
 some groups more were found right, or the moment that a new hoistd is seen, which
 then is taking over what the last one left. Nobody is killed before there was
@@ -35,7 +35,8 @@ try:
 except ImportError:
     np = None
 else:
-    from storm_worker import GROUPS, bytes_of
+    from storm_worker import (GROUPS, PIECES, PIECE_BYTES, bytes_of,
+                              bytes_of_piece)
 
 KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
@@ -77,7 +78,7 @@ class KillStorm(unittest.TestCase):
         seed = int(os.environ.get("HOIST_STORM_SEED", time.time_ns() % 10**6))
         print(f"HOIST_STORM_SEED={seed}", flush=True)
         self.random = random.Random(seed)
-        self.daemon = RealDaemon(HOISTD, pool=24 * MIB, host=64 * MIB,
+        self.daemon = RealDaemon(HOISTD, pool=32 * MIB, host=64 * MIB,
                                  keeper=KEEPER, backend=BACKEND)
         self.addCleanup(self.stop)
         self.config = str(self.daemon.path / "hoistd.toml")
@@ -86,6 +87,11 @@ class KillStorm(unittest.TestCase):
             f"layers.{group}.w": ("U8", [len(bytes_of(group))],
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
+        self.pieces = self.daemon.path / "pieces.safetensors"
+        write_safetensors(self.pieces, {
+            f"experts.{piece}.w": ("U8", [PIECE_BYTES],
+                                   bytes_of_piece(piece).tobytes())
+            for piece in range(PIECES)})
         self.taken_over = 0  # By how many new keepers.
         self.dead = set()  # Lives of hoistd that were ended.
         self.pipes = {}
@@ -111,7 +117,8 @@ class KillStorm(unittest.TestCase):
         with open(self.daemon.path / f"worker{at}", "ab") as log:
             worker = subprocess.Popen(
                 [sys.executable, str(HERE / "storm_worker.py"),
-                 self.daemon.socket, str(self.model), str(theirs),
+                 self.daemon.socket, str(self.model), str(self.pieces),
+                 str(theirs),
                  str(self.random.randrange(10**6))],
                 stdout=log, stderr=log, pass_fds=[theirs])
         os.close(theirs)

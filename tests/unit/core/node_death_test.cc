@@ -1,4 +1,8 @@
 // A hoistd that dies, and the next one, which goes on with what it left.
+#include <algorithm>
+#include <variant>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -71,6 +75,29 @@ TEST_F(NodeDeath, APlanThatWasBeingEndedEnds) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
 }
 
+// As long as nobody knows which slabs it has open, each may be one; by when its
+// plans end, that is known.
+TEST_F(NodeDeath, NobodyIsAskedToCloseWhatTheyHaveJustSaidTheyHaveNot) {
+  const SessionId session = rig_.Open(1);
+  const ModelId model = rig_.AddModel(session, "m", {2, 2, 2});
+  ASSERT_OK(
+      rig_.Release(session, rig_.StageNow(session, {model, GroupIndex(0)})));
+  const PlanGrant plan =
+      rig_.PlanOf(rig_.SetPlan(session, model, {0, 1, 2}, 6));
+  const SessionId other = rig_.Open(2);
+  const GroupKey large = {rig_.AddModel(other, "n", {8}), GroupIndex(0)};
+  const RequestId stage = rig_.Stage(other, large);
+  ASSERT_EQ(rig_.AnswerTo(stage), nullptr);  // It waits for the plan's end.
+  ASSERT_THAT(rig_.asks(), IsEmpty());
+  Effects effects;
+  rig_.node().Resume(session, /*has=*/{}, rig_.now, effects);
+  ASSERT_THAT(effects.ended, SizeIs(1));
+  EXPECT_EQ(effects.ended[0].plan, plan.id);
+  EXPECT_THAT(effects.asks, IsEmpty());
+  ASSERT_FALSE(effects.slabs.empty());
+  EXPECT_EQ(effects.slabs[0].kind, SlabWork::Kind::kDestroy);
+}
+
 // Its ring may still be copied into by who dies.
 TEST_F(NodeDeath, ThePlanOfASessionThatEndedIsGone) {
   const SessionId session = rig_.Open(1);
@@ -95,6 +122,25 @@ TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
   EXPECT_FALSE(rig_.Die());
   EXPECT_EQ(rig_.node().PeerOf(session), nullptr);
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).allocated_bytes, 0u);
+}
+
+// Who dies in between leaves images that may come back under another number,
+// and then of nothing on devices could be said of which model it is.
+TEST_F(NodeDeath, AForgottenModelLeavesDevicesBeforeTheHost) {
+  const SessionId session = rig_.Open(1);
+  const GroupKey a = rig_.Published(session, "p", "a", 1);
+  const GroupKey b = rig_.Published(session, "p", "b", 1);
+  for (const GroupKey key : {a, b}) {
+    ASSERT_OK(rig_.Release(session, rig_.StageNow(session, key)));
+  }
+  ASSERT_OK(rig_.Forget(a.model));
+  const auto from_devices = [](const Kept& kept) {
+    return std::holds_alternative<KeptCopy>(kept);
+  };
+  const std::vector<Kept>& told = rig_.told();
+  EXPECT_EQ(std::ranges::count_if(told, from_devices), 2);
+  EXPECT_TRUE(std::ranges::is_partitioned(told, from_devices));
+  EXPECT_THAT(told, SizeIs(2 + 2 + 1));  // Copies, images, the model.
 }
 
 TEST_F(NodeDeath, WhatIsPinnedOnADeviceIsNeverThereToBeEvicted) {

@@ -107,6 +107,13 @@ TEST(PartBook, SpansAreWholeGranulesJoinedWhereTheyTouch) {
   EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetSpan{0, 256, 768}));
 }
 
+TEST(PartBook, WhatIsReachedOverIsOneSpanHoweverManyRunsItHas) {
+  Group group;
+  group.runs = {{0, 300, 0, 100}, {0, 9300, 100, 100}, {0, 18300, 200, 100}};
+  group.reaches = {{0, 300, 18400}};
+  EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetSpan{0, 256, 18432}));
+}
+
 TEST(PartBook, NestedGroupingsInFileOrderCostOnceAndAreOneRangeEach) {
   Rig rig;
   EXPECT_EQ(rig.Bring(Key(1, 0), {{0, 12}}, 1), 12u);

@@ -33,6 +33,42 @@ TEST(LinkMeter, KnowsTheRateOfTheTimeInWhichSomethingWasCopied) {
   EXPECT_LT(meter.Rate(), 2e9);
 }
 
+TEST(LinkMeter, WhatIsCopiedBesideWorkersShowsTheLeastThatTheLinkCanDo) {
+  LinkMeter meter;
+  double at = Copy(meter, LinkClass::kPlans, 1, 100, 0);
+  const double alone = meter.Rate();
+  // Each takes twice as long.
+  meter.SetShared(true, At(at));
+  for (int i = 0; i < 100; ++i, at += 0.002) {
+    meter.Began(At(at));
+    meter.Ended(LinkClass::kPlans, kPiece, false, At(at + 0.002));
+  }
+  EXPECT_DOUBLE_EQ(meter.Rate(), alone);
+  EXPECT_NEAR(meter.Demand(At(at)), 1, 0.01);
+  // Twice as fast as was known.
+  for (int i = 0; i < 100; ++i, at += 0.0005) {
+    meter.Began(At(at));
+    meter.Ended(LinkClass::kLeases, kPiece, false, At(at + 0.0005));
+  }
+  EXPECT_NEAR(meter.Rate(), 64e9, 2e9);
+}
+
+// Else half of its time would be missing from what is known.
+TEST(LinkMeter, APieceIsSharedIfAnybodyCopiedInAnyOfItsTime) {
+  LinkMeter meter;
+  double at = Copy(meter, LinkClass::kPlans, 1, 100, 0);
+  const double alone = meter.Rate();
+  for (int i = 0; i < 100; ++i, at += 0.002) {
+    meter.Began(At(at));
+    meter.SetShared(true, At(at + 0.0005));
+    meter.SetShared(false, At(at + 0.0015));
+    // Two end at once.
+    meter.Ended(LinkClass::kPlans, kPiece, true, At(at + 0.002));
+    meter.Ended(LinkClass::kPlans, kPiece / 4, false, At(at + 0.002));
+  }
+  EXPECT_DOUBLE_EQ(meter.Rate(), alone);
+}
+
 TEST(LinkMeter, DemandIsThePartOfTheTimeInWhichSomethingWasCopied) {
   LinkMeter meter;
   EXPECT_EQ(meter.Demand(At(1)), 0);

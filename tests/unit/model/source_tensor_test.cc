@@ -79,6 +79,45 @@ TEST(JoinTensors, OneTensorMayBeSeveral) {
   EXPECT_THAT(all[1].runs, ElementsAre(SourceRun{0, 104, 0, 4}));
 }
 
+TEST(JoinTensors, RunsOfAPartLieEndToEndAndReachOverWhatIsBetween) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto all,
+      JoinTensors(Files(), {{"left", {2}, {{"a", 0, 2, 2, 4}}},
+                            {"right", {2}, {{"a", 2, 2, 2, 4}}}}));
+  EXPECT_THAT(all[0].runs,
+              ElementsAre(SourceRun{0, 100, 0, 2}, SourceRun{0, 104, 2, 2}));
+  EXPECT_EQ(all[0].bytes, 4u);
+  ASSERT_EQ(all[0].reaches.size(), 1u);
+  EXPECT_EQ(all[0].reaches[0].from, 100u);
+  EXPECT_EQ(all[0].reaches[0].to, 106u);
+  EXPECT_THAT(all[1].runs,
+              ElementsAre(SourceRun{0, 102, 0, 2}, SourceRun{0, 106, 2, 2}));
+  EXPECT_EQ(all[1].reaches[0].to, 108u);
+}
+
+TEST(JoinTensors, RunsThatTouchAreOneRunAndReachNoFurther) {
+  ASSERT_OK_AND_ASSIGN(const auto all,
+                       JoinTensors(Files(), {{"x", {4}, {{"a", 0, 2, 4, 2}}}}));
+  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{0, 100, 0, 8}));
+  EXPECT_EQ(all[0].reaches[0].to, 108u);
+}
+
+TEST(JoinTensors, RunsThatDoNotFitAreRefused) {
+  const auto refused = [](const JoinedPart& part, const std::string& why) {
+    EXPECT_THAT(JoinTensors(Files(), {{"x", {2}, {part}}}),
+                StatusIs(kInvalid, HasSubstr(why)));
+  };
+  constexpr uint64_t kMost = ~uint64_t{0};
+  refused({"a", 0, 4, 2, 2}, "overlap");
+  refused({"a", 0, 0, 2, 4}, "overlap, or are empty");
+  refused({"a", 0, 2, 3, 4}, "do not fit");
+  refused({"a", 6, 2, 2, 2}, "do not fit");
+  refused({"a", 0, 2, 2, kMost}, "do not fit");
+  refused({"a", 0, 2, kMost, 2}, "runs of the files in one model");
+  refused({"a", 0, 2, kMaxJoinedRuns, kMost / 2}, "do not fit");
+  refused({"a", 0, 2, 2, 3}, "cut an element");
+}
+
 TEST(JoinTensors, WhatDoesNotFitIsRefusedByName) {
   const auto refused = [](JoinedTensor joined, const std::string& why) {
     EXPECT_THAT(JoinTensors(Files(), {std::move(joined)}),

@@ -44,6 +44,16 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
                        .plan_bytes = 10,
                        .lease_bytes = 20,
                        .background_bytes = 30,
+                       .own_bytes = 70,
+                       .own_read_bytes = 80,
+                       .copiers = {{.id = CopierId(5),
+                                    .session = SessionId(2),
+                                    .client_name = "trainer",
+                                    .share = {.weight = 4},
+                                    .copied_bytes = 71,
+                                    .read_bytes = 81,
+                                    .grants = 6,
+                                    .late_grants = 1}},
                        .bytes_per_second = 40,
                        .read_bytes_per_second = 60,
                        .load_max_bytes_per_second = 50}};
@@ -71,6 +81,18 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.links(0).bytes_per_second(), 40u);
   EXPECT_EQ(status.links(0).load_max_bytes_per_second(), 50u);
   EXPECT_EQ(status.links(0).read_bytes_per_second(), 60u);
+  EXPECT_EQ(status.links(0).own_bytes(), 70u);
+  EXPECT_EQ(status.links(0).own_read_bytes(), 80u);
+  ASSERT_EQ(status.links(0).copiers_size(), 1);
+  const v1::CopierStatus& copier = status.links(0).copiers(0);
+  EXPECT_EQ(copier.id(), 5u);
+  EXPECT_EQ(copier.session_id(), 2u);
+  EXPECT_EQ(copier.client_name(), "trainer");
+  EXPECT_EQ(copier.share().weight(), 4u);
+  EXPECT_EQ(copier.copied_bytes(), 71u);
+  EXPECT_EQ(copier.read_bytes(), 81u);
+  EXPECT_EQ(copier.grants(), 6u);
+  EXPECT_EQ(copier.late_grants(), 1u);
   EXPECT_EQ(status.dropped_notes(), 2u);
 }
 

@@ -265,6 +265,22 @@ TEST(SetPlanFromProto, EveryFieldReachesTheEngine) {
   EXPECT_EQ(args.share.max_bytes_per_second, 99u);
 }
 
+TEST(OpenCopierFromProto, EveryFieldReachesTheEngine) {
+  hoist::v1::OpenCopierRequest request;
+  request.set_device(3);
+  request.mutable_share()->set_weight(5);
+  request.mutable_share()->set_priority(-2);
+  request.mutable_share()->set_max_bytes_per_second(99);
+  ASSERT_OK_AND_ASSIGN(const OpenCopierArgs args, OpenCopierFromProto(request));
+  EXPECT_EQ(args.device, DeviceIndex(3));
+  EXPECT_EQ(args.share.weight, 5u);
+  EXPECT_EQ(args.share.priority, -2);
+  EXPECT_EQ(args.share.max_bytes_per_second, 99u);
+  request.mutable_share()->set_weight(1001);
+  EXPECT_THAT(OpenCopierFromProto(request),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(SetPlanFromProto, WhatIsNotSaidIsAsSessionProtoSays) {
   ASSERT_OK_AND_ASSIGN(const SetPlanArgs args,
                        SetPlanFromProto(SetPlanRequest()));

@@ -30,11 +30,14 @@ typedef struct hoist_group_spec {
   size_t tensor_count;
 } hoist_group_spec;
 
-/* Bytes of a tensor in the files. */
+/* Bytes of a tensor in the files: a run of them, or several that are as long,
+ * such as a worker's columns of a matrix. */
 typedef struct hoist_joined_part {
   const char* tensor;
-  uint64_t offset_bytes;
-  uint64_t size_bytes; /* 0: up to its end. */
+  uint64_t offset_bytes; /* Of the first run. */
+  uint64_t size_bytes;   /* Of each run. 0: up to its end, of one run alone. */
+  uint64_t count;        /* Runs; 0: one. */
+  uint64_t stride_bytes; /* From a run's first byte to the next one's. */
 } hoist_joined_part;
 
 /* A tensor of the model that the files hold in parts: its bytes are theirs, end

@@ -58,6 +58,16 @@ def group_modules(root: nn.Module, groups: Groups,
     raise InvalidArgument(f"groups={groups!r} is none of {_MODES}")
 
 
+def blocks_of(root: nn.Module) -> list[nn.Module]:
+    """The blocks of "block" groups that are elements of a row, in the tree's
+    order; of those that are not called what is called of them."""
+    tree = _Tree(root, set())
+    found = _Blocks(tree, 1)
+    found.visit(root)
+    return [trigger for element in found.elements
+            for trigger in _triggers(tree, element)]
+
+
 def is_called(module: nn.Module) -> bool:
     """False for lists and dictionaries, which have no forward."""
     forward = getattr(module.forward, "__func__", module.forward)
@@ -193,6 +203,7 @@ class _Blocks:
         self._together = together
         self._done: set[nn.Module] = set()
         self.groups: list[ModuleGroup] = []
+        self.elements: list[nn.Module] = []  # Of rows, that are groups.
 
     def visit(self, module: nn.Module) -> None:
         if module in self._done:
@@ -229,6 +240,7 @@ class _Blocks:
             self._add_row(run[at:at + self._together])
 
     def _add_row(self, several: list[nn.Module]) -> None:
+        self.elements += several
         made = [_whole(self._tree, self._tree.names[one], one)
                 for one in several]
         first = made[0]

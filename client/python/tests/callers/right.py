@@ -95,6 +95,24 @@ def look_alikes(model: nn.Sequential) -> None:
     hoist.nn.detach(model)
 
 
+def trains(model: nn.Sequential, x: torch.Tensor) -> None:
+    with hoist.offload_activations(model, "8GiB", skip=nn.LayerNorm) as offload:
+        assert_type(offload, hoist.Offload)
+        with offload.layer(), hoist.keep():
+            model(x)
+        hoist.mark_keep(x, None)
+        assert_type(offload.stats(), hoist.OffloadStats)
+        assert_type(offload.stats().kept_bytes["keep"], int)
+
+    @hoist.keep()
+    def kept(value: torch.Tensor) -> torch.Tensor:
+        return value
+
+    assert_type(kept(x), torch.Tensor)
+    with hoist.offload_activations([model], keep_last=1, arena="64GiB"):
+        pass
+
+
 def sessions() -> None:
     with hoist.connect("/run/hoist.sock", device_budget=2 << 30) as session:
         assert_type(session, hoist.Session)

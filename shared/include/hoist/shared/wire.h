@@ -52,6 +52,9 @@ inline constexpr size_t kMaxInlineBody = 48 * 1024;
 inline constexpr size_t kMaxPacket = sizeof(FrameHeader) + kMaxInlineBody;
 // 20,000 tensors with long names are about 4 MiB.
 inline constexpr uint64_t kMaxBody = 256ull * 1024 * 1024;
+// Of a request: hoistd ends a session that sends more, unless it is built into
+// something that says otherwise. So libhoist sends none.
+inline constexpr uint64_t kMaxRequestBody = 16ull * 1024 * 1024;
 // The kernel's own limit (SCM_MAX_FD) is 253.
 inline constexpr size_t kMaxFdsPerMessage = 250;
 

@@ -1,6 +1,6 @@
 // Who holds what hoistd keeps, while no hoistd is there.
-#ifndef HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_
-#define HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_
+#ifndef HOIST_TESTS_SUPPORT_HOLDING_STORE_H_
+#define HOIST_TESTS_SUPPORT_HOLDING_STORE_H_
 
 #include <fcntl.h>
 
@@ -12,12 +12,12 @@
 #include "daemon/base/check.h"
 #include "daemon/keeper/fd_store.h"
 
-namespace hoistd::sim {
+namespace hoistd::testing {
 
 // As systemd does it, and never dies.
 //
 // Threads:  one.
-class SimStore final : public FdStore {
+class HoldingStore final : public FdStore {
  public:
   absl::Status Store(const std::string& name,
                      const std::vector<int>& fds) override {
@@ -48,6 +48,6 @@ class SimStore final : public FdStore {
   std::multimap<std::string, hoist::UniqueFd> held_;
 };
 
-}  // namespace hoistd::sim
+}  // namespace hoistd::testing
 
-#endif  // HOIST_TESTS_SIM_SYSTEM_SIM_STORE_H_
+#endif  // HOIST_TESTS_SUPPORT_HOLDING_STORE_H_

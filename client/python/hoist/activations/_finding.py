@@ -1,0 +1,62 @@
+"""Which modules are layers, which are left alone, and which storages are
+weights'."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+from torch import nn
+
+from .._errors import InvalidArgument
+from ..nn._casting import (Patterns, as_patterns, matches,
+                           modules_that_match)
+from ..nn._grouping import blocks_of
+from ..nn._take_apart import PLAIN
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The model's blocks, by the rule that hoist.attach groups weights by.
+
+    InvalidArgument: it has none.
+    """
+    found = blocks_of(model)
+    if not found:
+        raise InvalidArgument(
+            f"{type(model).__name__} has no list of blocks; give its layers "
+            "in the order that they run, offload_activations([first, ...])")
+    return found
+
+
+def skipped(roots: Sequence[nn.Module], skip: Patterns) -> set[nn.Module]:
+    """Modules that `skip` names, outermost ones alone.
+
+    InvalidArgument: a pattern that no module matches.
+    """
+    patterns = as_patterns("skip", skip)
+    found = set().union(*(modules_that_match(root, patterns)
+                          for root in roots))
+    inner = {child for one in found for child in one.children()}
+    left = found - inner
+    for pattern in patterns:
+        if not any(matches(name, one, [pattern]) for root in roots
+                   for name, one in root.named_modules()):
+            raise InvalidArgument(f"skip: no module matches {pattern!r}")
+    return left
+
+
+def weights_of(roots: Sequence[nn.Module]) -> set[int]:
+    """The addresses of parameters' and buffers' storages.
+
+    Of wrappers' the tensors that they are made of are not among them: such a
+    weight is known by being a parameter.
+    """
+    found = set()
+    for root in roots:
+        for module in root.modules():
+            for one in (*module._parameters.values(),
+                        *module._buffers.values()):
+                if one is not None and type(one) in PLAIN and (
+                        one.layout == torch.strided):
+                    found.add(one.untyped_storage()._cdata)
+    return found

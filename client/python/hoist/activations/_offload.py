@@ -1,0 +1,337 @@
+"""An Offload: which layers of a worker are offloaded, and its passes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from typing import Any, Iterable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from .._errors import FailedPrecondition, ResourceExhausted
+from ..nn._budget import Amount, to_bytes
+from ..nn._turns import calls_on_stack
+from . import _finding
+from ._counts import OffloadStats
+from ._engine import Engine, Saving
+from ._hooks import Hooks, compile_anew
+from ._keep import is_keeping, keep, kept_bytes
+from ._runs import LayerRun, Pass
+
+
+class _Thread(threading.local):
+    """Where a thread is: in a pass, in a layer of it."""
+
+    def __init__(self) -> None:
+        self.forward: Pass | None = None  # The one under way, or the last one.
+        self.kept_before = 0
+        self.leave_all()
+
+    def leave_all(self) -> None:
+        """It is in no module."""
+        self.root: nn.Module | None = None  # That is being called,
+        self.root_depth = 0  # So many times.
+        self.between: Saving | None = None  # What the root saves beside layers.
+        self.layer: Any = None  # That is being called,
+        self.layer_depth = 0  # So many times.
+        self.run: LayerRun | None = None  # Its; or the next layer's, by now.
+        self.saving: Saving | None = None  # Of the layer.
+        self.seen: set[nn.Module] = set()  # Layers of this pass.
+        self.keeps: list[keep] = []  # Of modules of `skip`.
+
+
+class Offload:
+    """What hoist.offload_activations has made; README.md says what it does.
+
+    Threads: any may run layers, each its own passes. `close` belongs between
+    passes.
+    Owns: the hooks in the modules. What was saved owns itself, so that a
+    backward may come after close().
+    """
+
+    def __init__(self, engine: Engine, root: nn.Module | None,
+                 layers: Sequence[nn.Module], skip: Iterable[nn.Module],
+                 budget: Amount, keep_last: int) -> None:
+        self._engine = engine
+        self._given = list(layers)
+        self._budget = budget
+        self._keep_last = keep_last
+        self._layers = len(layers) or None  # If that is known.
+        self._kept = keep_last  # Of the last layers, for now.
+        self._sizes: list[int] = []  # Of the last whole pass's layers; bytes.
+        self._most_live = 1  # Passes at once.
+        self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
+        self._thread = _Thread()
+        self._hooks = Hooks()
+        self._is_closed = False
+        for layer in layers:
+            self._hooks.add(layer, self._begin_layer, self._end_layer)
+        for module in skip:
+            self._hooks.add(module, self._begin_skip, self._end_skip)
+        if root is not None:
+            self._hooks.add(root, self._begin_root, self._end_root)
+        compile_anew()
+
+    @contextlib.contextmanager
+    def layer(self) -> Iterator[None]:
+        """What the block saves for backward is a layer, for code whose layers
+        are no modules. Blocks within layers are a part of them.
+
+        Layers belong to one pass until a backward of it begins.
+        """
+        self._check_open()
+        mark = object()
+        self._begin(mark)
+        try:
+            yield
+        finally:
+            self._end(mark)
+
+    def stats(self) -> OffloadStats:
+        """What it has done by now; for kept_bytes["keep"], what this thread has
+        saved under hoist.keep() in its passes."""
+        with self._engine.lock:
+            return self._engine.counts.told(len(self._sizes),
+                                            self._engine.memory)
+
+    def close(self) -> None:
+        """Layers are plain again. What was offloaded comes back as it is needed,
+        and the host memory goes back with the last of it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._hooks.remove()
+        compile_anew()
+        self._engine.memory.close()
+
+    def __enter__(self) -> Offload:
+        self._check_open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise FailedPrecondition(
+                "this Offload is closed; make another by "
+                "hoist.offload_activations")
+
+    # Passes.
+
+    def _begin_root(self, root: nn.Module) -> None:
+        here = self._thread
+        if here.root is not None and _is_over(here.root, root):
+            self._cut_short()
+        if here.root is not None:
+            here.root_depth += 1  # It calls itself.
+        if here.root is not None or not _saves():
+            return
+        self._begin_pass([root])  # A copy of the one that was given, maybe.
+        here.root, here.root_depth = root, 1
+        between = Saving(self._engine, self._run_between)
+        between.enter()
+        here.between = between
+
+    def _end_root(self, root: nn.Module) -> None:
+        here = self._thread
+        if here.root is None:
+            return
+        here.root_depth -= 1
+        if here.root_depth > 0:
+            return
+        here.root = None
+        if here.between is not None:
+            here.between.leave()
+            here.between = None
+        assert here.forward is not None
+        self._count_keeps()
+        if here.run is not None:  # What came after the last layer.
+            with self._engine.lock:
+                self._engine.counts.keep("between", here.run.nbytes)
+        here.run = None
+        self._whole(here.forward)
+
+    def _begin_pass(self, roots: Sequence[nn.Module]) -> None:
+        here = self._thread
+        if here.forward is not None:
+            self._whole(here.forward)
+            here.forward.finish()
+        self._engine.weights = _finding.weights_of(roots)
+        self._engine.memory.ask_again()
+        with self._engine.lock:
+            self._engine.counts.passes += 1
+        self._plan()
+        here.forward = Pass(self._engine, self._layers, self._kept)
+        here.run, here.seen = None, set()
+        here.kept_before = kept_bytes()
+        self._passes.add(here.forward)
+
+    def _whole(self, forward: Pass) -> None:
+        """A pass has had all its layers. One that calls some of the layers, or
+        was left by an error, is not taken for a shorter model."""
+        if len(forward.sizes) >= max(1, len(self._given)):
+            self._sizes = list(forward.sizes)
+            self._layers = len(self._sizes)
+
+    def _plan(self) -> None:
+        """How many of the last layers stay, by what the last pass has shown.
+
+        ResourceExhausted: the budget is too small for any.
+        """
+        if self._budget is None or not self._sizes:
+            return
+        live = 1 + sum(one.is_live for one in self._passes)
+        live = self._most_live = max(live, self._most_live)
+        sizes = self._sizes
+        budget = to_bytes(self._budget, sum(sizes)) // live
+        kept, total = 0, 0
+        while kept < len(sizes) and total + sizes[-1 - kept] <= budget:
+            kept += 1
+            total += sizes[-kept]
+        least = max((sum(pair) for pair in zip(sizes, sizes[1:])),
+                    default=sum(sizes))
+        if least > budget:
+            raise ResourceExhausted(
+                f"budget={self._budget!r} is {budget} bytes of device memory "
+                f"for each of {live} passes, and two layers in a row save "
+                f"{least}; give {least * live} at least, or smaller layers")
+        self._kept = max(kept, self._keep_last)
+
+    # Layers.
+
+    def _begin_layer(self, layer: nn.Module) -> None:
+        self._begin(layer)
+
+    def _end_layer(self, layer: nn.Module) -> None:
+        self._end(layer)
+
+    def _begin(self, layer: Any) -> None:
+        here = self._thread
+        if isinstance(here.layer, nn.Module) and _is_over(here.layer, layer):
+            self._cut_short()
+        if here.layer is not None:
+            here.layer_depth += here.layer is layer  # It calls itself.
+            return
+        if not (_saves() or here.root is not None):
+            return
+        if here.root is None and self._is_new_pass(layer):
+            self._begin_pass(self._given)
+        assert here.forward is not None
+        here.layer, here.layer_depth = layer, 1
+        if isinstance(layer, nn.Module):
+            here.seen.add(layer)
+            # Those that came for this call, as FSDP's and hoist.attach's do.
+            self._engine.weights |= _finding.weights_of([layer])
+        run = self._next_run()
+        if _saves():
+            saving = Saving(self._engine, lambda: run)
+            saving.enter()
+            here.saving = saving
+
+    def _end(self, layer: Any) -> None:
+        here = self._thread
+        if here.layer is not layer:
+            return
+        here.layer_depth -= 1
+        if here.layer_depth > 0:
+            return
+        here.layer = None
+        if here.saving is not None:
+            here.saving.leave()
+            here.saving = None
+        assert here.forward is not None and here.run is not None
+        run, here.run = here.run, None
+        self._count_keeps()
+        self._sent(here.forward, run)
+
+    def _count_keeps(self) -> None:
+        here = self._thread
+        before, here.kept_before = here.kept_before, kept_bytes()
+        with self._engine.lock:
+            self._engine.counts.keep("keep", here.kept_before - before)
+
+    def _sent(self, forward: Pass, run: LayerRun) -> None:
+        if not forward.is_offloaded(run.position):
+            with self._engine.lock:
+                self._engine.counts.keep("last", run.nbytes)
+        if forward.end(run) or self._budget is None:
+            return
+        if isinstance(self._budget, float) and not self._sizes:
+            return  # Of nobody knows what.
+        budget = to_bytes(self._budget, sum(self._sizes))
+        live = self.stats().live_bytes
+        if live > budget:
+            memory = self._engine.memory
+            raise ResourceExhausted(
+                f"{live} bytes of activations are on the device, the budget is "
+                f"{budget}, and layer {run.position} of {self._layers} finds "
+                f"no room in the arena of {memory.leased_bytes} bytes; give "
+                f"arena={self._least_arena(forward)} at least, or a larger "
+                f"budget ({memory.refusal})")
+
+    def _least_arena(self, forward: Pass) -> int:
+        """For all layers of a pass that are offloaded; an estimate as long as
+        no pass was whole."""
+        sizes = self._sizes or forward.sizes
+        if self._layers is None:
+            return sum(sizes)
+        offloaded = self._layers - self._kept
+        return sum(sizes[:offloaded]) if self._sizes else (
+            max(sizes) * offloaded)
+
+    def _is_new_pass(self, layer: Any) -> bool:
+        here = self._thread
+        return (here.forward is None or here.forward.has_come_back
+                or layer in here.seen or not here.forward.is_live)
+
+    def _run_between(self) -> LayerRun | None:
+        """What the root saves beside layers is the next one's: that is where
+        checkpoints of layers keep their inputs. What a layer leaves to the pair
+        around its own stays."""
+        return self._next_run() if self._thread.layer is None else None
+
+    def _next_run(self) -> LayerRun:
+        here = self._thread
+        if here.run is None:
+            assert here.forward is not None
+            here.run = here.forward.begin()
+        return here.run
+
+    # Modules that are left alone.
+
+    def _begin_skip(self, module: nn.Module) -> None:
+        here = self._thread
+        if here.root is not None or here.layer is not None:
+            here.keeps.append(keep())
+            here.keeps[-1].__enter__()
+
+    def _end_skip(self, module: nn.Module) -> None:
+        if self._thread.keeps:
+            self._thread.keeps.pop().__exit__()
+
+    def _cut_short(self) -> None:
+        """A pass was left by a KeyboardInterrupt or its like, which runs no
+        hooks."""
+        here = self._thread
+        for entered in (*reversed(here.keeps), here.saving, here.between):
+            if isinstance(entered, keep):
+                entered.__exit__()
+            elif entered is not None:
+                entered.leave()
+        here.leave_all()
+
+
+def _is_over(entered: nn.Module, begun: Any) -> bool:
+    """No call of the module that was entered runs any more, but the one that
+    has just begun."""
+    return calls_on_stack(entered) <= (entered is begun)
+
+
+def _saves() -> bool:
+    """What is computed now is saved for a backward that comes later, and may
+    be moved."""
+    return (torch.is_grad_enabled() and not is_keeping()
+            and torch._C._current_graph_task_id() == -1)

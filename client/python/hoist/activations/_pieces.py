@@ -1,0 +1,194 @@
+"""Bytes that were saved: on the device, on their way, or on the host.
+
+A Piece is what is saved of one storage at one version, once, however many
+tensors were saved over it. Each of those has a Handle, which autograd keeps in
+the tensor's place. Handles own pieces, pieces own what they have on the device
+and on the host; so all of it goes with the graph, whether or not a backward
+comes, and nobody has to be told.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ._copying import Copier, Mark
+from ._counts import Counts
+from ._layouts import Layout, aligned, bytes_of, padded
+from ._memory import HostBlock
+
+
+class Piece:
+    """A range of a storage's bytes.
+
+    It is in one of these places; each call says from which it may be made:
+
+        here      the storage that it was saved in; nothing was copied
+        leaving   the same, with a copy on its way to the host
+        away      on the host alone
+        back      on the host, and in device memory of its own, once `came`
+
+    Threads: one at a time, but for its end, which takes no lock.
+    """
+
+    def __init__(self, storage: torch.UntypedStorage, span: tuple[int, int],
+                 copier: Copier, counts: Counts) -> None:
+        """span: the bytes of it that are saved, from and to."""
+        self._copier = copier
+        self._counts = counts
+        self.here: torch.UntypedStorage | None = storage
+        # No other storage has this one's address while it is referred to.
+        self._known_by = StorageWeakRef(self.here)
+        self.begin = aligned(span[0])
+        self.end = span[1]
+        self._host: tuple[HostBlock, int] | None = None
+        self._left: Mark = None
+        self._stream: Any = None  # Where the storage may be used again.
+        self._back: torch.Tensor | None = None
+        self._came: Mark = None
+        counts.change_live(self.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.here is not None and self._host is not None
+
+    @property
+    def is_away(self) -> bool:
+        return self.here is None and self._back is None
+
+    def covers(self, span: tuple[int, int]) -> bool:
+        return self.begin <= span[0] and span[1] <= self.end
+
+    def widen(self, span: tuple[int, int]) -> bool:
+        """Makes it cover the span, too; False: it is copied already."""
+        if self._host is not None:
+            return False
+        before = self.nbytes
+        self.begin = min(self.begin, aligned(span[0]))
+        self.end = max(self.end, span[1])
+        self._counts.change_live(self.nbytes - before)
+        return True
+
+    def leave(self, block: HostBlock, at: int
+              ) -> tuple[torch.Tensor, torch.Tensor]:
+        """From here; what is to be copied, and where to. left() follows."""
+        assert self.here is not None
+        self._host = block, at
+        return (bytes_of(self.here, self.begin, self.end), self._host_bytes())
+
+    def left(self, mark: Mark, stream: Any) -> None:
+        """mark: after which the copy is made; stream: the one that the storage
+        is free to be used on again."""
+        self._left, self._stream = mark, stream
+
+    def let_go(self) -> None:
+        """Leaving -> away; the host waits for nothing."""
+        if not self.is_leaving:
+            return
+        self._wait_left()
+        self.here = None
+        self._counts.change_live(-self.nbytes)
+
+    def fetch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """From away; what is to be copied, and where to. came() follows."""
+        assert self.is_away and self._host is not None
+        self._host[0].last_stream = self._copier.in_stream()
+        self._back = torch.empty(self.nbytes, dtype=torch.uint8,
+                                 device=self._copier.device)
+        self._counts.change_live(self.nbytes)
+        return self._host_bytes(), self._back
+
+    def came(self, mark: Mark, stream: Any) -> None:
+        """mark: after which the bytes are there; stream: the one whose memory
+        they are in."""
+        self._came, self._stream = mark, stream
+
+    def set_aside(self) -> None:
+        """Back -> away."""
+        if self._back is None:
+            return
+        self._copier.wait(self._came, self._stream)
+        self._back = self._came = None
+        self._counts.change_live(-self.nbytes)
+
+    def tensor(self, layout: Layout) -> torch.Tensor:
+        """From anywhere but away: for the current stream."""
+        if self.here is not None:
+            return layout.over(self.here, 0)
+        assert self._back is not None
+        self._copier.wait(self._came)
+        return layout.over(self._back.untyped_storage(), self.begin)
+
+    def _host_bytes(self) -> torch.Tensor:
+        assert self._host is not None
+        block, at = self._host
+        return block.bytes[at:at + self.nbytes]
+
+    def _wait_left(self) -> None:
+        if not self._copier.is_done(self._left):
+            self._copier.wait(self._left, self._stream)
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():
+            return
+        # What is on its way reads or writes memory that is free from here on.
+        if self.is_leaving:
+            self._wait_left()
+        if self._back is not None and not self._copier.is_done(self._came):
+            self._copier.wait(self._came, self._stream)
+        if self.here is not None or self._back is not None:
+            self._counts.change_live(-self.nbytes)
+
+
+def room_for(pieces: list[Piece]) -> int:
+    """Bytes that a block for them takes."""
+    return sum(padded(piece.nbytes) for piece in pieces)
+
+
+class Saver(Protocol):
+    """The layer that a tensor was saved by."""
+
+    def reached(self) -> None:
+        """Its backward needs the tensor."""
+
+
+class Handle:
+    """What autograd keeps of a tensor over a piece."""
+
+    __slots__ = ("piece", "layout", "run")
+
+    def __init__(self, piece: Piece, layout: Layout, run: Saver) -> None:
+        self.piece = piece
+        self.layout = layout
+        self.run = run
+
+
+class WrapperHandle:
+    """What autograd keeps of a tensor that is made of others."""
+
+    __slots__ = ("kind", "names", "context", "size", "stride", "parts")
+
+    def __init__(self, tensor: torch.Tensor, names: list[str], context: Any,
+                 parts: list[Any]) -> None:
+        """parts: what it is made of, by `names`: handles, and tensors that
+        stay."""
+        self.kind: Any = type(tensor)
+        self.names = names
+        self.context = context
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.parts = parts
+
+    def put_together(self, unpack: Callable[[Any], torch.Tensor]
+                     ) -> torch.Tensor:
+        inner = {name: unpack(part)
+                 for name, part in zip(self.names, self.parts)}
+        made: torch.Tensor = self.kind.__tensor_unflatten__(
+            inner, self.context, self.size, self.stride)
+        return made

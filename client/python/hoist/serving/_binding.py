@@ -1,0 +1,95 @@
+"""A module's parameters and buffers, shown over tensors of hoistd's."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from .._errors import FailedPrecondition
+from ._meta import storage_id
+from ._recipes import held_by
+
+
+def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Parameters become read-only ones over the tensors of their names; buffers,
+    which engines write to, get the values, in memory of their own.
+
+    What several modules share is one object in all of them, as before. Names
+    that are not given stay what they are.
+    """
+    for held in held_by(module):
+        given = next((tensors[name] for name in held.names if name in tensors),
+                     None)
+        if given is None:
+            continue
+        put(module, held.names, _parameter(given) if held.is_parameter
+            else given.clone())
+
+
+def put(module: nn.Module, names: Collection[str],
+        tensor: torch.Tensor) -> None:
+    """In the place of what has these names there."""
+    modules = dict(module.named_modules(remove_duplicate=False))
+    for name in names:
+        owner, _, leaf = name.rpartition(".")
+        holder: dict[str, Any] = (
+            modules[owner]._parameters if isinstance(tensor, nn.Parameter)
+            else modules[owner]._buffers)
+        modules[owner]._parameters.pop(leaf, None)
+        if leaf not in modules[owner]._buffers or holder is not (
+                modules[owner]._buffers):
+            modules[owner]._buffers.pop(leaf, None)
+        holder[leaf] = tensor
+
+
+def _parameter(tensor: torch.Tensor) -> nn.Parameter:
+    made = nn.Parameter(tensor, requires_grad=False)
+    made.weight_loader = refuse_to_write  # type: ignore[attr-defined]
+    return made
+
+
+def refuse_to_write(*_: object, **__: object) -> None:
+    """What engines call to give a parameter values, once it is hoistd's."""
+    raise FailedPrecondition(
+        "this parameter is hoistd's, shared with other processes and read-only; "
+        "start the engine anew to give it other weights, or with another "
+        "--load-format to give it weights of its own")
+
+
+def settle_the_rest(module: nn.Module, device: torch.device,
+                    lost: Collection[int] = ()) -> None:
+    """Buffers and attributes that were made without values get memory without
+    values, as they had it from torch.empty, and so does what has no elements.
+    FailedPrecondition: something else is still on the meta device, and would be
+    computed with.
+
+    lost: storages (storage_id) that had values which are gone.
+    """
+    for held in held_by(module):
+        if held.tensor.is_meta and (not held.tensor.numel() or (
+                not held.is_parameter
+                and storage_id(held.tensor) not in lost)):
+            made = torch.empty_like(held.tensor, device=device)
+            put(module, held.names, nn.Parameter(made, requires_grad=False)
+                if held.is_parameter else made)
+    for one in module.modules():
+        for leaf, value in vars(one).items():
+            if isinstance(value, torch.Tensor) and value.is_meta and (
+                    storage_id(value) not in lost):
+                vars(one)[leaf] = torch.empty_like(value, device=device)
+    left = list(_on_meta(module))
+    if left:
+        raise FailedPrecondition(
+            f"{len(left)} of {type(module).__name__}'s tensors have no values, "
+            f"neither of the files nor of its constructor: "
+            f"{', '.join(left[:5])}")
+
+
+def _on_meta(module: nn.Module) -> Iterator[str]:
+    for path, one in module.named_modules():
+        for holder in (one._parameters, one._buffers, vars(one)):
+            for leaf, value in holder.items():
+                if isinstance(value, torch.Tensor) and value.is_meta:
+                    yield f"{path}.{leaf}".lstrip(".")

@@ -1,0 +1,168 @@
+"""Weights that one engine has processed, and others take as they are.
+
+They are a published model of hoistd's: a group a layer, and last of all one
+with a manifest, which says what is of which name in the module, and of which
+engine all that is. A model without one is not whole, and is nobody's yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+from typing import Any, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from .. import _dtypes, _session
+from .._errors import DataLoss, DeadlineExceeded, FailedPrecondition, NotFound
+from .._model import Model
+from ._binding import put
+from ._recipes import Held, group_of, held_by
+
+_MANIFEST = "(manifest)"
+_FORMAT = 1
+_LOOK_AGAIN = 0.05  # Seconds.
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a published model is.
+
+    key: what decides its layout and bytes, by field.
+    held: of each parameter and buffer: its names in the module, whether it is
+        a parameter, its shape and type.
+    """
+
+    key: Mapping[str, str]
+    held: tuple[tuple[tuple[str, ...], bool, tuple[int, ...], str], ...]
+
+    @property
+    def stored(self) -> dict[str, tuple[str, str]]:
+        """As Weights takes it; what has no elements is in no group."""
+        return {names[0]: (group_of(names), names[0])
+                for names, _, shape, _ in self.held if 0 not in shape}
+
+    def check(self, name: str, key: Mapping[str, str]) -> None:
+        """FailedPrecondition: it is another engine's; names the fields."""
+        differ = [f"{field} is {key.get(field, 'nothing')} here and "
+                  f"{self.key.get(field, 'nothing')} there"
+                  for field in sorted({*key, *self.key})
+                  if key.get(field) != self.key.get(field)]
+        if differ:
+            raise FailedPrecondition(
+                f'hoistd has the weights of another engine as "{name}": '
+                f"{'; '.join(differ)}. Give this one a name of its own, or "
+                f'hoist.forget("{name}") once nobody uses it')
+
+
+def find(session: _session.Session, name: str
+         ) -> tuple[Model, Manifest] | None:
+    """This user's, or root's. DataLoss: the manifest cannot be read by this
+    version of hoist."""
+    try:
+        model = session.model(name)
+    except NotFound:
+        return None
+    if _MANIFEST not in model:
+        return None
+    with session.host_image(model[_MANIFEST]) as image:
+        image.load()
+        text = bytes(image["manifest"].torch().tolist())
+    try:
+        said = json.loads(text)
+        if said["format"] != _FORMAT:
+            raise ValueError(f"format {said['format']}")
+        return model, Manifest(said["key"], tuple(
+            (tuple(names), bool(kind), tuple(shape), dtype)
+            for names, kind, shape, dtype in said["held"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataLoss(f'"{name}" in hoistd was published by another version '
+                       f'of hoist ({error}); hoist.forget("{name}")') from None
+
+
+def publish(session: _session.Session, name: str, key: Mapping[str, str],
+            module: nn.Module | None, deadline: float) -> None:
+    """Hands over all of the module's parameters and buffers; None: a key alone,
+    for weights that are in files. deadline: seconds to wait for space, each
+    group. AlreadyExists: other weights are there under that name."""
+    held = held_by(module) if module is not None else []
+    groups: dict[str, dict[str, torch.Tensor]] = {}
+    for one in held:
+        if one.tensor.numel():
+            first = one.names[0]
+            groups.setdefault(group_of(one.names), {})[first] = one.tensor.detach()
+    for group, tensors in groups.items():
+        session.publish(name, group, {
+            first: tensor.cpu() for first, tensor in tensors.items()},
+                        deadline=deadline)
+    text = json.dumps({"format": _FORMAT, "key": dict(key),
+                       "held": [_said_of(one) for one in held]}).encode()
+    session.publish(name, _MANIFEST, {
+        "manifest": torch.tensor(list(text), dtype=torch.uint8)},
+                    deadline=deadline)
+
+
+def _said_of(held: Held) -> list[Any]:
+    return [held.names, held.is_parameter, list(held.tensor.shape),
+            _dtypes.from_torch(held.tensor.dtype)]
+
+
+def shape_like(module: nn.Module, manifest: Manifest) -> None:
+    """Gives the module the parameters and buffers that it has once its weights
+    are processed: some are gone by then, and others are new."""
+    published = {name for names, *_ in manifest.held for name in names}
+    modules = dict(module.named_modules(remove_duplicate=False))
+    for held in held_by(module):
+        for name in held.names:
+            if name not in published:
+                owner, _, leaf = name.rpartition(".")
+                modules[owner]._parameters.pop(leaf, None)
+                modules[owner]._buffers.pop(leaf, None)
+    for names, is_parameter, shape, dtype in manifest.held:
+        made = torch.empty(shape, dtype=_dtypes.torch_dtype(dtype),
+                           device="meta")
+        put(module, names, nn.Parameter(made, requires_grad=False)
+            if is_parameter else made)
+
+
+def name_of(what: str, key: Mapping[str, str]) -> str:
+    """A model's name in hoistd: the same for engines of the same key."""
+    digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode())
+    return f"{what}-{digest.hexdigest()[:16]}"
+
+
+@contextlib.contextmanager
+def one_at_a_time(name: str, deadline: float) -> Iterator[None]:
+    """Of this user's processes on this node, one is in the block for a name;
+    others wait, until it ends or dies. Containers do not see each other's, and
+    then publish the same bytes twice, which hoistd keeps once.
+
+    DeadlineExceeded: it took longer than so many seconds.
+    """
+    folder = pathlib.Path(
+        os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),
+        f"hoist-publish-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    end = time.monotonic() + deadline
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    with open(folder / f"{digest}.lock", "a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise DeadlineExceeded(
+                        f'another process has been publishing "{name}" for '
+                        f"{deadline:g} s; wait longer (deadline), or see what "
+                        "keeps it") from None
+                time.sleep(_LOOK_AGAIN)
+        yield

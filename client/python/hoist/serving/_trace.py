@@ -1,0 +1,206 @@
+"""Where an engine's own loading code puts which elements of the files.
+
+The code is run with meta tensors for the files' ones. Views of those are
+torch's own work: they keep storage, offset and strides. So a copy from one view
+to another says where each element comes from, and no byte is needed for it.
+What is no copy (arithmetic, another type) makes values that are not the files',
+and whatever takes its values from there cannot be had of the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterator, Sequence
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import _dtypes
+from ..checkpoint import FileTensor
+from ._meta import storage_id
+from ._ranges import (Copy, FileRange, Gaps, Overlap, TooMany, lay_end_to_end,
+                      ranges_of_copy, ranges_within)
+
+_aten = torch.ops.aten
+_SAME_ELEMENTS = (_aten.clone.default, _aten._to_copy.default,
+                  _aten.lift_fresh_copy.default)
+_FILLS = (_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
+
+
+class Untraceable(Exception):
+    """What fills a tensor is no copy of the files' elements; says why."""
+
+
+@dataclasses.dataclass
+class _Storage:
+    """What is known of the elements of one storage."""
+
+    keep: torch.UntypedStorage  # Its number is another's once it is gone.
+    dtype: torch.dtype
+    file: str | None = None  # It is this tensor of the files, contiguous.
+    why: str | None = None   # Its elements are somebody's work.
+    copies: list[Copy] = dataclasses.field(default_factory=list)
+
+
+class Trace(TorchDispatchMode):
+    """For a `with` block in which the loading code runs.
+
+    Threads: the one that entered it. Values that the code looks at are not
+    there: what it raises then leaves the block.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: dict[int, _Storage] = {}
+
+    def file_tensor(self, name: str, tensor: FileTensor) -> torch.Tensor:
+        """One of the files' tensors, for the loading code to take."""
+        dtype = _dtypes.torch_dtype(tensor.dtype)
+        if tensor.dtype in _dtypes.SUB_BYTE:
+            raise Untraceable(f'"{name}" has elements of less than a byte')
+        made = torch.empty(tensor.shape, dtype=dtype, device="meta")
+        self._known(made).file = name
+        return made
+
+    def was_written(self, tensor: torch.Tensor) -> bool:
+        """Whether the code put anything into its storage, or in its place."""
+        return storage_id(tensor) in self._storages
+
+    def ranges_of(self, tensor: torch.Tensor) -> list[FileRange]:
+        """Of its elements, row-major. Untraceable: they are no such ranges."""
+        if not tensor.is_contiguous():
+            raise Untraceable(f"it has the strides {tuple(tensor.stride())}")
+        first = int(tensor.storage_offset())
+        try:
+            return self._ranges(storage_id(tensor), first,
+                                first + tensor.numel())
+        except Gaps as gaps:
+            raise Untraceable(
+                f"{gaps.elements} of its {tensor.numel()} elements come from "
+                "no file") from None
+        except Overlap:
+            raise Untraceable("its elements are written more than once"
+                              ) from None
+        except TooMany as error:
+            raise Untraceable(str(error)) from None
+
+    def _ranges(self, number: int, begin: int, end: int) -> list[FileRange]:
+        known = self._storages.get(number)
+        if known is None:
+            raise Gaps(end - begin)
+        if known.why is not None:
+            raise Untraceable(known.why)
+        if known.file is not None:
+            return [FileRange(known.file, begin, end - begin)] * (end > begin)
+        found: list[tuple[int, FileRange]] = []
+        for copy in known.copies:
+            source = self._storages[copy.source]
+            if source.why is not None:
+                raise Untraceable(source.why)
+            for at, one in ranges_of_copy(copy, source.file or ""):
+                if source.file is not None:
+                    found.append((at, one))
+                    continue
+                for run in one.runs():
+                    for part in self._ranges(copy.source, run.start,
+                                             run.start + run.count):
+                        found.append((at, part))
+                        at += part.elements
+        return ranges_within(lay_end_to_end(found), begin, end)
+
+    def _known(self, tensor: torch.Tensor) -> _Storage:
+        number = storage_id(tensor)
+        if number not in self._storages:
+            self._storages[number] = _Storage(tensor.untyped_storage(),
+                                              tensor.dtype)
+        return self._storages[number]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten.copy_.default:
+            return self._copied(args[0], args[1])
+        given = list(_tensors((args, kwargs)))
+        if not any(self._is_ours(one) for one in given):
+            return func(*args, **kwargs)
+        if func in _FILLS:
+            return self._filled(args[0])
+        if func is _aten._local_scalar_dense.default:
+            raise Untraceable("its loading code looks at values")
+        if func is _aten._to_copy.default:  # Where it is, is not our business.
+            kwargs = {**kwargs, "device": torch.device("meta")}
+            kwargs.pop("pin_memory", None)
+        made = func(*args, **kwargs)
+        self._note(func, args, given, made)
+        return made
+
+    def _is_ours(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_meta or storage_id(tensor) in self._storages
+
+    def _copied(self, to: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        if not self._is_ours(source):
+            if not self._is_ours(to):
+                made: torch.Tensor = _aten.copy_.default(to, source)
+                return made
+            if to.numel():
+                self._spoil(to, "it is given values that are not the files'")
+            return to
+        self._note_copy(to, source.expand(to.shape))
+        return to
+
+    def _note_copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        known = self._known(to)
+        if not to.numel():
+            return
+        if to.dtype != source.dtype or to.dtype != known.dtype:
+            known.why = (f"the files have {source.dtype}, and it is {to.dtype}"
+                         if known.file is None else "its elements are cut")
+            return
+        self._known(source)
+        known.copies.append(Copy(
+            int(to.storage_offset()), tuple(to.shape), tuple(to.stride()),
+            storage_id(source), int(source.storage_offset()),
+            tuple(source.stride())))
+
+    def _filled(self, to: torch.Tensor) -> torch.Tensor:
+        known = self._known(to)
+        if to.numel() and (known.copies or known.file):
+            known.why = "some of its elements are filled with a number"
+        return to
+
+    def _spoil(self, tensor: torch.Tensor, why: str) -> None:
+        self._known(tensor).why = why
+
+    def _note(self, func: Any, args: Any, given: Sequence[torch.Tensor],
+              made: Any) -> None:
+        """What an operator that was run has made, or written to."""
+        before = {storage_id(one) for one in given}
+        if func._schema.is_mutable:
+            for one in given[:1]:
+                self._spoil(one, f"{func} computes it")
+        for one in _tensors(made):
+            if storage_id(one) in before:
+                continue  # A view, or what was written to.
+            if func in _SAME_ELEMENTS and one.shape == args[0].shape:
+                self._note_copy(one, args[0])
+            elif func in (_aten.cat.default, _aten.stack.default):
+                self._note_joined(func, one, args)
+            elif not func._schema.name.startswith("aten::empty") and (
+                    not func._schema.name.startswith("aten::new_empty")):
+                self._spoil(one, f"{func} computes it")
+
+    def _note_joined(self, func: Any, made: torch.Tensor, args: Any) -> None:
+        dim, at = (args[1] if len(args) > 1 else 0), 0
+        for one in args[0]:
+            if func is _aten.stack.default:
+                one = one.unsqueeze(dim)
+            size = one.shape[dim]
+            self._note_copy(made.narrow(dim, at, size), one)
+            at += size
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    for one in _pytree.tree_leaves(tree):
+        if isinstance(one, torch.Tensor):
+            yield one

@@ -1,0 +1,208 @@
+"""Where a model's weights are: files that hoistd reads, or what the first
+engine has published of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import logging
+from typing import Mapping
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig, VllmConfig
+from vllm.config.load import LoadConfig
+from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.offloader import get_offloader
+
+from .. import _session
+from .._errors import HoistError, Unimplemented
+from .._model import Model
+from ..nn._budget import to_bytes
+from ..serving import _published
+from ..serving._files import register_files, slug
+from ..serving._planned import PlannedWeights
+from ..serving._published import Manifest
+from ..serving._recipes import Recipes, write_recipes
+from ..serving._trace import Trace
+from ..serving._weights import Connect, Find, Weights, device_of
+from ._cpu import kernels_over_shared_memory
+from ._headers import HeaderLoader
+from ._key import key_of
+from ._layers import layers_of_its_own
+from ._offload import PlanOffloader
+from ._options import Options
+from ._processing import refuse_what_reads_early, why_processed
+
+_log = logging.getLogger("hoist.vllm")
+
+# By fingerprint: those that were on the device before vLLM looked how much of it
+# is free. The model that is loaded takes them.
+_early: dict[bytes, Weights] = {}
+
+
+@dataclasses.dataclass
+class Finding:
+    """Of one model that an engine's process loads."""
+
+    options: Options
+    of_disk: LoadConfig
+    vllm_config: VllmConfig
+    model_config: ModelConfig
+    prefix: str
+    device: torch.device
+
+    def take_early(self, model: nn.Module) -> int:
+        """Has the model's weights on the device from now on, unless they have
+        to be made first; bytes. weights_of gives them to the next model of the
+        same ones."""
+        weights = self._find(model, may_publish=False)
+        if weights is None:
+            return 0
+        _early[weights.fingerprint] = weights
+        return weights.nbytes
+
+    def weights_of(self, model: nn.Module) -> Weights:
+        """Of a model on the meta device, whose own loading code is run. It may
+        have fewer parameters afterwards, and others: those that vLLM computes
+        with."""
+        weights = self._find(model, may_publish=True)
+        assert weights is not None
+        return weights
+
+    def _find(self, model: nn.Module, may_publish: bool) -> Weights | None:
+        """None: they are not published, and may not be."""
+        trace = Trace()
+        loader = HeaderLoader(self.of_disk, trace)
+        recipes, why = self._recipes(model, loader, trace)
+        connect = self._connect_of(type(model).__name__)
+        session = connect()
+        device = device_of(session, self.device)
+        key = key_of(model, loader.files, self.vllm_config, self.model_config,
+                     self.device)
+        if why is None:
+            if self.options.name is not None:
+                self._claim(session, self._name(key), key)
+            files = loader.files
+
+            def find(session: _session.Session) -> Model:
+                return register_files(session, self.model_config.model, files,
+                                      recipes)
+
+            return self._bound(model, session, connect, find, recipes, device)
+        if self.options.budget is not None:
+            raise Unimplemented(
+                f"{self.model_config.model} takes no budget, as its weights are "
+                f"not the files' bytes ({why}); start it without one")
+        _log.info("%s is published once it is processed, as it is not the "
+                  "files' bytes: %s", self.model_config.model, why)
+        name = self._name(key)
+        if not may_publish and _published.find(session, name) is None:
+            return None
+        manifest = self._published(session, name, key)
+        _published.shape_like(model, manifest)
+        return self._whole(session, connect,
+                           lambda session: session.model(name),
+                           manifest.stored, device)
+
+    def _whole(self, session: _session.Session, connect: Connect, find: Find,
+               stored: Mapping[str, tuple[str, str]],
+               device: _session.Device) -> Weights:
+        early = _early.pop(find(session).fingerprint, None)
+        if early is not None and early.stored == stored:
+            session.close()
+            return early
+        return Weights(session, connect, find, stored, device,
+                       self.options.deadline)
+
+    def _bound(self, model: nn.Module, session: _session.Session,
+               connect: Connect, find: Find, recipes: Recipes,
+               device: _session.Device) -> Weights:
+        """All at once, or, if there is a budget, its layers by a plan."""
+        offloader = get_offloader()
+        if self.options.budget is None or not isinstance(offloader,
+                                                         PlanOffloader):
+            return self._whole(session, connect, find, recipes.stored, device)
+        refuse_what_reads_early(model)
+        whole = find(session).image_bytes
+        planned = PlannedWeights(
+            session, connect, find, recipes.stored, device,
+            self.options.deadline, to_bytes(self.options.budget, whole), offloader.layers_of(model))
+        offloader.follow(model, planned.plan, planned.groups)
+        return planned
+
+    def _connect_of(self, architecture: str) -> Connect:
+        options = self.options
+        return lambda: _session.connect(
+            options.socket, name=f"vllm {architecture}",
+            connect_deadline=options.deadline)
+
+    def _recipes(self, model: nn.Module, loader: HeaderLoader,
+                 trace: Trace) -> tuple[Recipes, str | None]:
+        """And why they do not do, if so."""
+        try:
+            loader.load_weights(model, self.model_config)
+        except HoistError:
+            raise
+        except Exception as error:  # Whatever code raises that misses values.
+            if not loader.files:
+                raise
+            return Recipes(), f"its loading code: {error}"
+        recipes = write_recipes(model, trace, loader.headers)
+        if recipes.refused:
+            name, why = next(iter(recipes.refused.items()))
+            return recipes, f"{name}: {why}"
+        return recipes, why_processed(model)
+
+    def _name(self, key: dict[str, str]) -> str:
+        """In hoistd, of what this process computes with."""
+        if self.options.name is None:
+            return _published.name_of(slug(self.model_config.model), key)
+        draft = ("" if self.model_config is self.vllm_config.model_config
+                 else ".draft")
+        return (f"{self.options.name}{draft}.tp"
+                f"{get_tensor_model_parallel_rank()}.pp"
+                f"{get_pp_group().rank_in_group}")
+
+    def _claim(self, session: _session.Session, name: str,
+               key: dict[str, str]) -> None:
+        """FailedPrecondition: the name is another engine's."""
+        with _published.one_at_a_time(name, self.options.deadline):
+            found = _published.find(session, name)
+            if found is None:
+                _published.publish(session, name, key, None,
+                                   self.options.deadline)
+            else:
+                found[1].check(name, key)
+
+    def _published(self, session: _session.Session, name: str,
+                   key: dict[str, str]) -> Manifest:
+        """Of two that start at once, one publishes."""
+        found = _published.find(session, name)
+        if found is None:
+            with _published.one_at_a_time(name, self.options.deadline):
+                found = _published.find(session, name)
+                if found is None:
+                    self._publish(session, name, key)
+                    found = _published.find(session, name)
+        assert found is not None
+        found[1].check(name, key)
+        return found[1]
+
+    def _publish(self, session: _session.Session, name: str,
+                 key: dict[str, str]) -> None:
+        """Loads the files into this process, as vLLM does, for a moment."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(layers_of_its_own(self.vllm_config, keep=False))
+            if self.device.type == "cpu":  # Packed ones are nobody else's.
+                stack.enter_context(kernels_over_shared_memory())
+            loaded = DefaultModelLoader(self.of_disk).load_model(
+                self.vllm_config, self.model_config, self.prefix)
+            _published.publish(session, name, key, loaded,
+                               self.options.deadline)
+        del loaded
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

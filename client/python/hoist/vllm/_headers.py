@@ -1,0 +1,58 @@
+"""vLLM's loading code, run with tensors that have no bytes."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Generator
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig
+from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+from .._errors import InvalidArgument, Unimplemented
+from ..checkpoint import FileTensor, read_headers
+from ..serving._trace import Trace
+
+
+class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
+    """DefaultModelLoader as far as the files' tensors: which files a model is
+    of, and what is read of them, is its own to say.
+
+    After load_weights: the files, and what their headers say.
+    """
+
+    def __init__(self, load_config: LoadConfig, trace: Trace) -> None:
+        super().__init__(load_config)
+        self._trace = trace
+        self.files: list[pathlib.Path] = []
+        self.headers: dict[str, FileTensor] = {}
+
+    def load_weights(self, model: nn.Module,
+                     model_config: ModelConfig) -> None:
+        """Untraceable, or what vLLM raises where values are looked at."""
+        with self._trace:
+            super().load_weights(model, model_config)
+
+    def _get_weights_iterator(
+            self, source: DefaultModelLoader.Source
+            ) -> Generator[tuple[str, torch.Tensor], None, None]:
+        folder, names, use_safetensors, _ = self._prepare_weights(
+            source.model_or_path, source.subfolder, source.revision,
+            source.fall_back_to_pt, source.allow_patterns_overrides)
+        if not use_safetensors:
+            raise Unimplemented(
+                f"{folder} holds no *.safetensors file; hoist reads weights "
+                "from those alone: save it once more as such (save_pretrained "
+                "does)")
+        files = [pathlib.Path(name) for name in sorted(names)]
+        found = read_headers(files)
+        twice = sorted(found.keys() & self.headers.keys())
+        if twice:
+            raise InvalidArgument(f"{twice[0]} is in two of the folders that "
+                                  "the model takes its weights from")
+        self.files += [one for one in files if one not in self.files]
+        self.headers |= found
+        for name, tensor in found.items():
+            yield source.prefix + name, self._trace.file_tensor(name, tensor)

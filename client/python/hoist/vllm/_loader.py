@@ -1,0 +1,144 @@
+"""The loader that `--load-format hoist` names."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig, VllmConfig
+from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.utils import (
+    initialize_model, process_weights_after_loading)
+from vllm.model_executor.offloader import (NoopOffloader, get_offloader,
+                                           set_offloader)
+from vllm.model_executor.utils import weights_already_processed
+from vllm.utils.torch_utils import set_default_torch_dtype
+
+from .._errors import InvalidArgument, Unimplemented
+from ..serving._binding import bind, refuse_to_write, settle_the_rest
+from ..serving._meta import build_on_meta
+from ._cpu import kernels_over_shared_memory
+from ._finding import Finding
+from ._layers import layers_of_its_own
+from ._offload import PlanOffloader
+from ._options import Options
+from ._processing import why_not_shared
+
+_log = logging.getLogger("hoist.vllm")
+
+
+class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
+    """Loads no weights: hoistd has them, or reads the files."""
+
+    def __init__(self, load_config: LoadConfig) -> None:
+        super().__init__(load_config)
+        self.options = Options.of(load_config.model_loader_extra_config or {})
+
+    def download_model(self, model_config: ModelConfig) -> None:
+        """As vLLM's own loader."""
+        self._of_disk().download_model(model_config)
+
+    def get_external_weight_memory(self, vllm_config: VllmConfig) -> int:
+        """Bytes of the device that the weights take and that are not this
+        process's; they are there from here on, so that what vLLM sees as free
+        is. 0, and it sees for itself how much more is used after loading: of a
+        budget, and where the first engine has to make the weights."""
+        model_config = vllm_config.model_config
+        if self.options.budget is not None:
+            return 0
+        device = self._device(vllm_config)
+        with set_default_torch_dtype(model_config.dtype), device, \
+                layers_of_its_own(vllm_config, keep=False):
+            model, _ = build_on_meta(lambda: initialize_model(
+                vllm_config=vllm_config, model_config=model_config))
+            if why_not_shared(model) is not None:
+                return 0
+            return Finding(self.options, self._of_disk(), vllm_config,
+                           model_config, "", device).take_early(model)
+
+    def _device(self, vllm_config: VllmConfig) -> torch.device:
+        return torch.device(self.load_config.device
+                            or vllm_config.device_config.device)
+
+    def load_weights(self, model: nn.Module,
+                     model_config: ModelConfig) -> None:
+        """FailedPrecondition: vLLM means to write to a model's weights."""
+        refuse_to_write()
+
+    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig,
+                   prefix: str = "") -> nn.Module:
+        """The model over hoistd's memory.
+
+        Unimplemented: layers whose weights cannot be shared, by name. Whatever
+        else hoistd refuses is raised, too; the files are never read here
+        instead, unless the options say so.
+        """
+        device = self._device(vllm_config)
+        self._offload()
+        begin = time.perf_counter()
+        with set_default_torch_dtype(model_config.dtype), device:
+            model, lost = build_on_meta(lambda: initialize_model(
+                vllm_config=vllm_config, model_config=model_config,
+                prefix=prefix))
+            built = time.perf_counter()
+            why = why_not_shared(model)
+            if why is not None:
+                return self._private(vllm_config, model_config, prefix, why)
+            weights = Finding(self.options, self._of_disk(), vllm_config,
+                              model_config, prefix, device).weights_of(model)
+            bind(model, weights.tensors)
+            settle_the_rest(model, device, lost)
+            bound = time.perf_counter()
+            self._finish(model, model_config, device)
+        model.hoist_weights = weights  # The leases live as long as it does.
+        _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
+                  "module was made in %.0f ms, and bound in %.0f ms",
+                  weights.name, weights.nbytes / 2**20,
+                  weights.device.name, (built - begin) * 1e3,
+                  (bound - built) * 1e3)
+        made: nn.Module = model.eval()
+        return made
+
+    def _offload(self) -> None:
+        """InvalidArgument: vLLM was asked to offload weights of its own."""
+        if not isinstance(get_offloader(), (NoopOffloader, PlanOffloader)):
+            raise InvalidArgument(
+                "vLLM's own offloading moves weights that are not this "
+                "process's to move; give hoist a budget instead: "
+                "--model-loader-extra-config '{\"budget\": 0.7}'")
+        if self.options.budget is not None:
+            set_offloader(PlanOffloader())
+
+    def _finish(self, model: nn.Module, model_config: ModelConfig,
+                device: torch.device) -> None:
+        """What layers have besides weights; those are processed already."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(weights_already_processed())
+            if device.type == "cpu" and self.options.cpu_kernels == "shared":
+                stack.enter_context(kernels_over_shared_memory())
+            process_weights_after_loading(model, model_config, device)
+
+    def _private(self, vllm_config: VllmConfig, model_config: ModelConfig,
+                 prefix: str, why: str) -> nn.Module:
+        if self.options.unsupported == "refuse":
+            raise Unimplemented(
+                f"{model_config.model} cannot be had of hoistd: {why}; "
+                '--model-loader-extra-config \'{"unsupported": "private"}\' '
+                "loads its files into each engine, as --load-format auto does")
+        _log.warning("%s is loaded into this process, shared with nobody, as "
+                     "was asked for: %s", model_config.model, why)
+        with layers_of_its_own(vllm_config, keep=True):
+            made: nn.Module = DefaultModelLoader(self._of_disk()).load_model(
+                vllm_config, model_config, prefix)
+            return made
+
+    def _of_disk(self) -> LoadConfig:
+        """What vLLM's own loader takes, which knows no hoist."""
+        return dataclasses.replace(self.load_config, load_format="auto",
+                                   model_loader_extra_config={})

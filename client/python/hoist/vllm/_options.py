@@ -1,0 +1,71 @@
+"""What a user may say of hoist in vLLM's own configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, Literal, Mapping
+
+from .._errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Keys of `--model-loader-extra-config`, all optional:
+
+        --model-loader-extra-config '{"deadline": 120}'
+    """
+
+    # hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's.
+    socket: str | None = None
+    # Under which hoistd is to know these weights. An engine whose weights would
+    # not be the very same is refused, by the field that differs. None: a name
+    # that follows from what they are, so that nobody is refused.
+    name: str | None = None
+    # Of device memory for weights: bytes, "8GiB", or a fraction of them. Where
+    # that is less than all, decoder layers come over the link just before they
+    # are needed. None: all are on the device.
+    budget: int | float | str | None = None
+    # Seconds to wait for hoistd, for space of each group, and for another
+    # engine that publishes the same weights.
+    deadline: float = 60.0
+    # Where hoistd cannot hold what the engine computes with: refuse to start,
+    # or load the files as `--load-format auto` does, into this process.
+    unsupported: Literal["refuse", "private"] = "refuse"
+    # On CPUs: linear layers compute with hoistd's memory as it lies, or vLLM
+    # packs a copy of it in this process, which is faster and not shared.
+    cpu_kernels: Literal["shared", "packed"] = "shared"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """InvalidArgument: a key that there is not, or a value that does not
+        do; it says which would."""
+        hints = typing.get_type_hints(cls)
+        for key, value in given.items():
+            if key not in hints:
+                raise InvalidArgument(
+                    f'--model-loader-extra-config: hoist has no "{key}"; it has '
+                    + ", ".join(hints))
+            _check(key, value, hints[key])
+        return cls(**given)
+
+
+def _check(key: str, value: Any, hint: Any) -> None:
+    if typing.get_origin(hint) is Literal:
+        fits = value in typing.get_args(hint)
+        wanted = " or ".join(f'"{one}"' for one in typing.get_args(hint))
+    elif key == "budget":
+        if value is not None:
+            from ..nn._budget import to_bytes  # Needs torch.
+            to_bytes(value, 1)  # Says itself what is wrong.
+        return
+    elif hint is float:
+        fits = (isinstance(value, (int, float)) and value >= 0
+                and not isinstance(value, bool))
+        wanted = "a number of seconds"
+    else:
+        fits = value is None or isinstance(value, str)
+        wanted = "a text"
+    if not fits:
+        raise InvalidArgument(f'--model-loader-extra-config: "{key}" is '
+                              f"{wanted}, not {value!r}")

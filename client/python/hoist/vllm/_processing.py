@@ -1,0 +1,67 @@
+"""What vLLM's layers make of their weights once they are loaded."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from torch import nn
+from vllm.model_executor.layers.attention import MLAAttention
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod)
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.base_config import (
+    QuantizeMethodBase)
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    UnquantizedEmbeddingMethod)
+
+from .._errors import Unimplemented
+
+# Of unquantised experts: kernels that take them as the files have them.
+_PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
+
+
+def why_not_shared(model: nn.Module) -> str | None:
+    """Names the layers that cannot be told that their weights are processed
+    already; vLLM says so of each method. None: all can."""
+    found = [f"{name or 'the model'} ({type(method).__name__})"
+             for name, method in _methods(model)
+             if not method.supports_pre_processed_weights]
+    if not found:
+        return None
+    return (f"{len(found)} layers process their weights in a way that vLLM "
+            f"does not let others share: {', '.join(found[:3])}")
+
+
+def why_processed(model: nn.Module) -> str | None:
+    """A layer whose weights are not the files' once they are processed."""
+    if hasattr(model, "process_weights_after_loading"):
+        return f"{type(model).__name__} processes weights as a whole"
+    for name, method in _methods(model):
+        if not _leaves_alone(method):
+            return f"{name or 'the model'} ({type(method).__name__})"
+    return None
+
+
+def _methods(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, QuantizeMethodBase):
+            yield name, method
+
+
+def _leaves_alone(method: Any) -> bool:
+    if type(method) in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
+        return True
+    return type(method) is UnquantizedFusedMoEMethod and (
+        method.unquantized_backend.name in _PLAIN_EXPERTS)
+
+
+def refuse_what_reads_early(model: nn.Module) -> None:
+    """Unimplemented: a layer computes tensors of its weights when they are
+    bound, where a plan has not brought them yet; names it."""
+    for name, module in model.named_modules():
+        if isinstance(module, MLAAttention):
+            raise Unimplemented(
+                f"{name} ({type(module).__name__}) reads weights before the "
+                "first pass, when a budget has not brought them; start the "
+                "engine without one")

@@ -1,0 +1,178 @@
+"""Recipes of what loading code copies: rebuilt of the files' elements, they are
+what the code itself makes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import hoist  # noqa: E402
+from hoist.checkpoint import FileTensor  # noqa: E402
+from hoist.serving._binding import bind, settle_the_rest  # noqa: E402
+from hoist.serving._meta import build_on_meta  # noqa: E402
+from hoist.serving._recipes import (UNUSED, held_by,  # noqa: E402
+                                    write_recipes)
+from hoist.serving._trace import Trace, Untraceable  # noqa: E402
+
+FILES = {
+    "q": (8, 4), "k": (4, 4), "v": (4, 4), "down": (4, 6), "norm": (4,),
+    "e.0": (2, 4), "e.1": (2, 4), "unused": (3,),
+}
+
+
+def values():
+    at, found = 0, {}
+    for name, shape in FILES.items():
+        count = math.prod(shape)
+        found[name] = torch.arange(at, at + count, dtype=torch.float32
+                                   ).reshape(shape)
+        at += count
+    return found
+
+
+HEADERS = {name: FileTensor("F32", shape) for name, shape in FILES.items()}
+
+
+class Fused(nn.Module):
+    """As engines have it: fused, sharded, stacked; buffers of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Parameter(torch.empty(16, 4))
+        self.down = nn.Parameter(torch.empty(4, 3))
+        self.norm = nn.Parameter(torch.ones(4))
+        self.experts = nn.Parameter(torch.empty(2, 2, 4))
+        self.head = self.norm
+        self.register_buffer("table", torch.arange(3.0))
+        self.register_buffer("scratch", torch.empty(2))
+
+    def load(self, files):
+        for at, name in ((0, "q"), (8, "k"), (12, "v")):
+            part = self.qkv.data.narrow(0, at, files[name].shape[0])
+            part.copy_(files[name])
+        self.down.data.copy_(files["down"].narrow(1, 3, 3))
+        self.norm.data.copy_(files["norm"])
+        for at in range(2):
+            self.experts.data[at] = files[f"e.{at}"]
+
+
+def traced(load, make=Fused):
+    trace = Trace()
+    model, lost = build_on_meta(make)
+    with trace:
+        load(model, {name: trace.file_tensor(name, tensor)
+                     for name, tensor in HEADERS.items()})
+    return model, trace, lost
+
+
+def rebuilt(joined):
+    """What hoistd would make: parts end to end."""
+    files = {name: one.reshape(-1) for name, one in values().items()}
+    made = []
+    for part in joined.parts:
+        tensor, offset, size = part
+        many = isinstance(part, hoist.Runs)
+        for at in range(part.times if many else 1):
+            first = (offset + at * (part.stride if many else 0)) // 4
+            made.append(files[tensor][first:first + size // 4])
+    return torch.cat(made).reshape(joined.shape)
+
+
+def test_what_is_rebuilt_of_recipes_is_what_the_code_makes():
+    model, trace, lost = traced(Fused.load)
+    recipes = write_recipes(model, trace, HEADERS)
+    assert recipes.refused == {}
+    plain = Fused()
+    plain.load(values())
+    made = {name: rebuilt(recipes.joined[stored])
+            for name, (_, stored) in recipes.stored.items()}
+    assert set(made) == {"qkv", "down", "norm", "experts"}
+    for name, tensor in made.items():
+        assert torch.equal(tensor, getattr(plain, name)), name
+    assert recipes.groups[UNUSED] == ["unused"]
+    # A worker's columns are one part, however many rows there are.
+    assert len(recipes.joined[recipes.stored["down"][1]].parts) == 1
+    bind(model, made)
+    settle_the_rest(model, torch.device("cpu"), lost)
+    assert model.head is model.norm and torch.equal(model.table, plain.table)
+
+
+def test_the_names_in_hoistd_are_none_of_the_files():
+    model, trace, _ = traced(Fused.load)
+    recipes = write_recipes(model, trace, HEADERS)
+    assert recipes.stored["norm"] == ("(outside)", "norm'")
+
+
+def test_nothing_has_memory_before_it_is_bound():
+    model, _, _ = traced(Fused.load)
+    assert model.qkv.is_meta and model.experts.is_meta
+    assert not model.table.is_meta
+
+
+@pytest.mark.parametrize("what, why", [
+    (lambda m, f: m.norm.data.copy_(f["norm"] * 2), "aten.mul"),
+    (lambda m, f: m.norm.data.copy_(f["norm"].double()), "float64"),
+    (lambda m, f: m.norm.data[:3].copy_(f["norm"][:3]), "1 of its 4"),
+    (lambda m, f: (m.norm.data.copy_(f["norm"]), m.norm.data[3:].fill_(0)),
+     "filled with a number"),
+    (lambda m, f: (m.norm.data.copy_(f["norm"]), m.norm.data.add_(1)),
+     "aten.add_"),
+    (lambda m, f: None, "4 of its 4"),
+])
+def test_what_is_no_copy_of_the_files_is_refused_and_says_why(what, why):
+    model, trace, _ = traced(lambda model, files: what(model, files))
+    recipes = write_recipes(model, trace, HEADERS)
+    assert why in recipes.refused["norm"]
+
+
+def test_clones_and_concatenations_are_copies_still():
+    def load(model, files):
+        whole = torch.cat([files["k"].clone(), files["v"].contiguous()])
+        model.qkv.data[:8].copy_(files["q"])
+        model.qkv.data[8:].copy_(whole.to(torch.float32))
+        model.experts.data.copy_(torch.stack([files["e.0"], files["e.1"]]))
+
+    model, trace, _ = traced(load)
+    recipes = write_recipes(model, trace, HEADERS)
+    plain = Fused()
+    load(plain, values())
+    for name in ("qkv", "experts"):
+        assert torch.equal(rebuilt(recipes.joined[name]),
+                           getattr(plain, name)), name
+
+
+def test_code_that_looks_at_values_is_told_that_there_are_none():
+    with pytest.raises(Untraceable, match="looks at values"):
+        traced(lambda model, files: files["norm"][0].item())
+
+
+def test_what_is_still_without_values_is_an_error_by_name():
+    model, _, lost = traced(Fused.load)
+    with pytest.raises(hoist.FailedPrecondition, match="qkv"):
+        settle_the_rest(model, torch.device("cpu"), lost)
+
+
+def test_a_buffer_whose_values_were_lost_is_an_error():
+    class Filled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            table = torch.empty(3)
+            table.fill_(7.0)
+            self.register_buffer("table", table)
+
+    model, lost = build_on_meta(Filled)
+    with pytest.raises(hoist.FailedPrecondition, match="table"):
+        settle_the_rest(model, torch.device("cpu"), lost)
+
+
+def test_bound_parameters_refuse_to_be_loaded_anew():
+    model, trace, _ = traced(Fused.load)
+    bind(model, {"norm": torch.ones(4)})
+    with pytest.raises(hoist.FailedPrecondition, match="read-only"):
+        model.norm.weight_loader(model.norm, torch.zeros(4))
+    assert ("norm", "head") in [one.names for one in held_by(model)]

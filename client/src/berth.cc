@@ -1,0 +1,184 @@
+#include "client/src/berth.h"
+
+#include <string>
+#include <utility>
+
+#include "client/src/fork_guard.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoist {
+namespace {
+
+// What a device maps by itself.
+constexpr uint64_t kPage = uint64_t{2} << 20;
+
+Status Invalid(const std::string& what) {
+  return Status(Code::kInvalidArgument, what);
+}
+
+bool LiesAs(const GroupEntry& group, const GroupEntry& other) {
+  if (group.image_bytes != other.image_bytes ||
+      group.tensors.size() != other.tensors.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < group.tensors.size(); ++i) {
+    const TensorEntry& one = group.tensors[i];
+    const TensorEntry& two = other.tensors[i];
+    if (one.name != two.name || one.dtype != two.dtype ||
+        one.shape != two.shape || one.strides != two.strides ||
+        one.offset_bytes != two.offset_bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Status NoGroup(uint32_t number) {
+  return Status(Code::kOutOfRange,
+                "the model has no group " + std::to_string(number));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Berth>> Berth::Create(const Session& session,
+                                             const ModelTable& model,
+                                             std::span<const uint32_t> groups,
+                                             uint32_t device) {
+  const DeviceFacts* facts = session.FindDevice(device);
+  if (facts == nullptr) {
+    return Invalid("hoistd has no device " + std::to_string(device));
+  }
+  std::vector<Place> places;
+  uint64_t bytes = 0;
+  for (const uint32_t number : groups) {
+    if (number >= model.groups().size()) return NoGroup(number);
+    Place place = {bytes, 0, model.groups()[number]};
+    // An image is 2^46 bytes at most, and a model has 2^20 groups.
+    place.bytes = *AlignUp(place.group.image_bytes, kPage);
+    bytes += place.bytes;
+    places.push_back(std::move(place));
+  }
+  std::unique_ptr<PieceRange> range;
+  if (bytes > 0) {
+    Result<std::unique_ptr<PieceRange>> made =
+        facts->kind == DeviceKind::kEmulated
+            ? CreateEmulatedRange(bytes)
+            : CreateCudaRange(facts->uuid, bytes);
+    if (!made.ok()) return made.status();
+    range = std::move(made).value();
+  }
+  return std::unique_ptr<Berth>(
+      new Berth(*facts, std::move(places), std::move(range)));
+}
+
+Berth::Berth(DeviceFacts device, std::vector<Place> places,
+             std::unique_ptr<PieceRange> range)
+    : device_(std::move(device)),
+      generation_(ForkGeneration()),
+      places_(std::move(places)),
+      range_(std::move(range)) {}
+
+Berth::~Berth() {
+  const MutexLock lock(mu_);
+  // What cannot be unmapped goes with the range.
+  (void)EmptyLocked();
+}
+
+bool Berth::forked() const { return generation_ != ForkGeneration(); }
+
+std::optional<const void*> Berth::AddressOf(size_t group) const {
+  if (group >= places_.size()) return std::nullopt;
+  const Place& place = places_[group];
+  if (place.bytes == 0) return nullptr;
+  return static_cast<const std::byte*>(range_->address()) + place.offset;
+}
+
+Status Berth::Check(const Session& session, const ModelTable& model,
+                    std::span<const uint32_t> groups) const {
+  if (groups.size() != places_.size()) {
+    return Invalid("the berth is of " + std::to_string(places_.size()) +
+                   " groups, not of " + std::to_string(groups.size()));
+  }
+  const DeviceFacts* facts = session.FindDevice(device_.index);
+  // An emulated device's UUID is a hoistd's own.
+  const bool same =
+      facts != nullptr && facts->kind == device_.kind &&
+      (facts->kind == DeviceKind::kEmulated || facts->uuid == device_.uuid);
+  if (!same) {
+    return Invalid("device " + std::to_string(device_.index) +
+                   " of this hoistd is another than the berth's");
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i] >= model.groups().size()) return NoGroup(groups[i]);
+    if (!LiesAs(model.groups()[groups[i]], places_[i].group)) {
+      return Invalid("the tensors of group \"" + places_[i].group.name +
+                     "\" lie otherwise than the berth's");
+    }
+  }
+  return Status();
+}
+
+Status Berth::Fill(std::shared_ptr<Session> session, const ModelPtr& model,
+                   std::span<const uint32_t> groups,
+                   std::chrono::milliseconds deadline) {
+  if (Status s = Check(*session, *model, groups); !s.ok()) return s;
+  const MutexLock lock(mu_);
+  if (session_ != nullptr) return Status();
+  model_ = session->Hold(model);
+  session_ = std::move(session);
+  Status staged = StageLocked(groups, deadline);
+  if (!staged.ok()) (void)EmptyLocked();
+  return staged;
+}
+
+Status Berth::StageLocked(std::span<const uint32_t> groups,
+                          std::chrono::milliseconds deadline) {
+  std::vector<uint32_t> numbers;
+  std::vector<const Place*> places;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (places_[i].bytes == 0) continue;
+    numbers.push_back(groups[i]);
+    places.push_back(&places_[i]);
+  }
+  if (numbers.empty()) return Status();
+  Session::ApartOptions options;
+  options.device = device_.index;
+  options.deadline = deadline;
+  Status status;
+  // Of the lambda: this thread holds mu_ meanwhile.
+  std::vector<uint64_t>& leases = leases_;
+  session_->StageApart(
+      *model_, numbers, options, [&](size_t i, Result<LeaseGrant> lease) {
+        if (!lease.ok()) {
+          status = lease.status();
+          return false;
+        }
+        leases.push_back(lease->id);
+        status =
+            lease->slab.bytes == places[i]->bytes
+                ? range_->Lay(places[i]->offset, lease->slab)
+                : Status(Code::kInternal, "hoistd sent a slab of another size");
+        return status.ok();
+      });
+  return status.ok() ? range_->Open() : status;
+}
+
+Status Berth::Empty() {
+  const MutexLock lock(mu_);
+  return EmptyLocked();
+}
+
+Status Berth::EmptyLocked() {
+  if (session_ == nullptr) return Status();
+  // Nothing is mapped any more when its lease goes.
+  if (range_ != nullptr) {
+    if (Status s = range_->Clear(); !s.ok()) return s;
+  }
+  session_->PostReleases(leases_);
+  leases_.clear();
+  model_.reset();
+  session_.reset();
+  return Status();
+}
+
+}  // namespace hoist

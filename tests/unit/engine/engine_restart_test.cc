@@ -1,0 +1,126 @@
+// An engine, and the next one, which goes on with what it left.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/engine_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd {
+namespace {
+
+using testing::Answer;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::EngineRig;
+using ::testing::Field;
+using ::testing::IsEmpty;
+
+class EngineRestart : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_OK(rig_.Start()); }
+  // The next one begins without this image, as after a death in the middle of
+  // forgetting its model.
+  void RestartWithout(const std::string& model, const std::string& group) {
+    rig_.on_found = [&](FoundOnHost& found) {
+      EXPECT_EQ(std::erase_if(found.images,
+                              [&](const FoundImage& image) {
+                                return image.meta.model == model &&
+                                       image.meta.group.name == group;
+                              }),
+                1u);
+    };
+    Restart();
+    rig_.on_found = [](FoundOnHost&) {};
+  }
+  void Restart() {
+    rig_.Stop();
+    ASSERT_OK(rig_.Start());
+  }
+  // The lease is there yet, with its session.
+  void ExpectGoesOn(SessionId session, const LeaseGrant& lease) {
+    const std::vector<ResumedSession> resumed = rig_.engine().TakeResumed();
+    ASSERT_EQ(resumed.size(), 1u);
+    EXPECT_EQ(resumed[0].id, session);
+    EXPECT_OK(resumed[0].ended) << notes();
+    Answer<absl::StatusOr<Resumed>> answer;
+    rig_.engine().Resume(session, {.leases = {lease.id}}, nullptr,
+                         answer.done());
+    const absl::StatusOr<Resumed> lost = answer.Wait();
+    ASSERT_OK(lost);
+    EXPECT_THAT(lost->lost_leases, IsEmpty());
+    EXPECT_OK(rig_.Release(session, lease.id));
+  }
+  ModelSnapshot ModelOf(const std::string& name) {
+    for (const ModelSnapshot& model : rig_.Snapshot().models) {
+      if (model.name == name) return model;
+    }
+    ADD_FAILURE() << "no model " << name;
+    return {};
+  }
+  std::vector<std::string> GroupsOf(const std::string& model) {
+    std::vector<std::string> names;
+    for (const GroupSnapshot& group : ModelOf(model).groups) {
+      names.push_back(group.name);
+    }
+    return names;
+  }
+  std::string notes() {
+    std::string all;
+    for (const std::string& note : rig_.engine().notes().notes) {
+      all += note + "\n";
+    }
+    return all;
+  }
+
+  EngineRig rig_{{.spills = false, .keeps = true}};
+};
+
+TEST_F(EngineRestart, AModelUnderANewNumberDoesNotTakeAnothers) {
+  const SessionId session = rig_.Open();
+  ASSERT_OK(rig_.Publish(session, "z", "first"));
+  ASSERT_OK(rig_.Publish(session, "z", "second"));
+  // Put back before z; the number behind its own is the next model's.
+  const auto published = rig_.Publish(session, "a", "only");
+  ASSERT_OK(published);
+  const auto files = rig_.Register(session, "m");
+  ASSERT_OK(files);
+  ASSERT_EQ((*files)->id.number(), (*published)->id.number() + 1);
+  const auto lease = rig_.Stage(session, {(*files)->id, GroupIndex(0)});
+  ASSERT_OK(lease);
+  RestartWithout("z", "first");
+  ExpectGoesOn(session, *lease);
+  EXPECT_THAT(GroupsOf("z"), ElementsAre("second"));
+}
+
+TEST_F(EngineRestart, WhatLostItsNumberIsDroppedFromDevicesAlone) {
+  const SessionId session = rig_.Open();
+  ASSERT_OK(rig_.Publish(session, "z", "first"));
+  const auto published = rig_.Publish(session, "z", "second");
+  ASSERT_OK(published);
+  const auto idle = rig_.Stage(session, {(*published)->id, GroupIndex(1)});
+  ASSERT_OK(idle);
+  ASSERT_OK(rig_.Release(session, idle->id));
+  const auto files = rig_.Register(session, "m");
+  ASSERT_OK(files);
+  const auto lease = rig_.Stage(session, {(*files)->id, GroupIndex(0)});
+  ASSERT_OK(lease);
+  RestartWithout("z", "first");
+  ExpectGoesOn(session, *lease);
+  EXPECT_THAT(GroupsOf("z"), ElementsAre("second"));
+  const ModelSnapshot z = ModelOf("z");
+  EXPECT_THAT(z.groups[0].copies, Each(Field(&CopySnapshot::at, OnHost())));
+  // Nor does the next one find what lies there by then of any model.
+  const SessionId later = rig_.Open();
+  const auto again = rig_.Stage(later, {z.id, GroupIndex(0)});
+  ASSERT_OK(again);
+  ASSERT_OK(rig_.Release(later, again->id));
+  Restart();
+  EXPECT_OK(rig_.engine().TakeResumed().at(0).ended) << notes();
+}
+
+}  // namespace
+}  // namespace hoistd

@@ -1,0 +1,155 @@
+"""A vLLM engine in a process of its own, told by lines what to do.
+
+engine.py NAME=JSON...: options of vllm.LLM. It reads a line of JSON at a time
+from its standard input, {"do": NAME, ...}, and answers with one on the
+descriptor that it was given as standard output. What vLLM prints goes to the
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+PROMPTS = ([1, 2, 3, 4, 5, 6, 7], [11, 500, 23, 900, 41])
+
+
+class Facts:
+    """What is asked of each of an engine's workers (`--worker-extension-cls`).
+    """
+
+    def hoist_facts(self) -> dict[str, Any]:
+        model = self.model_runner.model  # type: ignore[attr-defined]
+        weights = getattr(model, "hoist_weights", None)
+        spans = weights.spans() if weights is not None else []
+        tensors = [(one.data_ptr(), one.nbytes) for one in model.parameters()]
+        return {
+            "bytes": sum(nbytes for _, nbytes in tensors),
+            "shared": sum(nbytes for at, nbytes in tensors
+                          if any(a <= at and at + nbytes <= b
+                                 for a, b in spans)),
+            "dirty": private_dirty(spans),
+            "maps": hoistd_maps(),
+            "fds": hoistd_fds(),
+            "addresses": [at for at, _ in tensors],
+            "model": weights.name if weights is not None else None,
+        }
+
+    def hoist_suspend(self) -> None:
+        from hoist.vllm import suspend
+        suspend()
+
+    def hoist_resume(self) -> None:
+        from hoist.vllm import resume
+        resume()
+
+
+def private_dirty(spans: list[tuple[int, int]]) -> int:
+    """KiB, of all mappings that reach into one of the spans."""
+    found, inside = 0, False
+    with open("/proc/self/smaps") as smaps:
+        for line in smaps:
+            first = line.split(maxsplit=1)[0]
+            if not first.endswith(":"):
+                begin, end = (int(one, 16) for one in first.split("-"))
+                inside = any(begin < b and a < end for a, b in spans)
+            elif inside and first == "Private_Dirty:":
+                found += int(line.split()[1])
+    return found
+
+
+def hoistd_maps() -> list[str]:
+    with open("/proc/self/maps") as maps:
+        return [line.split(maxsplit=5)[5].strip() for line in maps
+                if "memfd:hoist" in line]
+
+
+def hoistd_fds() -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue  # The listing's own.
+    return [one for one in found if "memfd:hoist" in one]
+
+
+def io_of_self() -> dict[str, int]:
+    with open("/proc/self/io") as io:
+        return {name: int(value) for name, value in
+                (line.strip().split(": ") for line in io)}
+
+
+def watch_loading(seen: dict[str, Any]) -> None:
+    """What the loader reads of disks, and how long it takes."""
+    from hoist.vllm._loader import HoistModelLoader
+    load = HoistModelLoader.load_model
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (kwargs.pop("vllm_config", None) or args[0], *args[1:])
+        # As vLLM's GPU worker, before it looks how much memory is free.
+        seen["external"] = self.get_external_weight_memory(args[0])
+        before, begin = io_of_self(), time.perf_counter()
+        made = load(self, *args, **kwargs)
+        seen["load_ms"] = (time.perf_counter() - begin) * 1e3
+        seen["read_bytes"] = io_of_self()["read_bytes"] - before["read_bytes"]
+        return made
+
+    HoistModelLoader.load_model = watched  # type: ignore[method-assign]
+
+
+class Engine:
+    def __init__(self, options: dict[str, Any]) -> None:
+        from vllm import LLM
+        self.seen: dict[str, Any] = {}
+        if options["load_format"] == "hoist":
+            watch_loading(self.seen)
+        self.llm = LLM(skip_tokenizer_init=True, max_model_len=256,
+                       kv_cache_memory_bytes=32 << 20,
+                       worker_extension_cls="engine.Facts",
+                       disable_log_stats=True,
+                       **{"enforce_eager": True, "dtype": "bfloat16",
+                          **options})
+
+    def loaded(self) -> dict[str, Any]:
+        return self.seen
+
+    def generate(self, tokens: int = 24) -> list[list[int]]:
+        from vllm import SamplingParams
+        made = self.llm.generate(
+            [{"prompt_token_ids": list(one)} for one in PROMPTS],
+            SamplingParams(temperature=0, max_tokens=tokens, detokenize=False,
+                           ignore_eos=True), use_tqdm=False)
+        return [list(one.outputs[0].token_ids) for one in made]
+
+    def ask(self, what: str) -> list[Any]:
+        return self.llm.collective_rpc(what)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    options = {name: json.loads(value) for name, value in
+               (one.split("=", 1) for one in sys.argv[1:])}
+    try:
+        engine = Engine(options)
+    except Exception as error:
+        print(json.dumps({"error": type(error).__name__, "says": str(error)}),
+              file=answers)
+        raise
+    print(json.dumps({"is": "ready"}), file=answers)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        try:
+            said = getattr(engine, wanted.pop("do"))(**wanted)
+            print(json.dumps({"is": said}), file=answers)
+        except Exception as error:
+            print(json.dumps({"error": type(error).__name__,
+                              "says": str(error)}), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""hoist.sglang against SGLang's own source, as far as that imports without CUDA's
+wheels: what registers formats and hooks. Its servers and loaders do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import types
+
+import pytest
+
+registry = pytest.importorskip("sglang.srt.plugins.hook_registry")
+choices = pytest.importorskip("sglang.srt.arg_groups.choices")
+
+import hoist  # noqa: E402
+from hoist.sglang import Options, register  # noqa: E402
+
+VERIFY = "sglang.srt.configs.load_config.LoadConfig._verify_load_format"
+LOADER = "sglang.srt.model_loader.loader.get_model_loader"
+
+
+@pytest.fixture
+def hooks():
+    register()
+    return {target: [hook for kind, hook, _ in found
+                     if kind is registry.HookType.AROUND]
+            for target, found in registry.HookRegistry._hooks.items()}
+
+
+def test_the_format_is_legal_and_registered_once(hooks):
+    register()
+    assert choices.LOAD_FORMAT_CHOICES.count("hoist") == 1
+    assert len(hooks[VERIFY]) == len(hooks[LOADER]) == 1
+
+
+def test_other_formats_are_sglangs_own_business(hooks):
+    config = types.SimpleNamespace(load_format="auto")
+    asked = []
+    (verify,), (loader,) = hooks[VERIFY], hooks[LOADER]
+    verify(asked.append, config)
+    assert asked == [config]
+    assert loader(lambda *given: given, config, "model") == (config, "model")
+
+
+def test_hoists_own_format_does_not_reach_sglangs_enum(hooks):
+    (verify,) = hooks[VERIFY]
+    verify(lambda config: pytest.fail("SGLang was asked"),
+           types.SimpleNamespace(load_format="hoist"))
+
+
+def test_the_paths_that_are_hooked_are_in_sglangs_source():
+    # Their packages do not import here.
+    (root,) = importlib.util.find_spec("sglang").submodule_search_locations
+    for target, what in ((VERIFY, "def _verify_load_format"),
+                         (LOADER, "def get_model_loader")):
+        module = target.rpartition(".")[0].removesuffix(".LoadConfig")
+        path = pathlib.Path(root).parent.joinpath(*module.split("."))
+        assert what in path.with_suffix(".py").read_text()
+
+
+def test_options_that_do_not_do_are_told():
+    assert Options.of('{"deadline": 5}').deadline == 5
+    with pytest.raises(hoist.InvalidArgument, match='no "budget"'):
+        Options.of({"budget": 1})
