@@ -54,7 +54,7 @@ class CopierDesk {
     std::unique_ptr<Copier> copier;
     ShareOptions share;
     bool closing = false;
-    std::shared_ptr<void> waits;  // Who waits until it is gone.
+    std::shared_ptr<void> waits = nullptr;  // Who waits until it is gone.
   };
 
   absl::StatusOr<CopierShare> OpenNow(const CopierSpec& spec)

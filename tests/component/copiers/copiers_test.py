@@ -39,8 +39,8 @@ STREAMS = """
 import sys, hoist
 session = hoist.connect(sys.argv[1], connect_deadline=60, name="streams")
 model = session.register(sys.argv[2], "m")
-groups = [group for group in model if group.nbytes > 100]
-plan = session.set_plan(model, order=groups, budget=4 << 20)
+groups = list(model.groups)
+plan = session.set_plan(model, order=groups, budget=5 << 20)
 while True:
     for group in groups:
         with plan.use(group):

@@ -432,7 +432,11 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   EXPECT_EQ(of, ShareOf(DeviceIndex(1)));
   EXPECT_EQ(loads.out,
             "loads of device 1: at most 1.0 MiB/s -> at most 5.0 MiB/s\n");
-  EXPECT_EQ(calls, 5);
+  const Ran copier = Ctl({"share", "--copier", "4", "--weight", "2"});
+  EXPECT_EQ(of, ShareOf(CopierId(4)));
+  EXPECT_THAT(copier.out, HasSubstr("copier 4: weight 1, priority 0, at most "
+                                    "1.0 MiB/s -> weight 2, priority 0, "));
+  EXPECT_EQ(calls, 6);
   const Ran nothing = Ctl({"share", "7"});
   EXPECT_EQ(nothing.exit, 2);
   EXPECT_THAT(nothing.err, HasSubstr("--weight, --priority or --max-rate"));
@@ -440,10 +444,11 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   EXPECT_EQ(Ctl({"share", "--max-rate", "1MiB"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--loads", "0", "--max-rate", "1MiB"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "--loads", "0", "--weight", "2"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--copier", "4", "--weight", "2"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--weight", "0"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--priority", "11"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--max-rate", "fast"}).exit, 2);
-  EXPECT_EQ(calls, 5);
+  EXPECT_EQ(calls, 6);
   EXPECT_THAT(Ctl({"share", "--help"}).out, HasSubstr("stays as it is"));
 }
 

@@ -116,6 +116,20 @@ TEST_F(TraceJsonTest, ACopyIsOnItsLinkAndWithItsPlan) {
   }
 }
 
+TEST_F(TraceJsonTest, WhatWorkersCopyHasRowsOfItsOwn) {
+  Add(Event::KIND_GRANTED_COPY, 1, 2);
+  Add(Event::KIND_OWN_READ, 1, 2);
+  const Json all = Written();
+  const std::vector<Json> slices = Of(all, "X");
+  ASSERT_EQ(slices.size(), 2u);
+  EXPECT_EQ(RowOf(all, slices[0]), "device 0 (a \"device\")/workers' copies");
+  EXPECT_EQ(slices[0]["name"], "granted to session 12");
+  EXPECT_EQ(RowOf(all, slices[1]),
+            "device 0 (a \"device\")/workers' copies back");
+  EXPECT_EQ(slices[1]["name"], "read by session 12");
+  EXPECT_EQ(slices[1]["cat"], "copy");
+}
+
 TEST_F(TraceJsonTest, WhatRunsAtOnceHasRowsOfItsOwn) {
   // In the order in which they end.
   Add(Event::KIND_FILE_READ, 1, 3);
