@@ -13,8 +13,8 @@ from ._recipes import held_by
 
 
 def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Parameters become read-only ones over the tensors of their names; buffers,
-    which engines write to, get the values, in memory of their own.
+    """Parameters become read-only ones over the tensors of their names;
+    buffers, which engines write to, get the values, in memory of their own.
 
     What several modules share is one object in all of them, as before. Names
     that are not given stay what they are.
@@ -53,7 +53,7 @@ def _parameter(tensor: torch.Tensor) -> nn.Parameter:
 def refuse_to_write(*_: object, **__: object) -> None:
     """What engines call to give a parameter values, once it is hoistd's."""
     raise FailedPrecondition(
-        "this parameter is hoistd's, shared with other processes and read-only; "
+        "this parameter is hoistd's, shared with other processes, read-only; "
         "start the engine anew to give it other weights, or with another "
         "--load-format to give it weights of its own")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-import torch
-
 from .. import _session
 from .._errors import FailedPrecondition, ResourceExhausted
 from .._model import Group
@@ -50,13 +48,8 @@ class PlannedWeights(Weights):
             name: placed[group][tensor].torch()
             for name, (group, tensor) in stored.items() if group in placed})
 
-    def suspend(self) -> None:
+    def check_suspend(self) -> None:
         """FailedPrecondition."""
         raise FailedPrecondition(
             "an engine with a budget cannot be suspended: its layers would be "
             "elsewhere afterwards; start it without one, or end it")
-
-    def planned(self, tensor: torch.Tensor) -> bool:
-        """Whether it lies where layers take turns, or in a plan's residents."""
-        return not any(begin <= tensor.data_ptr() < end
-                       for begin, end in self.spans())

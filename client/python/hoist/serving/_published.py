@@ -90,17 +90,18 @@ def find(session: _session.Session, name: str
 
 def publish(session: _session.Session, name: str, key: Mapping[str, str],
             module: nn.Module | None, deadline: float) -> None:
-    """Hands over all of the module's parameters and buffers; None: a key alone,
-    for weights that are in files. deadline: seconds to wait for space, each
-    group. AlreadyExists: other weights are there under that name."""
+    """Hands over all of the module's parameters and buffers; None: a key
+    alone, for weights that are in files. deadline: seconds to wait for space,
+    each group. AlreadyExists: other weights are there under that name."""
     held = held_by(module) if module is not None else []
     groups: dict[str, dict[str, torch.Tensor]] = {}
     for one in held:
         if one.tensor.numel():
             first = one.names[0]
-            groups.setdefault(group_of(one.names), {})[first] = one.tensor.detach()
-    for group, tensors in groups.items():
-        session.publish(name, group, {
+            group = groups.setdefault(group_of(one.names), {})
+            group[first] = one.tensor.detach()
+    for group_name, tensors in groups.items():
+        session.publish(name, group_name, {
             first: tensor.cpu() for first, tensor in tensors.items()},
                         deadline=deadline)
     text = json.dumps({"format": _FORMAT, "key": dict(key),

@@ -66,9 +66,13 @@ class Weights:
         """Whether the tensors may not be touched."""
         return self._session is None
 
+    def check_suspend(self) -> None:
+        """FailedPrecondition: they cannot be suspended, and why."""
+
     def suspend(self) -> None:
         """Gives up leases, mappings and the session; nothing reads the tensors
         until `resume`. Again: nothing happens."""
+        self.check_suspend()
         session = self._session
         if session is None:
             return
@@ -102,7 +106,10 @@ class Weights:
 
 
 def suspend_all() -> None:
-    """All weights of this process. See Weights.suspend."""
+    """All weights of this process, or, if some cannot be, none. See
+    Weights.suspend."""
+    for one in list(_all):
+        one.check_suspend()
     for one in list(_all):
         one.suspend()
 

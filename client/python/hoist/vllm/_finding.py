@@ -38,8 +38,8 @@ from ._processing import refuse_what_reads_early, why_processed
 
 _log = logging.getLogger("hoist.vllm")
 
-# By fingerprint: those that were on the device before vLLM looked how much of it
-# is free. The model that is loaded takes them.
+# By fingerprint: those that were on the device before vLLM looked how much of
+# it is free. The model that is loaded takes them.
 _early: dict[bytes, Weights] = {}
 
 
@@ -94,8 +94,8 @@ class Finding:
             return self._bound(model, session, connect, find, recipes, device)
         if self.options.budget is not None:
             raise Unimplemented(
-                f"{self.model_config.model} takes no budget, as its weights are "
-                f"not the files' bytes ({why}); start it without one")
+                f"{self.model_config.model} takes no budget, as its weights "
+                f"are not the files' bytes ({why}); start it without one")
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
         name = self._name(key)
@@ -129,7 +129,8 @@ class Finding:
         whole = find(session).image_bytes
         planned = PlannedWeights(
             session, connect, find, recipes.stored, device,
-            self.options.deadline, to_bytes(self.options.budget, whole), offloader.layers_of(model))
+            self.options.deadline, to_bytes(self.options.budget, whole),
+            offloader.layers_of(model))
         offloader.follow(model, planned.plan, planned.groups)
         return planned
 

@@ -9,7 +9,7 @@ import time
 
 import torch
 from torch import nn
-from vllm.config import ModelConfig, VllmConfig
+from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
@@ -53,7 +53,8 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         if self.options.budget is not None:
             return 0
         device = self._device(vllm_config)
-        with set_default_torch_dtype(model_config.dtype), device, \
+        with set_current_vllm_config(vllm_config), \
+                set_default_torch_dtype(model_config.dtype), device, \
                 layers_of_its_own(vllm_config, keep=False):
             model, _ = build_on_meta(lambda: initialize_model(
                 vllm_config=vllm_config, model_config=model_config))

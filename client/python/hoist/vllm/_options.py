@@ -44,8 +44,8 @@ class Options:
         for key, value in given.items():
             if key not in hints:
                 raise InvalidArgument(
-                    f'--model-loader-extra-config: hoist has no "{key}"; it has '
-                    + ", ".join(hints))
+                    f'--model-loader-extra-config: hoist has no "{key}"; '
+                    "it has " + ", ".join(hints))
             _check(key, value, hints[key])
         return cls(**given)
 

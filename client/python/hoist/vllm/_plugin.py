@@ -8,8 +8,8 @@ _log = logging.getLogger("hoist.vllm")
 
 
 def register() -> None:
-    """Makes `--load-format hoist` and `--sleep-mode-backend hoist` legal. Again:
-    nothing happens.
+    """Makes `--load-format hoist` and `--sleep-mode-backend hoist` legal.
+    Again: nothing happens.
 
     An engine that does not ask for hoist must start whatever is wrong here, so
     a vLLM that has not what is needed is only told of in the log.
