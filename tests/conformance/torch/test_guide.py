@@ -339,7 +339,7 @@ def check_tuning(block: Block, world: World) -> None:
 
 
 def check_training(block: Block, world: World) -> None:
-    ids = torch.randint(3, 128, (4, 256),
+    ids = torch.randint(3, 128, (2, 256),
                         generator=torch.Generator().manual_seed(1))
     left = run(block, {**world.names, "ids": ids})
     resident = world.resident()
