@@ -174,7 +174,7 @@ def test_a_device_that_others_fill_says_so(hoistd, device):
 
 
 def test_gradients_are_refused(hoistd, device):
-    """Item 21: never computed from memory that holds other weights by then."""
+    """Item 21: of weights that are not frozen."""
     model = Stack(3).eval()
     x = numbers(2, WIDTH).to(device).requires_grad_()
     with attached(model, least_budget(model)):

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from typing import Any, Callable
+from unittest import mock
 
 import pytest
 
@@ -26,6 +27,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import hoist  # noqa: E402
+from compiling import fresh_compiler  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from families import FAMILIES, computing_library, refuse  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
@@ -318,6 +320,24 @@ def check_lora(block: Block, world: World) -> None:
     assert_equal_outputs(logits(left["model"], world.names["ids"]), base)
 
 
+def check_tuning(block: Block, world: World) -> None:
+    """The same losses and adapters as over the resident model."""
+    pytest.importorskip("peft")
+    torch.manual_seed(11)
+    left = run(block, world.names, ids=world.ids)
+    stats = hoist.stats(left["model"])
+    assert stats.streamed_bytes > 0 and stats.bound_groups < stats.groups
+    hoist.detach(left["model"])
+    with mock.patch.object(hoist, "attach", lambda model, budget:
+                           model.to(world.device)):
+        torch.manual_seed(11)
+        resident = run(block, world.names, ids=world.ids)
+    assert left["losses"] == resident["losses"]
+    assert left["losses"][-1] < left["losses"][0]
+    for mine, other in zip(left["trained"], resident["trained"]):
+        assert same_bytes(mine, other)
+
+
 def check_mixture(block: Block, world: World) -> None:
     torch.manual_seed(5)
     config = transformers.Qwen3MoeConfig(
@@ -410,6 +430,7 @@ CHECKS: dict[str, Callable[[Block, World], None]] = {
     "Quantised 1": check_quantised,
     "fp8 storage 1": check_fp8,
     "LoRA 1": check_lora,
+    "LoRA, trained 1": check_tuning,
     "Mixture of experts 1": check_mixture,
     "Diffusion 1": check_diffusion,
     "Diffusion, from files 1": check_diffusion,
@@ -433,7 +454,8 @@ def test_what_the_guide_prints_runs_and_equals_the_resident(
 
 def test_each_recipe_is_one_block_of_fifteen_lines_at_most():
     assert RECIPES == ["Bigger than the GPU", "Many workers", "Quantised",
-                       "fp8 storage", "LoRA", "Mixture of experts", "Diffusion",
+                       "fp8 storage", "LoRA", "LoRA, trained",
+                       "Mixture of experts", "Diffusion",
                        "Diffusion, from files"]
     for heading in RECIPES:
         mine = [one for one in BLOCKS if one.heading == heading]
@@ -475,13 +497,49 @@ def train(model: nn.Module, device: torch.device) -> None:
 
 
 def go_backward(model: nn.Module, device: torch.device) -> None:
-    output = hoist.attach(model, least_budget(model))(
-        torch.randn(2, 8, device=device))
-    try:
-        output.sum().backward()
-    except RuntimeError as error:
-        assert "modified by an inplace operation" in str(error)
-        raise
+    hoist.attach(model, 0.7)
+    x = torch.randn(2, 8, device=device)
+    with fresh_compiler():
+        code = torch.compile(model, backend="eager")
+        for _ in range(6):
+            output = code(x)
+        try:
+            output.sum().backward()
+        except RuntimeError as error:
+            assert re.search("modified by an inplace operation|"
+                             "does not require grad", str(error))
+            raise
+
+
+def keep_past_hooks(model: nn.Module, device: torch.device) -> None:
+    bnb = pytest.importorskip("bitsandbytes")
+    del model
+    made = nn.Sequential(*(bnb.nn.Linear4bit(
+        128, 128, compute_dtype=torch.bfloat16) for _ in range(3)))
+    made.eval().requires_grad_(False).to(device)
+    hoist.attach(made, least_budget(made))(torch.randn(
+        2, 128, dtype=torch.bfloat16, device=device, requires_grad=True))
+
+
+class _GivesItsWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor
+                ) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return (x * weight).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return ctx.saved_tensors[0], None
+
+
+def give_a_view(model: nn.Module, device: torch.device) -> None:
+    for one in model:
+        one.forward = lambda x, one=one: _GivesItsWeight.apply(x, one.weight)
+    hoist.attach(model.requires_grad_(False), least_budget(model))
+    inputs = [torch.ones(8, 8, device=device, requires_grad=True)
+              for _ in model]
+    torch.autograd.backward([one(x) for one, x in zip(model, inputs)])
 
 
 def convert(model: nn.Module, device: torch.device) -> None:
@@ -545,8 +603,10 @@ REFUSED: dict[str, Refused] = {
     "a budget below": lambda model, device: hoist.attach(model, 64),
     "writing to a weight": merge,
     "`load_state_dict`": load_other_weights,
-    "gradients through": train,
+    "gradients for": train,
     "`backward()`": go_backward,
+    "graphs over": keep_past_hooks,
+    "a gradient that is": give_a_view,
     "`.half()`": convert,
     "`copy.deepcopy`": lambda model, device: copy.deepcopy(
         hoist.attach(model)),

@@ -36,6 +36,7 @@ from ._options import Wanted
 from ._passes import Passes
 from ._planning import Planning
 from ._rebuilt import Swap
+from ._saved import settle
 from ._sources import Source
 from ._stats import IN_PLACE_COUNTS, PLAN_COUNTS, AttachStats
 from ._tree import Tree
@@ -172,6 +173,8 @@ class Attachment(NotCopied):
             self.uninstall()
             for holder, key, value in own:
                 holder[key] = value
+            for group in self.groups:
+                settle(group)
             renew_lists(self._tree.modules)
             with contextlib.suppress(Unavailable):  # Nothing is to give back.
                 self.close()

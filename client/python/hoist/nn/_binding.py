@@ -9,7 +9,6 @@ memory. It neither stages nor waits.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import weakref
 from typing import Any, Callable, Iterable, Mapping
 
@@ -21,9 +20,11 @@ from ._device_part import DevicePart
 from ._idle import IdleGroup, IdleTensor, Shelf
 from ._inventory import Stored, Weight, as_stored, copy_of
 from ._layout import GroupSpec
-from ._lent import Lent
 from ._rebuilt import Rebuilt, Swap, is_possible, take_weights
 from ._resident import KeptLease, ResidentParameter, guarded
+from ._shown import (Placed, Shown, empty, goes_past_hooks, is_lent,
+                     is_persistent, refuse_gradient, scratch_bytes,
+                     scratch_places)
 from ._views import Views
 
 # A buffer this small is the worker's own, on the device: a forward may write
@@ -36,31 +37,6 @@ _ADDRESSES = 4
 
 
 _GONE = object()
-
-
-@dataclasses.dataclass
-class _Shown:
-    """A group's weights at one address: what to put where."""
-
-    swaps: list[Swap]
-    casts: list[tuple[torch.Tensor, torch.Tensor]]  # To, from.
-    # Those that need gradients: as the module's own did, since torch chooses
-    # kernels by it (matmul folds for weights that need grad).
-    graded: list[torch.Tensor]
-    # What autograd may keep for a backward, whose version it looks at then.
-    kept: list[torch.Tensor] = dataclasses.field(default_factory=list)
-    lent: Lent = dataclasses.field(default_factory=Lent)
-
-
-@dataclasses.dataclass
-class _Placed:
-    """What is shown at an address before the group is staged there."""
-
-    address: int
-    shown: _Shown
-    weights: list[torch.Tensor]  # Each once.
-    rebuilt: dict[int, Rebuilt]  # By their places in the list of swaps.
-    with_grad: bool = False
 
 
 class Binding:
@@ -76,16 +52,18 @@ class Binding:
         bytes that a weight shows while it is idle."""
         self.spec = spec
         self.part = part
-        self._shown: dict[int, _Shown] = {}
-        self._now: _Shown | None = None  # What the modules have.
+        self._shown: dict[int, Shown] = {}
+        self._now: Shown | None = None  # What the modules have.
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self._scratch: torch.Tensor | None = None  # Under a lease: its own.
         self._stays_at: Views | None = None
-        self._placed: _Placed | None = None
+        self._placed: Placed | None = None
         self._in_code: list[int] = []  # Of _on, what code may have exchanged.
         self._buffers_seen = False
-        self._infos = {info.name: info for info in staged.tensors}
+        # The stored tensors that the module has of its own, once detached.
+        self.own: dict[str, torch.Tensor] = {}
+        self.infos = {info.name: info for info in staged.tensors}
         self.idle = IdleGroup(part.session.host_image(original), shelf,
                               deadline)
         self._idle_left = weakref.ref(self.idle)
@@ -101,7 +79,7 @@ class Binding:
             (*(weight.places if weight.kind == "state" else ()),
              *weight.aliases)}
         self._off = self._idle_swaps(spec.weights)
-        self.casts_bytes = _scratch_bytes(spec)
+        self.casts_bytes = scratch_bytes(spec)
         if not spec.pinned:
             part.scratch_needed = max(part.scratch_needed, self.casts_bytes)
 
@@ -111,6 +89,7 @@ class Binding:
         self._off = self._on = []
         self._shown.clear()
         self._placed = None
+        self.own = {}
         del self.idle
 
     @property
@@ -118,6 +97,13 @@ class Binding:
         """None: the module was detached, and nobody has any of it."""
         idle = self._idle_left()
         return None if idle is None else idle.image
+
+    def scratch(self) -> torch.Tensor | None:
+        """Where weights are cast to now; None: none are."""
+        if not self.casts_bytes:
+            return None
+        return (self._scratch if self._scratch is not None else
+                self.part.scratch())
 
     # While the group is not there.
 
@@ -138,7 +124,7 @@ class Binding:
         if self._idle_kind == "meta":
             return stored.meta
         if stored.nbytes == 0:
-            return _empty(stored, torch.device("cpu"))
+            return empty(stored, torch.device("cpu"))
         return as_stored(self._host_bytes(stored), stored)
 
     def _host_bytes(self, stored: Stored) -> torch.Tensor:
@@ -193,6 +179,36 @@ class Binding:
         return any(self._is_there(swap) for swap in self._on if swap[1] == key
                    and any(swap[0] is holder for holder in holders))
 
+    def _follow_flags(self) -> None:
+        """What idle weights were told of gradients, or those that stay, holds
+        for what is shown from now on."""
+        told, self.idle.told = self.idle.told, {}
+        if self._stays_at is not None:
+            told = {id(value): value.requires_grad for _, _, value in self._on
+                    if isinstance(value, ResidentParameter)}
+        if not told:
+            return
+        needed = {(id(holder), key): told[id(value)]
+                  for holder, key, value in (*self._off, *self._on)
+                  if id(value) in told}
+        for weight in self.spec.weights:
+            for place in weight.places:
+                weight.requires_grad = needed.get(
+                    (id(place.holder), place.key), weight.requires_grad)
+        self.forget_addresses()
+
+    @property
+    def past_hooks(self) -> str | None:
+        """A weight that is shown, and that graphs keep past hooks, by name."""
+        return None if self._now is None else self._now.past_hooks
+
+    def trained(self) -> str | None:
+        """A weight of hoist's that needs gradients, by name."""
+        self._follow_flags()
+        return next((weight.name for weight in self.spec.weights
+                     if weight.requires_grad
+                     and id(weight) not in self._private), None)
+
     # At an address.
 
     def lie_alone(self) -> None:
@@ -205,19 +221,27 @@ class Binding:
 
     def fill_and_show(self, address: int) -> None:
         """Of bytes that were staged just now."""
+        if self.idle.told:
+            self._follow_flags()
         shown = self._known_at(address)
         if shown is None or shown.casts or not self._buffers_seen:
             with torch.inference_mode(False):
                 shown = self._fill(address)
         self._show(shown)
 
-    def _show(self, shown: _Shown) -> None:
+    def fill(self, address: int) -> None:
+        """The same for what reads the bytes past the modules."""
+        if self.casts_bytes:
+            with torch.inference_mode(False):
+                self._fill(address)
+
+    def _show(self, shown: Shown) -> None:
         self._now = shown
         self._put(shown.swaps)
         if not shown.lent.is_lent:
             shown.lent.lend()
 
-    def _fill(self, address: int) -> _Shown:
+    def _fill(self, address: int) -> Shown:
         shown = self._shown_at(address)
         if shown.casts:
             if self._scratch is None:
@@ -237,14 +261,14 @@ class Binding:
     def end_forward(self, address: int) -> None:
         """A forward with the weights at that address is over; what else is put
         on the stream comes after it."""
+        if self._now is not None and self._now.lent.is_held:
+            self._keep_what_is_held(address, self._now)
         if torch.is_grad_enabled():
             self.spoil_graphs()
-        elif self._now is not None and self._now.lent.is_held:
-            self._keep_what_is_held(address, self._now)
         if self._trial:
             self._end_trial()
 
-    def _keep_what_is_held(self, address: int, shown: _Shown) -> None:
+    def _keep_what_is_held(self, address: int, shown: Shown) -> None:
         """What somebody kept of a forward has memory of its own from now on.
 
         FailedPrecondition: it is a view, which cannot be given another.
@@ -254,12 +278,13 @@ class Binding:
             shown.lent.keep()
 
     def spoil_graphs(self) -> None:
-        """A backward through these weights would read what lies there by then;
-        autograd raises instead, as after any change in place."""
+        """A backward that has kept these, past what _saved claims, would read
+        what lies there by then; autograd raises, as after a change in place."""
         placed = [] if self._placed is None else [self._placed.shown]
         for shown in [*self._shown.values(), *placed]:
             for value in shown.kept:
                 torch.autograd.graph.increment_version(value)
+        for shown in placed:
             if shown.lent.is_lent:
                 shown.lent.lend()  # A graph has views.
 
@@ -292,7 +317,7 @@ class Binding:
                 for value in weights}) != len(weights):
             return None
         self._shown.pop(address, None)
-        self._placed = _Placed(address, shown, weights, rebuilt)
+        self._placed = Placed(address, shown, weights, rebuilt)
         return weights
 
     @property
@@ -349,8 +374,9 @@ class Binding:
         keeps; None: the group is empty."""
         if not self._buffers_seen:
             self._adopt_buffers(address, self._shown_at(address))
+        self._follow_flags()
         self._shown.clear()
-        self._stays_at = Views(self.part.device, self._infos, address, lease)
+        self._stays_at = Views(self.part.device, self.infos, address, lease)
         made: dict[int, Any] = {}  # Ties stay ties.
         swaps = self._build(address, lease).swaps
         for _, _, value in swaps:
@@ -362,11 +388,17 @@ class Binding:
 
     def end_stay(self, show_idle: bool) -> None:
         """show_idle: else the modules have what they are to have."""
+        self._follow_flags()
         self._stays_at = None
         if show_idle:
             self.show_idle()
         else:
             self._on = self._off  # Nothing refers to the lease here.
+
+    def views_at(self, address: int) -> Views:
+        """The stored tensors of bytes that are staged there, or that stay."""
+        return self._stays_at or Views(self.part.device, self.infos, address,
+                                       None)
 
     def read_there(self) -> Mapping[str, torch.Tensor]:
         """The stored tensors' bytes, of what stays on the device."""
@@ -392,20 +424,20 @@ class Binding:
 
     def move(self, staged: Group) -> None:
         """It comes from another session's model, and addresses are forgotten."""
-        self._infos = {info.name: info for info in staged.tensors}
+        self.infos = {info.name: info for info in staged.tensors}
 
     def end_alone(self) -> None:
         """The lease is over."""
         self._shown.clear()
         self._scratch = None
 
-    def _known_at(self, address: int) -> _Shown | None:
+    def _known_at(self, address: int) -> Shown | None:
         if (self._placed is not None and self._placed.address == address
                 and not self._placed.rebuilt):
             return self._placed.shown
         return self._shown.get(address)
 
-    def _shown_at(self, address: int) -> _Shown:
+    def _shown_at(self, address: int) -> Shown:
         shown = self._known_at(address)
         if shown is None:
             while len(self._shown) >= _ADDRESSES:
@@ -414,24 +446,21 @@ class Binding:
         return shown
 
     def _build(self, address: int, keeps: KeptLease | None = None,
-               wrap: Callable[[Any], Any] = lambda value: value) -> _Shown:
-        tensors = Views(self.part.device, self._infos, address, keeps)
+               wrap: Callable[[Any], Any] = lambda value: value) -> Shown:
+        tensors = Views(self.part.device, self.infos, address, keeps)
         bases: dict[str, torch.Tensor] = {}
         casts = []
-        scratch, at = None, 0
-        if self.casts_bytes:
-            scratch = (self._scratch if self._scratch is not None else
-                       self.part.scratch())
+        places = scratch_places(self.spec)
+        scratch = self.scratch()
         for stored in self.spec.stored:
             base = tensors[stored.name]
-            if stored.name in self.spec.storage and stored.nbytes:
+            if stored.name in places:
                 assert scratch is not None
-                to = as_stored(scratch[at:], stored)
+                to = as_stored(scratch[places[stored.name]:], stored)
                 casts.append((to, base))
-                at += _aligned(stored.nbytes)
                 base = to
             bases[stored.name] = base
-        shown = _Shown([], casts, [])
+        shown = Shown([], casts, [])
         for weight in self.spec.weights:
             if id(weight) in self._private:
                 continue
@@ -440,16 +469,20 @@ class Binding:
             if weight.requires_grad:
                 value.requires_grad_(True)
                 shown.graded.append(value)
+                if keeps is None:
+                    refuse_gradient(value, weight.name)
             if weight.requires_grad or weight.plain:
                 shown.kept.append(value)
             shown.swaps += weight.swaps(value)
-            if keeps is None and _is_lent(weight):
+            if goes_past_hooks(weight, value):
+                shown.past_hooks = weight.name
+            if keeps is None and is_lent(weight):
                 shown.lent.add(weight.name, value, scratch is None)
         return shown
 
     # Buffers that a forward may write.
 
-    def _adopt_buffers(self, address: int, shown: _Shown) -> _Shown:
+    def _adopt_buffers(self, address: int, shown: Shown) -> Shown:
         """At the first stage: copies of the buffers, on the device."""
         self._buffers_seen = True
         values = {(id(holder), key): value
@@ -471,9 +504,9 @@ class Binding:
         return self._shown_at(address)
 
     def _is_tried(self, weight: Weight) -> bool:
-        """Whether its first forward shows if it is to be shared."""
+        """Its first forward shows whether it is to be shared."""
         return (weight.kind == "buffer" and weight.plain
-                and not self.spec.pinned and _is_persistent(weight)
+                and not self.spec.pinned and is_persistent(weight)
                 and sum(part.stored.nbytes for part in weight.parts)
                 >= PRIVATE_BYTES)
 
@@ -518,6 +551,7 @@ class Binding:
 
         read: the stored tensors' bytes; None: hoistd's.
         """
+        self._follow_flags()
         if all(device.type == "meta" for device in devices.values()):
             return self.meta_weights()
         own: dict[str, torch.Tensor] = {}
@@ -527,12 +561,13 @@ class Binding:
             for stored in self.spec.stored:
                 device = devices[stored.name]
                 if not stored.nbytes:
-                    own[stored.name] = _empty(stored, device)
+                    own[stored.name] = empty(stored, device)
                     continue
                 found = (self._host_bytes(stored) if read is None
                          else read[stored.name])
                 own[stored.name] = as_stored(found.to(device, copy=True),
                                              stored)
+        self.own = own
         return self._put_together(own, devices)
 
     def meta_weights(self) -> list[Swap]:
@@ -563,30 +598,3 @@ class Binding:
         there = {self._place_of(one) for one in self._on
                  if self._is_there(one)}
         return [one for one in swaps if self._place_of(one) in there]
-
-
-def _is_lent(weight: Weight) -> bool:
-    """Recurrent modules keep lists of their weights, which they renew."""
-    return weight.kind == "parameter" and weight.plain and not any(
-        isinstance(place.module, torch.nn.RNNBase) for place in weight.places)
-
-
-def _is_persistent(weight: Weight) -> bool:
-    """Part of the state_dict; caches are not, and are written at any time."""
-    return not any(place.module is not None and place.key in
-                   place.module._non_persistent_buffers_set
-                   for place in weight.places)
-
-
-def _empty(stored: Stored, device: torch.device) -> torch.Tensor:
-    return torch.empty_strided(stored.meta.shape, stored.meta.stride(),
-                               dtype=stored.meta.dtype, device=device)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 256) * 256
-
-
-def _scratch_bytes(spec: GroupSpec) -> int:
-    return sum(_aligned(stored.nbytes) for stored in spec.stored
-               if stored.name in spec.storage)

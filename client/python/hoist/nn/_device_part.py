@@ -51,6 +51,9 @@ class DevicePart:
         self.torch_device = torch_device
         self.held = Held(torch_device)
         self.captured = False  # A CUDA graph holds the plan's addresses.
+        # Groups that are there now, and are not to stay; of _saved.
+        self.staged: dict[Any, None] = {}
+        self.reader: Any = None
         self.scratch_needed = 0  # By the group that casts most.
         self._scratch: torch.Tensor | None = None
         self._scratch_stream: int | None = None
@@ -94,9 +97,14 @@ class DevicePart:
             return None
         return torch._C._cuda_getCurrentRawStream(self.torch_device.index)
 
-    def synchronize(self) -> None:
-        if self.torch_device.type == "cuda":
+    def synchronize(self, streams: list[int | None]) -> None:
+        """What was put on these is computed."""
+        if self.torch_device.type != "cuda":
+            return
+        if streams == [self.stream()]:
             torch.cuda.current_stream(self.torch_device).synchronize()
+        else:
+            self.synchronize_all()
 
     def synchronize_all(self) -> None:
         """Whatever stream this process has put work on."""

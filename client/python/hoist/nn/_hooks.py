@@ -28,6 +28,7 @@ from ._move import device_of, to_device
 from ._operators import done, keeps_weights_in_place, stage
 from ._others import Modules
 from ._passes import Call, Passes
+from ._refusals import refuse_past_hooks
 from ._tree import Tree, ways_to
 
 
@@ -135,6 +136,8 @@ class End(Hook):
         try:
             for group in self.begin.groups:
                 found = own_output(found, group.is_lent)
+                if torch.is_grad_enabled():
+                    refuse_past_hooks(group, output)
         finally:
             self._leave(self.begin.groups)
         if self.begin.came_from:
@@ -458,6 +461,9 @@ class Hooks:
         if self._ways is None:
             self._ways = Modules(ways_to(self._root, {*self._calls}))
         return is_there(self._ways)
+
+    def trains(self) -> bool:
+        return self._tree.trains()
 
     def before_pass(self) -> None:
         if self._tree.changed:

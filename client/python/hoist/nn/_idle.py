@@ -38,6 +38,8 @@ class IdleGroup:
         self.readers = 0  # Operators, and memory that may be read at any time.
         # So may addresses that were given to these threads.
         self.pointers: set[int] = set()
+        # Weights that were told whether they need gradients, by id().
+        self.told: dict[int, bool] = {}
 
     def load(self) -> None:
         """Within a use of the shelf."""
@@ -380,6 +382,13 @@ def _set_data(tensor: IdleTensor, value: Any) -> None:
     _refuse("assigning to .data")
 
 
+def _set_requires_grad(tensor: IdleTensor, needed: bool = True) -> IdleTensor:
+    """It is no leaf of any graph itself; what is staged in its place is."""
+    if isinstance(tensor, nn.Parameter):
+        tensor._group.told[id(tensor)] = needed
+    return tensor
+
+
 # What reaches the memory without an operator.
 _ESCAPES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.data_ptr: _data_ptr,
@@ -402,4 +411,7 @@ _ESCAPES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.detach: _detach,
     torch.Tensor.data.__get__: _detach,  # type: ignore[attr-defined]
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.requires_grad_: _set_requires_grad,
+    torch.Tensor.requires_grad.__set__:  # type: ignore[attr-defined]
+        _set_requires_grad,
 }

@@ -14,8 +14,8 @@ import torch
 from .._errors import FailedPrecondition
 
 # How many tensors show a storage; torch before 2.5 does not tell.
-_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count",
-                                      lambda cdata: 0)
+uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count",
+                                     lambda cdata: 0)
 
 
 class _Weight:
@@ -36,7 +36,7 @@ class _Weight:
 
     def lend(self) -> None:
         self._objects = self._references()
-        self._views = _uses(self.cdata) if self.cdata else 0
+        self._views = uses(self.cdata) if self.cdata else 0
 
     @property
     def is_held(self) -> bool:
@@ -52,7 +52,7 @@ class _Weight:
     def is_viewed(self) -> bool:
         if not self.cdata:
             return False
-        found = _uses(self.cdata)
+        found = uses(self.cdata)
         self._views = min(self._views, found)
         return found > self._views
 
@@ -104,7 +104,7 @@ class Lent:
     def is_held(self) -> bool:
         # As _counts; each stage comes here.
         counts = (list(map(sys.getrefcount, self._values)),
-                  list(map(_uses, self._storages)))
+                  list(map(uses, self._storages)))
         if counts == self._seen:
             return False
         if any([weight.is_held for weight in self._weights]):
@@ -131,7 +131,22 @@ class Lent:
     def _counts(self) -> tuple[list[int], list[int]]:
         # No function of ours for each of them.
         return (list(map(sys.getrefcount, self._values)),
-                list(map(_uses, self._storages)))
+                list(map(uses, self._storages)))
+
+
+class Read:
+    """A stored tensor of which nodes of a graph have views while they run. It
+    has a storage of its own, so that those are counted."""
+
+    def __init__(self, base: torch.Tensor) -> None:
+        self.base = base
+        self._storage = base.untyped_storage()
+        self._uses = uses(self._storage._cdata)
+
+    @property
+    def is_kept(self) -> bool:
+        """Somebody has a view of it."""
+        return uses(self._storage._cdata) > self._uses
 
 
 def own_output(output: Any, is_lent: Callable[[torch.Tensor], bool]) -> Any:

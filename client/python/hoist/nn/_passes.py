@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import sys
 from typing import Any, Callable, Iterator, Protocol
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from .._errors import FailedPrecondition, Unavailable
+from .._errors import FailedPrecondition, HoistError, Unavailable
+from ._backward import Backwards
 from ._device_part import DevicePart
 from ._idle import Shelf
 from ._live import LiveGroup
@@ -29,7 +28,12 @@ from ._move import device_of, to_device
 from ._one_graph import OneGraph
 from ._operators import Operands
 from ._planning import Planning
-from ._turns import Turns, calls_on_stack
+from ._refusals import are_graded, refuse_tracing, refuse_training
+from ._saved import Pushed, claim_on
+from ._turns import Turns, calls_on_stack, is_in_backward
+
+
+log = logging.getLogger("hoist.nn")
 
 
 class Surroundings(Protocol):
@@ -42,6 +46,9 @@ class Surroundings(Protocol):
     def is_compiled(self) -> bool:
         """Calls of the groups' modules are a part of compiled code, as far as
         modules show it."""
+
+    def trains(self) -> bool:
+        """Something of the tree that is not hoist's needs gradients."""
 
     def before_pass(self) -> None:
         """A pass begins; what came to the tree since is seen to."""
@@ -120,6 +127,11 @@ class Passes:
         self._sequence: list[LiveGroup] = []  # What this pass has staged.
         self._is_compiled = False  # In this pass something is.
         self._reads_known = False  # The last pass read no idle weight.
+        self.backwards = Backwards(self._turns, groups, self._begin_backward,
+                                   self._renew, self._end_backward)
+        self._pushed = Pushed()
+        for part in parts:
+            claim_on(part, self.backwards)
         self.graph = OneGraph(parts, groups, lambda: self._turns.is_mine,
                               self._end_open)
 
@@ -139,8 +151,10 @@ class Passes:
             self._depth += 1
             return None  # The module calls itself.
         try:
-            if self._turns.held > 1:
+            if self._turns.held > 1 and not is_in_backward():
                 self._abandon(but=1)
+            if self._turns.is_first:
+                self._pushed.clear()
             self._depth = 1
             self._handled = _handled()
             return self._begin(args, kwargs, compiled)
@@ -152,21 +166,25 @@ class Passes:
             raise
 
     def _begin(self, args: Any, kwargs: Any, compiled: bool) -> Any:
-        self._renew()
+        if not any(group.holds for group in self._groups):
+            self._renew()
         self._around.before_pass()
         if self.in_place is not None:
             self.in_place.before_pass()
         self._shelf.seen.clear()
         self._sequence.clear()
         part = self.parts[0]
-        _refuse_training(args, kwargs)
         if not self.stands:
-            _refuse_tracing()
+            refuse_tracing()
+            refuse_training(self._groups, args, kwargs)
         self._return_to = None
         self._is_compiled = compiled or self._around.is_compiled()
         if self._is_compiled:
             self._keeps_shown = False
-            self._begin_graph()
+            # A graph of one piece has its weights past hooks.
+            if not (are_graded(args, kwargs) or (
+                    torch.is_grad_enabled() and self._around.trains())):
+                self._begin_graph()
         if part.torch_device.type == "cpu":
             return None
         came_from = device_of((args, kwargs))
@@ -202,7 +220,7 @@ class Passes:
             if output is None and _handled() != self._handled:
                 return None  # It failed: no pass to learn.
             self.count += 1
-            self._planning.end_pass(self._sequence)
+            self._planning.end_pass(self._sequence, torch.is_grad_enabled())
             self._reads_known = not self._shelf.seen
             if self._shelf.seen:
                 self._bring_what_was_read()
@@ -323,6 +341,26 @@ class Passes:
                 self._turns.give()
                 raise
 
+    # Backwards.
+
+    def _begin_backward(self) -> None:
+        """Nothing is left staged of what does not run."""
+        if self._turns.is_this_threads:
+            self._end_what_does_not_run()
+        else:
+            self._end_what_was_left()
+        self._end_open()
+
+    def _end_backward(self, sequence: list[LiveGroup]) -> None:
+        if self._turns.held:
+            return  # It was within a pass, whose order it is none of.
+        try:
+            self._planning.end_backward(sequence)
+            if self._made != self._planning.made:
+                self.bind()
+        except HoistError as error:  # The next pass says so, if it matters.
+            log.debug("a backward's order is not planned: %s", error.message)
+
     def _end_what_was_left(self) -> None:
         if self._turns.taken_over:
             self._turns.taken_over = False
@@ -364,6 +402,9 @@ class Passes:
         FailedPrecondition: the module is running, which is no time to `what`.
         What was cut short does not run.
         """
+        if is_in_backward() and self.backwards.are_running:
+            raise FailedPrecondition(
+                f"a backward through the module is running; {what} after it")
         with self._turns.between():
             self._end_what_does_not_run()
             if self._turns.held:
@@ -406,11 +447,11 @@ class Passes:
                 self._note_call(group, self._left_by, True)
             elif group.depth == 0:
                 if not self._depth:
-                    _refuse_tracing()
+                    refuse_tracing()
                 self._end_open()
-                # A cast has one place to go to for all groups of the plan.
-                group.stage(beside_plan=self._running > 0
-                            and group.binding.casts_bytes > 0)
+                if is_in_backward():
+                    self.backwards.enter(group)
+                group.stage(beside_plan=group.needs_own_scratch())
                 if self._depth:
                     self._sequence.append(group)
                 if self._keeps_shown and self._depth:
@@ -421,6 +462,9 @@ class Passes:
             except BaseException:
                 self._turns.give()
                 raise
+        if self._turns.is_first:
+            self._pushed.clear()
+        self._pushed.begin(group)
         group.depth += 1
         if not group.pinned:
             self._running += 1
@@ -446,6 +490,7 @@ class Passes:
 
     def leave(self, group: LiveGroup, call: Call) -> None:
         """A module that needed the group has run."""
+        self._pushed.end(group)
         if not group.depth or not self._turns.is_mine:
             return  # It was never entered, or the pass was abandoned.
         group.depth -= 1
@@ -461,6 +506,8 @@ class Passes:
                     self._end_open()
                     self._open, self._left_by = group, call
                 else:
+                    if is_in_backward():
+                        self.backwards.keep(group)
                     group.end()
         finally:
             self._turns.give()
@@ -513,6 +560,8 @@ class Passes:
                         group.stage(beside_plan=True)
                     group.depth += 1
                     stack.callback(self._end_beside_the_plan, group)
+                self._pushed.begin(self)
+                stack.callback(self._pushed.end, self)
                 yield
 
     def _end_beside_the_plan(self, group: LiveGroup) -> None:
@@ -540,35 +589,3 @@ def _handled() -> int:
     """Which exception is being handled here; torch calls hooks after a forward
     that has failed within its own handler, as after one that gives None."""
     return id(sys.exc_info()[1])
-
-
-def _refuse_tracing() -> None:
-    """A trace would hold addresses where other weights lie by then. Within a
-    transform of functorch's no weight can be put together."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise FailedPrecondition(
-            "the module cannot be transformed (torch.vmap, torch.func) while "
-            "its weights come and go; hoist.set_budget(module, 1.0) and call "
-            "it once, or hoist.detach(module) first")
-    modes = (_get_current_dispatch_mode_stack()
-             if torch._C._len_torch_dispatch_stack() else ())
-    # Not torch.compiler.is_compiling(), which is true of all threads at once.
-    if torch._C._get_tracing_state() is not None or any(
-            isinstance(mode, (FakeTensorMode, ProxyTorchDispatchMode))
-            for mode in modes):
-        raise FailedPrecondition(
-            "the module cannot be traced (torch.jit.trace, make_fx, "
-            "torch.export, fake tensors) while its weights come and go; "
-            "hoist.detach(module) first (for torch.jit.trace alone, "
-            "hoist.set_budget(module, 1.0) would do)")
-
-
-def _refuse_training(args: Any, kwargs: Any) -> None:
-    if not torch.is_grad_enabled():
-        return
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            raise FailedPrecondition(
-                "hoist's weights are for inference: gradients would flow "
-                "through memory that later holds other weights; call the "
-                "module under torch.no_grad() or torch.inference_mode()")

@@ -29,10 +29,23 @@ class _Planned:
     """What one device's plan was asked for, and what it did before."""
 
     budget: int  # 0: what hoistd gives.
-    order: list[LiveGroup]
+    forward: list[LiveGroup]
     model: Model
+    # What a backward needs after it, where there are any.
+    backward: list[LiveGroup] = dataclasses.field(default_factory=list)
+    forwards: int = 0  # Passes without gradients since the last backward.
     missed: int = 0  # Stages that the plan had nothing for, when planned.
     refused: list[LiveGroup] | None = None  # An order that was asked for.
+
+    @property
+    def order(self) -> list[LiveGroup]:
+        return [*self.forward, *self.backward]
+
+
+# Passes in a row without gradients, after which a plan forgets backwards. To
+# plan anew waits for the GPU; to pass over the backward's part costs a forward
+# the copies that were begun for it.
+_PATIENCE = 16
 
 
 class Planning:
@@ -120,7 +133,7 @@ class Planning:
         for part, planned in self._planned.items():
             planned.budget = self.budget_for(part, budget)
 
-    def end_pass(self, sequence: list[LiveGroup]) -> None:
+    def end_pass(self, sequence: list[LiveGroup], with_grad: bool) -> None:
         """sequence: the groups that the pass has staged, as they came; those
         that are bound to their place need no staging, and are not in it."""
         if not sequence:
@@ -130,10 +143,51 @@ class Planning:
                 self._learn(sequence)
             else:
                 self._plan_what_came(sequence)
+            if not with_grad:
+                self._forget_backwards()
         except HoistError as error:
             for part in self._parts:
                 error = part.explained(error)
             raise error
+
+    def _forget_backwards(self) -> None:
+        for part, planned in self._planned.items():
+            planned.forwards += 1
+            if planned.backward and planned.forwards >= _PATIENCE:
+                self._set_order(part, planned, planned.forward, [])
+
+    def end_backward(self, sequence: list[LiveGroup]) -> None:
+        """A backward has ended, and needed these groups, as they came. Nothing
+        is staged. From the first one on a pass and its backward are one order:
+        a forward without one passes over its part."""
+        for part, planned in self._planned.items():
+            came = [group for group in sequence if group.part is part
+                    and group.staged.image_bytes and not group.pinned]
+            if not came:
+                continue
+            planned.forwards = 0
+            if not self.learns and not {*came} <= {*planned.backward}:
+                self._set_order(part, planned, planned.forward,
+                                _backward_of(came, planned))
+
+    def _set_order(self, part: DevicePart, planned: _Planned,
+                   forward: list[LiveGroup], backward: list[LiveGroup]
+                   ) -> None:
+        """Unless hoistd refuses, a graph holds the plan's addresses, a group is
+        there, or that is the order that it has."""
+        order = [*forward, *backward]
+        if part.plan is None or part.captured or order in (
+                planned.order, planned.refused) or any(
+                    group.is_in_plans_place for group in order):
+            return
+        self.forget_addresses(part)
+        try:
+            part.plan.set_order([group.staged for group in order])
+            planned.forward, planned.backward = forward, backward
+        except ResourceExhausted as error:
+            planned.refused = order
+            log.warning("%s keeps its plan, which lacks groups: %s",
+                        planned.model.name, error)
 
     def _learn(self, sequence: list[LiveGroup]) -> None:
         self.learns = False
@@ -142,8 +196,8 @@ class Planning:
                 continue
             if part.plan.end_pass():
                 self.forget_addresses(part)
-                self._planned[part].order = [group for group in sequence
-                                             if group.part is part]
+                self._planned[part].forward = [group for group in sequence
+                                               if group.part is part]
             self.learns |= part.plan.info.learning
 
     def expect_new(self) -> None:
@@ -167,35 +221,30 @@ class Planning:
             planned.missed = missed
             came = [group for group in sequence if group.part is part
                     and group.staged.image_bytes]
-            order = _merged(came, planned.order)
-            if not came or order in (planned.order, planned.refused):
+            if not came:
                 continue
-            if any(group.is_in_plans_place for group in order):
+            forward = _merged(came, planned.forward)
+            if any(group.is_in_plans_place for group in forward):
                 # By a call around this pass: the next one's end does it.
                 planned.missed = -1
                 continue
-            self.forget_addresses(part)
-            try:
-                part.plan.set_order([group.staged for group in order])
-                planned.order = order
-            except ResourceExhausted as error:
-                planned.refused = order
-                log.warning("%s keeps its plan, which lacks groups: %s",
-                            planned.model.name, error)
+            self._set_order(part, planned, forward, planned.backward)
 
     def leave_out(self, gone: set[LiveGroup]) -> None:
         """Between passes: these will not come any more."""
         for part, planned in list(self._planned.items()):
-            left = [group for group in planned.order if group not in gone]
-            if part.captured or len(left) == len(planned.order):
+            if part.captured or gone.isdisjoint(planned.order):
                 continue
-            planned.order = left
+            planned.forward = [one for one in planned.forward
+                               if one not in gone]
+            planned.backward = [one for one in planned.backward
+                                if one not in gone]
             planned.missed = -1  # The order, if it was only a guess.
             if part.plan is None:
                 continue
             self.forget_addresses(part)
-            if left:
-                part.plan.set_order([group.staged for group in left])
+            if planned.order:
+                part.plan.set_order([group.staged for group in planned.order])
             else:
                 self._end(part)
                 del self._planned[part]
@@ -298,6 +347,19 @@ class Planning:
             getattr(part.plan.stats, what) for part in self._parts
             if part.plan is not None)
         return counted
+
+
+def _backward_of(came: list[LiveGroup], planned: _Planned) -> list[LiveGroup]:
+    """What came in a backward; what came in one before; and residents that are
+    bound, and so come without being staged, where the forward has them."""
+    known = {*came, *planned.backward}
+    forward = [group for group in planned.forward
+               if group in known or group.bound]
+    order = _merged(came[::-1], forward)
+    # What is bound and comes before all that backwards need, they never reach.
+    while order and order[0] not in known:
+        del order[0]
+    return order[::-1]
 
 
 def _merged(came: list[LiveGroup], before: list[LiveGroup]) -> list[LiveGroup]:

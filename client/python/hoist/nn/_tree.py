@@ -106,6 +106,13 @@ class Tree:
         return self.manages(module, name) and not any(
             group.binding.is_own_place(module, name) for group in self._groups)
 
+    def trains(self) -> bool:
+        """Weights that are not hoist's need gradients."""
+        return any(value is not None and value.requires_grad
+                   and not self.manages(module, key)
+                   for module in self.known
+                   for key, value in module._parameters.items())
+
     def admit(self) -> None:
         """Weights that came after attach (adapters) are the worker's own, and
         are moved to the device that their inputs come on: that of the module

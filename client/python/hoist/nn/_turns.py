@@ -10,12 +10,14 @@ import threading
 import types
 from typing import Callable, Iterable, Iterator, Sequence
 
+import torch
 from torch import nn
 
 from .._errors import FailedPrecondition
 
 
 _LOOK = 0.1  # Seconds between looks at whether the owner still runs.
+_BACKWARDS = -1  # The owner where backwards run; no thread has this number.
 _process = os.getpid()
 
 
@@ -27,12 +29,24 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+def is_in_backward() -> bool:
+    """A node of a graph runs in this thread."""
+    return torch._C._current_graph_task_id() >= 0
+
+
 class Turns:
     """A lock that running modules hold, as often as they are nested.
 
     A thread that leaves a module by SystemExit, asyncio's CancelledError or a
     KeyboardInterrupt runs no hooks, and gives nothing back: whoever waits looks
     at its stack, and takes the turn over if no module of these runs there.
+
+    A backward is no thread's. On a GPU its nodes run in a thread of the
+    engine's, which has the nodes of all backwards, while whoever called it
+    waits within the engine. So a backward holds the turn from its first need of
+    it to its end; and where a thread of the engine's would have to wait for
+    another backward, or for who waits within the engine, which would be for
+    ever, it has a part of that turn.
 
     Threads: any. In the child of a fork every turn is refused.
     """
@@ -48,6 +62,7 @@ class Turns:
         self._process = _process
         self._put_off: collections.deque[Callable[[], None]] = (
             collections.deque())
+        self._joined: set[int] = set()  # Threads, where backwards own it.
 
     def take(self) -> None:
         """Waits for other threads' turns to end."""
@@ -55,23 +70,44 @@ class Turns:
             raise FailedPrecondition(
                 "the module was attached in the process that this one is a "
                 "fork of; attach or load it here, after the fork")
-        if self._owner == threading.get_ident() and self._depth:
+        if (self._owner == threading.get_ident() and self._depth
+                and not self._joined):
             self._depth += 1  # As _enter; each stage comes here.
         else:
             self._enter()
         self.held += 1
 
+    def begin_backward(self) -> None:
+        """In a node: until `end_backward` the backward holds it."""
+        self._enter()
+
+    def end_backward(self) -> None:
+        """Of any thread."""
+        self._leave()
+
     def give(self) -> None:
         self.held -= 1
-        if self._depth > 1:
+        if self._depth > 1 and not self._joined:
             self._depth -= 1
         else:
             self._leave()
 
     @property
     def is_mine(self) -> bool:
-        """Whether what is running was begun by this thread."""
-        return self.held > 0 and self._owner == threading.get_ident()
+        """Whether what is running was begun by this thread, or may have been
+        by the backward that runs in it."""
+        return self.held > 0 and (self._owner == threading.get_ident()
+                                  or is_in_backward())
+
+    @property
+    def is_first(self) -> bool:
+        """What took it last has nothing around it."""
+        return self._depth == 1
+
+    @property
+    def is_this_threads(self) -> bool:
+        """Rather than that of backwards, or of a thread that waits for one."""
+        return self._owner == threading.get_ident()
 
     @contextlib.contextmanager
     def between(self) -> Iterator[None]:
@@ -112,29 +148,45 @@ class Turns:
 
     def _enter(self) -> None:
         me = threading.get_ident()
-        if self._owner == me and self._depth:
+        if self._owner == me and self._depth and not self._joined:
             self._depth += 1  # Nobody else changes it meanwhile.
             return
+        backward = is_in_backward()
         with self._changed:
-            while self._depth and self._owner != me:
+            while self._depth and self._owner != me and not (
+                    backward and self._has_a_part(me)):
                 if not self._changed.wait(_LOOK):
                     self._take_over()
-            self._owner = me
+            if not self._depth:
+                self._owner = _BACKWARDS if backward else me
+            if backward and self._owner != me:
+                self._joined.add(me)
             self._depth += 1
 
+    def _has_a_part(self, me: int) -> bool:
+        """Of this thread's backward: whether it is not to wait for the owner.
+        """
+        if self._owner == _BACKWARDS and me in self._joined:
+            return True
+        if _is_called_from_here():
+            return False  # Nobody's nodes but its own wait for this thread.
+        return self._owner == _BACKWARDS or _waits_for_backward(self._owner)
+
     def _leave(self) -> None:
-        if self._depth > 1:
+        if self._depth > 1 and not self._joined:
             self._depth -= 1
             return
         with self._changed:
             self._depth -= 1
             if not self._depth:
+                self._joined.clear()
                 self._changed.notify()
         self._do_what_was_put_off()
 
     def _take_over(self) -> None:
         """If all that holds it are modules that do not run any more."""
-        if self._depth != self.held or self._owner_runs():
+        if (self._owner == _BACKWARDS or self._depth != self.held
+                or self._owner_runs()):
             return
         self.taken_over = True
         self._depth = self.held = 0
@@ -148,6 +200,26 @@ def calls_on_stack(*modules: nn.Module) -> int:
     """Of these modules, by this thread; 1 at least within compiled code,
     which does not tell."""
     return _calls_above(sys._getframe(), modules)
+
+
+# torch.autograd's function that calls the engine.
+_ENGINE = "_engine_run_backward"
+
+
+def _is_called_from_here() -> bool:
+    """This thread runs nodes of the backward that it has called itself, rather
+    than being the engine's."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == _ENGINE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _waits_for_backward(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_name == _ENGINE
 
 
 def _calls_above(frame: types.FrameType | None,
