@@ -300,6 +300,11 @@ step_bench_gpu() {
   echo "its table is above, and in $logs/bench_gpu.log" >&3
 }
 
+step_bench_training() {
+  python3 tests/bench/bench_training.py --bin "$kit/bin" || return
+  echo "its table is above, and in $logs/bench_training.log" >&3
+}
+
 step_bench_in_place() {
   python3 tests/bench/bench_in_place.py --bin "$kit/bin" --piece-mb 2 6 24 \
     --tokens 1 16 --gib 1 || return

@@ -33,7 +33,7 @@ import hoist
 import torch
 import transformers
 
-from common import MIB, hoistd, table
+from common import MIB, hoistd, link_rate, table
 from hoist._plan import Plan
 from hoist.nn import _hooks
 from peers.llama import config_of
@@ -209,22 +209,6 @@ def decoders(arguments: argparse.Namespace,
         found.append(Decoder("accelerate, half", under_accelerate(
             copy.deepcopy(plain).cpu(), half), device))
     return found
-
-
-def link_rate(device: torch.device) -> float | None:
-    """Bytes a millisecond, from pinned memory to the GPU."""
-    if device.type != "cuda":
-        return None
-    source = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty_like(source, device=device)
-    best = 0.0
-    for _ in range(9):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        there.copy_(source, non_blocking=True)
-        torch.cuda.synchronize()
-        best = max(best, source.nbytes / (time.perf_counter() - begin) / 1e3)
-    return best
 
 
 def report(found: list[Decoder], rate: float | None) -> None:

@@ -9,9 +9,12 @@ import pathlib
 import subprocess
 import tempfile
 import time
-from typing import Iterator
+from typing import TYPE_CHECKING, Iterator
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -109,6 +112,23 @@ def hoistd(bin_dir: str, toml: str,
             process.terminate()
             process.wait()
             log.close()
+
+
+def link_rate(device: torch.device) -> float | None:
+    """Bytes a millisecond, from pinned memory to the GPU."""
+    import torch
+    if device.type != "cuda":
+        return None
+    source = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty_like(source, device=device)
+    best = 0.0
+    for _ in range(9):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        there.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, source.nbytes / (time.perf_counter() - begin) / 1e3)
+    return best
 
 
 def rss_bytes() -> int:
