@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from .._errors import FailedPrecondition, HoistError
 from .._model import Group
@@ -176,8 +177,7 @@ class LiveGroup:
             return self.binding.views_at(self._address)[name]
         stored = next(one for one in self.spec.stored if one.name == name)
         at = self._cast[name]
-        return as_stored(torch.from_dlpack(scratch[at:at + stored.nbytes]),
-                         stored)
+        return as_stored(from_dlpack(scratch[at:at + stored.nbytes]), stored)
 
     # Within compiled code.
 
