@@ -261,11 +261,12 @@ class _Version:
         self.of: Any = None
         if not alias:
             return
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        if (type(tensor) in (torch.Tensor, torch.nn.Parameter)
+                and tensor.layout is torch.strided):
             self.of = tensor.detach()
             self.of.data = torch.empty(0, dtype=tensor.dtype,
                                        device=tensor.device)
-        else:  # A wrapper, of which there is no alias without its memory.
+        else:  # A wrapper, or sparse: there is no alias without its memory.
             self.of = weakref.ref(tensor)
 
     def check(self) -> None:

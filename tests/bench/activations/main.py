@@ -169,9 +169,6 @@ def measure(options: argparse.Namespace, size: Size, names: list[str],
     device = torch.device(options.device)
     if device.type == "cpu":  # Small blocks, and others want the cores.
         torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Which would write to all that is allocated.
-    torch.utils.deterministic.fill_uninitialized_memory = False
     parameters = parameters_of(size, device)
     x = input_of(size, device)
     each = layer_bytes(size, parameters, x)

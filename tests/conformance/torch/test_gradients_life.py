@@ -238,7 +238,7 @@ def test_freezing_after_attach_is_freezing(hoistd, device, budget, how):
     for one in (plain, model):
         freeze(one)
         adapt(one)
-    plain.to(device)
+        one.to(device)
     assert_same_steps(train(model, lambda at: x_of(device, at), 4),
                       train(plain, lambda at: x_of(device, at), 4))
     hoist.set_budget(model, 0.5)
