@@ -321,6 +321,55 @@ Result<KnownHeat> DecodeHeat(const Hoist__V1__Heat& in) {
   return known;
 }
 
+// Into the reply; or why it cannot be.
+template <typename T>
+Status Put(Result<T> decoded, Reply* reply) {
+  if (!decoded.ok()) return decoded.status();
+  reply->body = std::move(decoded).value();
+  return Status();
+}
+
+Status DecodeBody(const Hoist__V1__DaemonMessage& in,
+                  std::vector<UniqueFd>* fds, Reply* reply) {
+  switch (in.body_case) {
+    case HOIST__V1__DAEMON_MESSAGE__BODY_OPEN_SESSION:
+      return Put(DecodeOpen(*in.open_session), reply);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_MODEL: {
+      Result<ModelTable> model = DecodeModel(*in.model);
+      if (!model.ok()) return model.status();
+      reply->body = std::make_shared<const ModelTable>(std::move(*model));
+      return Status();
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_LEASE:
+      return Put(DecodeLease(*in.lease, fds), reply);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_PLAN:
+      return Put(DecodePlan(*in.plan, fds), reply);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_ARENA:
+      return Put(DecodeArena(*in.arena, fds), reply);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_COPIER:
+      return Put(DecodeCopier(*in.copier, fds), reply);
+    case HOIST__V1__DAEMON_MESSAGE__BODY_CLOSE_SLABS: {
+      const Hoist__V1__CloseSlabs& from = *in.close_slabs;
+      if (in.request_id != 0) return Malformed("an ask that is a reply");
+      SlabAsk ask = {from.device, from.number, {}};
+      ask.slabs.assign(from.slab_ids, from.slab_ids + from.n_slab_ids);
+      reply->body = std::move(ask);
+      return Status();
+    }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUMED:
+      if (in.request_id != 0) return Malformed("a notice that is a reply");
+      reply->body = Resumed{in.resumed->number};
+      return Status();
+    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUME:
+      reply->body = DecodeResume(*in.resume);
+      return Status();
+    case HOIST__V1__DAEMON_MESSAGE__BODY_HEAT:
+      return Put(DecodeHeat(*in.heat), reply);
+    default:
+      return Status();
+  }
+}
+
 }  // namespace
 
 Result<Reply> DecodeReply(Packet packet) {
@@ -335,67 +384,7 @@ Result<Reply> DecodeReply(Packet packet) {
     reply.status = Status(CodeOf(in->code), Text(in->message));
     return reply;
   }
-  switch (in->body_case) {
-    case HOIST__V1__DAEMON_MESSAGE__BODY_OPEN_SESSION: {
-      Result<OpenReply> open = DecodeOpen(*in->open_session);
-      if (!open.ok()) return open.status();
-      reply.body = std::move(open).value();
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_MODEL: {
-      Result<ModelTable> model = DecodeModel(*in->model);
-      if (!model.ok()) return model.status();
-      reply.body = std::make_shared<const ModelTable>(std::move(*model));
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_LEASE: {
-      Result<LeaseGrant> lease = DecodeLease(*in->lease, &packet.fds);
-      if (!lease.ok()) return lease.status();
-      reply.body = std::move(lease).value();
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_PLAN: {
-      Result<PlanGrant> plan = DecodePlan(*in->plan, &packet.fds);
-      if (!plan.ok()) return plan.status();
-      reply.body = std::move(plan).value();
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_ARENA: {
-      Result<ArenaGrant> arena = DecodeArena(*in->arena, &packet.fds);
-      if (!arena.ok()) return arena.status();
-      reply.body = std::move(arena).value();
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_COPIER: {
-      Result<CopierGrant> copier = DecodeCopier(*in->copier, &packet.fds);
-      if (!copier.ok()) return copier.status();
-      reply.body = std::move(copier).value();
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_CLOSE_SLABS: {
-      const Hoist__V1__CloseSlabs& from = *in->close_slabs;
-      if (in->request_id != 0) return Malformed("an ask that is a reply");
-      SlabAsk ask = {from.device, from.number, {}};
-      ask.slabs.assign(from.slab_ids, from.slab_ids + from.n_slab_ids);
-      reply.body = std::move(ask);
-      break;
-    }
-    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUMED:
-      if (in->request_id != 0) return Malformed("a notice that is a reply");
-      reply.body = Resumed{in->resumed->number};
-      break;
-    case HOIST__V1__DAEMON_MESSAGE__BODY_RESUME:
-      reply.body = DecodeResume(*in->resume);
-      break;
-    case HOIST__V1__DAEMON_MESSAGE__BODY_HEAT: {
-      Result<KnownHeat> heat = DecodeHeat(*in->heat);
-      if (!heat.ok()) return heat.status();
-      reply.body = std::move(heat).value();
-      break;
-    }
-    default:
-      break;
-  }
+  if (Status s = DecodeBody(*in, &packet.fds, &reply); !s.ok()) return s;
   return reply;
 }
 
