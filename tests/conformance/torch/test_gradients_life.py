@@ -480,3 +480,12 @@ def test_outside_of_forward(hoistd, device):
                 loss = loss_of(x @ model.layers[1].up.weight.t())
             model(x)
             assert same_bytes(torch.autograd.grad(loss, x)[0], expected)
+
+
+@pytest.mark.hoistd(pool=10 << 20, host=64 << 20)
+def test_the_pool_need_not_have_room_for_two_plans(hoistd, device):
+    """What stays is other groups once a backward is planned for."""
+    plain, model = both(Stack(12, 256), device, 1 / 3)
+    x = lambda at: numbers(3, 256, seed=at).to(device)  # noqa: E731
+    assert_same_steps(train(model, x, 4), train(plain, x, 4))
+    assert hoist.stats(model).unplanned == 0

@@ -181,11 +181,22 @@ class Planning:
                     group.is_in_plans_place for group in order):
             return
         self.forget_addresses(part)
+        before = planned.forward, planned.backward
         try:
-            part.plan.set_order([group.staged for group in order])
-            planned.forward, planned.backward = forward, backward
+            if backward == planned.backward:
+                part.plan.set_order([group.staged for group in order])
+                planned.forward = forward
+            else:
+                # Most of what stays is other groups then: the device need not
+                # have room for both.
+                self._end(part)
+                planned.forward, planned.backward = forward, backward
+                self._set_plan(part, planned, learn=False)
         except ResourceExhausted as error:
             planned.refused = order
+            planned.forward, planned.backward = before
+            if part.plan is None:
+                self._set_plan(part, planned, learn=False)
             log.warning("%s keeps its plan, which lacks groups: %s",
                         planned.model.name, error)
 
