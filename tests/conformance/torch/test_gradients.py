@@ -18,9 +18,9 @@ from models import WIDTH, Block, Stack, Transformer, numbers  # noqa: E402
 from passes import attached, least_budget  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from training import (adapt, assert_same_gradients,  # noqa: E402
-                      assert_same_steps, both, frozen, loss_of,
-                      take_gradients, train, trained)
+from training import (assert_same_gradients,  # noqa: E402
+                      assert_same_steps, both, loss_of, take_gradients, train,
+                      trained)
 
 pytestmark = pytest.mark.usefixtures("hoistd")
 BUDGETS = ["least", 0.4, 0.7, 1.0]
@@ -76,9 +76,11 @@ def test_an_embedding_that_is_tied_to_the_head(device):
 # What is copied.
 
 
-def streamed_in(hoistd: Any, work: Callable[[], Any]) -> int:
+def streamed_in(hoistd: Any, work: Callable[[], nn.Module]) -> int:
+    """Bytes over the link, for what the work does with the module that it
+    gives."""
     before = hoistd.counters()["host_to_device_bytes"]
-    work()
+    hoist.check(work())
     return hoistd.counters()["host_to_device_bytes"] - before
 
 
@@ -88,12 +90,14 @@ def test_a_step_copies_what_its_order_needs(hoistd, device):
     model = Stack(8)
     _, model = both(model, device, 0.4)
     train(model, of(device), 3)
+    hoist.check(model)
     attachment = vars(model)["_hoist"]
     made, before = attachment.planning.made, hoist.stats(model)
     group = before.model_bytes // before.groups
     streamed = sum(not one.bound for one in attachment.groups)
     assert before.streamed_bytes < 2 * streamed * group
-    copied = streamed_in(hoistd, lambda: train(model, of(device), 5))
+    copied = streamed_in(
+        hoistd, lambda: train(model, of(device), 5) and model)
     after = hoist.stats(model)
     assert attachment.planning.made == made
     assert after.skipped == before.skipped

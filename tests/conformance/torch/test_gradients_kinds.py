@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any, Callable
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from families import FAMILIES  # noqa: E402
-from models import CASES, WIDTH, Stack, Transformer, numbers  # noqa: E402
+from models import CASES, WIDTH, Stack, numbers  # noqa: E402
 from passes import attached, least_budget  # noqa: E402
 from torch import nn  # noqa: E402
 from training import (assert_same_gradients, frozen,  # noqa: E402
@@ -156,11 +157,10 @@ def test_weights_beside_one_another_in_one_node(device):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for layer in self.layers:
                 x = layer(x)
-            with hoist.stage(self) if hasattr(self, "_hoist") else nothing():
+            here = (hoist.stage(self) if "_hoist" in vars(self) else
+                    contextlib.nullcontext())
+            with here:
                 return Fused.apply(x, *(one.weight for one in self.layers))
-
-    import contextlib
-    nothing = contextlib.nullcontext
 
     def run(model: nn.Module) -> Any:
         return model(numbers(3, WIDTH).to(device).requires_grad_())

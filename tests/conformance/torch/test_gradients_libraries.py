@@ -19,7 +19,7 @@ from passes import attached, least_budget  # noqa: E402
 from subclasses import TORCHAO  # noqa: E402
 from subclasses import Stack as Quantised  # noqa: E402
 from torch import nn  # noqa: E402
-from training import (adapt, assert_same_gradients,  # noqa: E402
+from training import (Step, assert_same_gradients,  # noqa: E402
                       assert_same_steps, both, gradients_of, loss_of,
                       take_gradients, train, trained)
 
@@ -46,8 +46,7 @@ def step(model: nn.Module, at: int) -> torch.Tensor:
     return loss
 
 
-def tune(model: nn.Module, steps: int) -> list[Any]:
-    from training import Step
+def tune(model: nn.Module, steps: int) -> list[Step]:
     optimizer = torch.optim.AdamW(trained(model).values(), 1e-2)
     found = []
     for at in range(steps):
@@ -69,14 +68,12 @@ def test_lora_over_a_streamed_base(device, groups, first, checkpointing):
     targets = ["q_proj", "v_proj", "down_proj"]
     base = FAMILIES["llama"].make()
     plain = with_lora(copy.deepcopy(base).to(device), targets)
-    model = base
-    options = dict(groups=groups)
     if first == "attach":  # What is not frozen yet is, by peft.
-        hoist.attach(model, least_budget(model, **options), **options)
-        model = with_lora(model, targets)
+        hoist.attach(base, least_budget(base, groups=groups), groups=groups)
+        model = with_lora(base, targets)
     else:
-        model = with_lora(model, targets)
-        hoist.attach(model, 0.5, exclude=["lora_"], **options)
+        model = with_lora(base, targets)
+        hoist.attach(model, 0.5, exclude=["lora_"], groups=groups)
         for one in trained(model).values():
             one.data = one.data.to(device)
     for one in (plain, model):
@@ -137,7 +134,6 @@ def test_torchao(device, name, budget):
     module = Quantised(torch.bfloat16).to(device).requires_grad_(False)
     try:
         TORCHAO[name](module)
-        x = numbers(3, WIDTH).to(device, torch.bfloat16)
         width = next(one.in_features for one in module.modules()
                      if isinstance(one, nn.Linear))
         x = numbers(4, width).to(device, torch.bfloat16)
@@ -233,9 +229,45 @@ def test_two_devices(device, groups):
         pytest.skip("needs two GPUs")
     model = Stack(6)
     plain, model = both(model, device, {0: 0.4, 1: 0.4}, groups=groups)
-    for one in trained(model).values():
-        one.data = one.data.to(device)
     assert_same_steps(train(model, lambda at: numbers(3, WIDTH, seed=at).to(
         device), 6), train(plain, lambda at: numbers(3, WIDTH, seed=at).to(
             device), 6))
     assert len({group.part for group in vars(model)["_hoist"].groups}) == 2
+
+
+# Pipelines.
+
+
+@pytest.mark.parametrize("budget", [0.6, 1.0])
+def test_components_that_give_way_between_forward_and_backward(device,
+                                                               budget):
+    """The encoder's device memory is the decoder's by the time that its
+    backward comes."""
+    pytest.importorskip("diffusers")
+    from pipelines import KINDS
+
+    def gradients(pipe: Any) -> list[torch.Tensor]:
+        for name in ("text_encoder", "vae"):
+            getattr(pipe, name).requires_grad_(False)
+        encoder = pipe.text_encoder.get_input_embeddings()
+        shift = torch.zeros((), device=device, requires_grad=True)
+        handle = encoder.register_forward_hook(
+            lambda module, args, output: output + shift)
+        ids = torch.arange(3, 10, device=device)[None]
+        latents = numbers(1, pipe.vae.config.latent_channels, 8, 8).to(
+            device).requires_grad_()
+        found = []
+        for _ in range(3):
+            words = pipe.text_encoder(ids).last_hidden_state
+            image = pipe.vae.decode(latents).sample
+            loss = loss_of(words) + loss_of(image)
+            found += [loss.detach(),
+                      *torch.autograd.grad(loss, [shift, latents])]
+        handle.remove()
+        return found
+
+    expected = gradients(KINDS["flux"].make().to(device))
+    pipe = hoist.attach_pipeline(KINDS["flux"].make(), budget, device=device)
+    for mine, other in zip(gradients(pipe), expected):
+        assert torch.equal(mine, other)
+    hoist.detach(pipe)

@@ -34,11 +34,14 @@ def frozen(model: nn.Module, device: torch.device) -> nn.Module:
     return model.to(device).requires_grad_(False)
 
 
-def adapt(model: nn.Module, seed: int = 7) -> nn.Module:
-    """Adapters for the first linear of each block; the same each time."""
-    torch.manual_seed(seed)
+def adapt(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
+    """Adapters for the first linear of each block; the same each time. What
+    comes and goes moves them to where it computes, what stays does not."""
+    torch.manual_seed(7)
     for block in [one for one in model.modules() if isinstance(one, Block)]:
         block.up = Adapted(block.up)
+        block.up.down.to(device)
+        block.up.up.to(device)
     return model
 
 
@@ -104,13 +107,12 @@ def assert_same_gradients(ours: dict[str, torch.Tensor],
         assert same_bytes(ours[name], value), f"{what}: {name}"
 
 
-def both(model: nn.Module, device: torch.device, budget: Any,
-         adapt: Callable[[nn.Module], nn.Module] = adapt, **options: Any
+def both(model: nn.Module, device: torch.device, budget: Any, **options: Any
          ) -> tuple[nn.Module, nn.Module]:
     """The model on the device, and attached; with the same adapters."""
-    plain = adapt(frozen(copy.deepcopy(model), device)).to(device)
-    return plain, adapt(hoist.attach(
-        model.requires_grad_(False), budget, **options)).to(device)
+    plain = adapt(frozen(copy.deepcopy(model), device), device)
+    hoist.attach(model.requires_grad_(False), budget, **options)
+    return plain, adapt(model, device if budget == 1.0 else "cpu")
 
 
 class Nudges:

@@ -92,14 +92,16 @@ def settle(group: LiveGroup) -> None:
         saved.settle(found)
 
 
-# Groups are staged on these.
-_parts: weakref.WeakSet[DevicePart] = weakref.WeakSet()
+# Groups are staged on these. Never changed, as other threads go through it.
+_parts: tuple[weakref.ref[DevicePart], ...] = ()
 
 
 def claim_on(part: DevicePart, reader: Reader) -> None:
     """From now on what is saved of groups that are staged there is claimed."""
+    global _parts
     part.reader = reader
-    _parts.add(part)
+    _parts = (*(one for one in _parts if one() is not None),
+              weakref.ref(part))
 
 
 def _claim(tensor: torch.Tensor) -> Callable[[], torch.Tensor] | None:
@@ -114,14 +116,16 @@ def _claim(tensor: torch.Tensor) -> Callable[[], torch.Tensor] | None:
         there = tensor.data_ptr()
     except RuntimeError:  # A tensor of a type that has no memory.
         return None
-    for part in _parts:
-        for group in tuple(part.staged):
+    for one in _parts:
+        part = one()
+        for group in tuple(part.staged) if part is not None else ():
             found = group.find(there, span_bytes(tensor))
             if found is None:
                 continue
             stored, offset = found
             if offset % tensor.element_size():
                 continue
+            assert part is not None
             saved = SavedWeight(part.reader, group, Part(
                 stored, tensor.dtype, tuple(tensor.shape), tensor.stride(),
                 offset))
