@@ -341,7 +341,8 @@ TEST_F(SetShareTest, IsOfAPlanOrOfADevicesLoads) {
   request.mutable_change()->set_max_bytes_per_second(7);
   const grpc::Status nobody = SetShare(request);
   EXPECT_EQ(nobody.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(nobody.error_message(), HasSubstr("plan_id or loads_of_device"));
+  EXPECT_THAT(nobody.error_message(),
+              HasSubstr("plan_id, copier_id or loads_of_device"));
   request.set_loads_of_device(2);
   ASSERT_TRUE(SetShare(request).ok());
   ASSERT_EQ(asked.size(), 1u);
