@@ -23,6 +23,7 @@ struct ArenaOptions {
 // of streams; see hoist_c.h. Move-only; dropped, it gives the memory back.
 class Arena {
  public:
+  // What Take gives: an address and its bytes.
   using Block = hoist_arena_block;
 
   // `session`: Session::get()'s. Where that is closed or dropped, the memory

@@ -45,6 +45,7 @@ extern "C" {
  * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
 typedef struct hoist_copier hoist_copier;
 
+/* The most that one hoist_copier_begin may be for; 32 MiB. */
 #define HOIST_COPIER_PIECE_BYTES 33554432u
 
 /* Of hoist_copier_open. */
@@ -100,6 +101,7 @@ typedef struct hoist_copier_stats {
   int grants;        /* 1: copies are granted now. */
 } hoist_copier_stats;
 
+/* A snapshot of what the copier has done so far. */
 HOIST_API int hoist_copier_get_stats(const hoist_copier* copier,
                                      hoist_copier_stats* stats,
                                      hoist_error** error);
