@@ -45,6 +45,10 @@ class CudaCopier : public ::testing::TestWithParam<const char*> {
                 cuda::kSuccess);
     }
     ASSERT_EQ(driver_.alloc(&to_, kBytes), cuda::kSuccess);
+    // A copy of memory that is not pinned waits for its grant in the call.
+    ASSERT_EQ(driver_.host_register(from_.data(), from_.size(),
+                                    cuda::kHostRegisterPortable),
+              cuda::kSuccess);
     for (size_t i = 0; i < from_.size(); ++i) from_[i] = char(i * 7 + i / 4096);
     daemon_ = std::make_unique<FakeDaemon>(
         [this](Peer& peer, const pb::ClientMessage& message,
@@ -78,6 +82,7 @@ class CudaCopier : public ::testing::TestWithParam<const char*> {
     if (context_ == nullptr) return;
     for (cuda::Stream stream : streams_) driver_.stream_destroy(stream);
     driver_.free(to_);
+    driver_.host_unregister(from_.data());
     cuda::Context popped = nullptr;
     driver_.pop_context(&popped);
   }

@@ -67,8 +67,9 @@ HOIST_API int hoist_copier_open(hoist_session* session,
                                 hoist_copier** copier, hoist_error** error);
 
 /* Copies `bytes` from the host's `from` to the device's `to`, behind what is on
- * `stream`. Both stay as they are until the stream has come so far; host memory
- * that is not pinned is copied as the driver does it. */
+ * `stream`. Both stay as they are until the stream has come so far. Host memory
+ * is pinned, or the driver copies it within the call, which then waits for its
+ * grant. */
 HOIST_API int hoist_copier_to_device(hoist_copier* copier, void* to,
                                      const void* from, uint64_t bytes,
                                      hoist_stream stream, hoist_error** error);
