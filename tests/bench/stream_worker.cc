@@ -152,7 +152,7 @@ void RunStreamWorker(const Json& arguments) {
 StreamWorker::StreamWorker(const RunOptions& run, const StreamWorkerSpec& spec,
                            int number)
     : log_(run.scratch + "/worker-" + std::to_string(number) + ".log"),
-      idle_(spec.idle) {
+      waits_for_bytes_(!spec.idle && spec.copies == Copies::kPlan) {
   const int fd = memfd_create("hoist-bench-counter", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, sizeof(WorkerCounter)) != 0) {
     Fail("cannot make a worker's counter");
@@ -190,7 +190,7 @@ void StreamWorker::RequireRunning() {
 }
 
 void StreamWorker::WaitUntilStreams() {
-  while (!counter_->ready || (!idle_ && bytes() == 0)) {
+  while (!counter_->ready || (waits_for_bytes_ && bytes() == 0)) {
     RequireRunning();
     SleepFor(0.002);
   }

@@ -47,7 +47,7 @@ class StreamWorker {
   ~StreamWorker();
 
   uint64_t bytes() const { return counter_->bytes.load(); }
-  // Returns once its plan stands and some groups have come.
+  // Returns once its plan stands and some groups have come, or it copies.
   void WaitUntilStreams();
   ChildProcess& process() { return *process_; }
   // Asks it to end and waits.
@@ -57,7 +57,8 @@ class StreamWorker {
   void RequireRunning();
 
   const std::string log_;
-  const bool idle_;
+  // What copies by itself gets nothing beside a plan of a higher priority.
+  const bool waits_for_bytes_;
   WorkerCounter* counter_ = nullptr;
   std::unique_ptr<ChildProcess> process_;
 };
