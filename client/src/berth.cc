@@ -145,21 +145,21 @@ Status Berth::StageLocked(std::span<const uint32_t> groups,
   options.device = device_.index;
   options.deadline = deadline;
   Status status;
-  // Of the lambda: this thread holds mu_ meanwhile.
-  std::vector<uint64_t>& leases = leases_;
+  std::vector<uint64_t> granted;
   session_->StageApart(
       *model_, numbers, options, [&](size_t i, Result<LeaseGrant> lease) {
         if (!lease.ok()) {
           status = lease.status();
           return false;
         }
-        leases.push_back(lease->id);
+        granted.push_back(lease->id);
         status =
             lease->slab.bytes == places[i]->bytes
                 ? range_->Lay(places[i]->offset, lease->slab)
                 : Status(Code::kInternal, "hoistd sent a slab of another size");
         return status.ok();
       });
+  leases_.insert(leases_.end(), granted.begin(), granted.end());
   return status.ok() ? range_->Open() : status;
 }
 

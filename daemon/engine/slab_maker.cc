@@ -46,7 +46,8 @@ absl::StatusOr<SlabShare> SlabMaker::Adopt(const SlabSpec& slab,
 }
 
 void SlabMaker::Drop() {
-  for (const SlabId id : std::exchange(slabs_, {})) Destroy(id);
+  const std::set<SlabId> all = slabs_;  // Each leaves it.
+  for (const SlabId id : all) Destroy(id);
 }
 
 void SlabMaker::Make(const SlabSpec& slab) {

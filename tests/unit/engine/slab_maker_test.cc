@@ -162,6 +162,19 @@ TEST_F(SlabMakerTest, AtTheEndAllIsDestroyedOnceAndNothingMoreIsMade) {
   EXPECT_EQ(faulty_.calls(DeviceCall::kDestroySlab), 3);
 }
 
+TEST_F(SlabMakerTest, WhatWasAdoptedAndIsDroppedGivesItsMemory) {
+  for (const uint64_t id : {1, 2}) {
+    const SlabSpec slab = {SlabId(id), id * 64 % 256, 64, Backing::kMemfd};
+    ASSERT_OK(maker_->Adopt(slab, hoist::UniqueFd()));
+  }
+  EXPECT_EQ(device_.bytes(), 128u);
+  maker_->Drop();
+  EXPECT_EQ(device_.bytes(), 0u);
+  Make(1, 128);
+  threads_.RunAll();
+  EXPECT_THAT(told_, ElementsAre("made 1"));
+}
+
 // --- In the engine ----------------------------------------------------------
 
 TEST(EngineSlabs, ASessionsResidentIsAnsweredWhileASlabIsMade) {
