@@ -165,9 +165,7 @@ absl::StatusOr<SessionId> NodeRig::TryOpen(uint32_t uid,
 void NodeRig::Close(SessionId session) {
   std::erase_if(leases_,
                 [&](const auto& l) { return l.second.first == session; });
-  for (const auto& [arena, of] : arenas()) {
-    if (of == session) ArenaOver(arena);
-  }
+  ArenasOver(session);
   open_slabs_.erase(session);
   uses_.erase(session);
   std::erase_if(asks_, [&](const auto& ask) { return ask.session == session; });

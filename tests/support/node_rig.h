@@ -327,6 +327,7 @@ class NodeRig {
   void Granted(SessionId session, const ArenaGrant& grant);
   // It is over; what was written there is until it is zeroed.
   void ArenaOver(ArenaId arena);
+  void ArenasOver(SessionId session);
   void ZeroNext(const SlabWork& work, absl::Status status);
   void CheckArenas(DeviceIndex device, std::map<uint64_t, uint64_t>& leased);
   void TakeAsks(const Effects& effects);

@@ -55,6 +55,12 @@ void NodeRig::ArenaOver(ArenaId arena) {
   arenas_.erase(arena);
 }
 
+void NodeRig::ArenasOver(SessionId session) {
+  for (const auto& [arena, of] : arenas()) {
+    if (of == session) ArenaOver(arena);
+  }
+}
+
 void NodeRig::Granted(SessionId session, const ArenaGrant& grant) {
   StandingArena& arena = arenas_[grant.id];
   arena = {session, grant, std::make_unique<int>()};

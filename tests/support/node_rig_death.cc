@@ -321,6 +321,7 @@ std::set<SessionId> NodeRig::EndedByDeath() {
     return !book_.plans.contains(plan.first);
   });
   for (const SessionId session : ended) {
+    ArenasOver(session);
     open_slabs_.erase(session);
     uses_.erase(session);
   }
