@@ -574,7 +574,7 @@ def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
             code = compiled(module, way)
         for _ in range(WARM):
             code(x)
-    refuse, take_over = _passes._refuse_training, _turns.Turns._take_over
+    refuse, take_over = _passes.refuse_training, _turns.Turns._take_over
     began: list[int] = []
     looked = threading.Event()
 
@@ -589,7 +589,7 @@ def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
             assert looked.wait(60)
         refuse(*args)
 
-    monkeypatch.setattr(_passes, "_refuse_training", slow)
+    monkeypatch.setattr(_passes, "refuse_training", slow)
     monkeypatch.setattr(_turns.Turns, "_take_over", look)
     wrong: list[Any] = []
 
