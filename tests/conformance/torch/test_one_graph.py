@@ -203,6 +203,8 @@ def test_a_family_is_one_graph(hoistd, device, family, groups):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_with_grad_enabled_too_and_a_backward_raises(hoistd, device, way):
+    """It would come to weights of hoist's that need gradients, or leave them
+    out: what stays has none either."""
     ids = tokens(device)
     with fresh_compiler():
         module = a_model(device)
@@ -212,10 +214,42 @@ def test_with_grad_enabled_too_and_a_backward_raises(hoistd, device, way):
         for _ in range(WARM + 2):
             found = code(ids)
             assert_equal_outputs(found, expected)
-            with pytest.raises(RuntimeError, match="modified by an inplace"):
+            weights = [*module.parameters()]
+            with pytest.raises(hoist.FailedPrecondition, match="exclude="):
                 found.sum().backward()
+            assert all(one.grad is None for one in weights)
+        stats = hoist.stats(module)
+        assert 0 < stats.bound_groups < stats.groups
         with torch.no_grad():
             assert_equal_outputs(code(ids), expected.detach())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_over_frozen_weights_raises_or_is_right(hoistd, device, way):
+    """What needs gradients is neither an input nor the module's, so no pass is
+    told. Blocks are graphs by themselves, between which are hooks."""
+    class Prompted(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + prompt)
+
+    x = numbers(2, WIDTH).to(device)
+    prompt = numbers(WIDTH, seed=1).to(device).requires_grad_()
+    with fresh_compiler():
+        module = Prompted().to(device).eval().requires_grad_(False)
+        expected = module(x)
+        gradient, = torch.autograd.grad(expected.sum(), prompt)
+        hoist.attach(module, 0.5)
+        code = compiled(module, way)
+        for turn in range(WARM + 2):
+            found = code(x)
+            assert_equal_outputs(found, expected)
+            if way == "blocks" or turn == 0:  # That runs as it is written.
+                assert torch.equal(
+                    torch.autograd.grad(found.sum(), prompt)[0], gradient)
+                continue
+            with pytest.raises(RuntimeError, match="modified by an inplace"):
+                torch.autograd.grad(found.sum(), prompt)
+        hoist.check(module)
 
 
 @pytest.mark.parametrize("way", WAYS)
