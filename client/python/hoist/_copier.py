@@ -17,19 +17,6 @@ from ._session import Session
 PIECE_BYTES = 32 << 20
 
 
-class _Options(c.Structure):
-    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
-                ("weight", c.c_uint32), ("priority", c.c_int32),
-                ("max_bytes_per_second", c.c_uint64)]
-
-
-class _StatsRecord(c.Structure):
-    _fields_ = [("struct_size", c.c_size_t), ("granted_bytes", c.c_uint64),
-                ("ungranted_bytes", c.c_uint64),
-                ("to_host_bytes", c.c_uint64), ("wake_ups", c.c_uint64),
-                ("grants", c.c_int)]
-
-
 @dataclasses.dataclass(frozen=True)
 class CopierStats:
     """What a copier has done so far; see hoist_copier_stats."""
@@ -65,7 +52,7 @@ class Copier:
         self._free: Any = None
         check_terms({"weight": weight, "priority": priority,
                      "max_bytes_per_second": max_bytes_per_second})
-        options = sized(_Options)
+        options = sized(lib.CopierOptions)
         options.device = device
         options.weight = weight
         options.priority = priority
@@ -135,7 +122,7 @@ class Copier:
     @property
     def stats(self) -> CopierStats:
         """A snapshot."""
-        record = sized(_StatsRecord)
+        record = sized(lib.CopierStatsRecord)
         call("copier_get_stats", self._open(), c.byref(record))
         return CopierStats(record.granted_bytes, record.ungranted_bytes,
                            record.to_host_bytes, record.wake_ups,

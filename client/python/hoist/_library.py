@@ -122,6 +122,19 @@ class InPlaceOptions(c.Structure):
                 ("counts", c.c_void_p), ("count_length", c.c_uint64)]
 
 
+class CopierOptions(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
+                ("weight", c.c_uint32), ("priority", c.c_int32),
+                ("max_bytes_per_second", c.c_uint64)]
+
+
+class CopierStatsRecord(c.Structure):
+    _fields_ = [("struct_size", c.c_size_t), ("granted_bytes", c.c_uint64),
+                ("ungranted_bytes", c.c_uint64),
+                ("to_host_bytes", c.c_uint64), ("wake_ups", c.c_uint64),
+                ("grants", c.c_int)]
+
+
 class ArenaOptions(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("device", c.c_uint32),
                 ("bytes", c.c_uint64), ("deadline_ms", c.c_uint64)]
@@ -192,13 +205,13 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "plan_tensor": (None, [_P, c.c_uint32, c.c_uint32,
                            c.POINTER(TensorRecord)]),
     "plan_get_stats": (None, [_P, c.POINTER(PlanStatsRecord)]),
-    "copier_open": (None, [_P, _P, c.POINTER(_P)]),
+    "copier_open": (None, [_P, c.POINTER(CopierOptions), c.POINTER(_P)]),
     "copier_to_device": (None, [_P, _P, _P, c.c_uint64, _P]),
     "copier_to_host": (None, [_P, _P, _P, c.c_uint64, _P]),
     "copier_begin": (None, [_P, c.c_uint64, _P]),
     "copier_end": (None, [_P, c.c_uint64, _P]),
     "copier_add_to_host": (None, [_P, c.c_uint64]),
-    "copier_get_stats": (None, [_P, _P]),
+    "copier_get_stats": (None, [_P, c.POINTER(CopierStatsRecord)]),
     "berth_create": (None, [_P, _P, _U32P, c.c_size_t, c.c_uint32,
                             c.POINTER(_P)]),
     "berth_fill": (None, [_P, _P, _P, _U32P, c.c_size_t, c.c_uint64]),

@@ -62,6 +62,7 @@ KINDS = {kind.__name__: kind for kind in vars(lib).values()
          if isinstance(kind, type) and issubclass(kind, c.Structure)}
 # Names here that are not the header's in other letters.
 NAMES = {"ArenaStatsRecord": "hoist_arena_stats",
+         "CopierStatsRecord": "hoist_copier_stats",
          "InPlaceStatsRecord": "hoist_in_place_stats",
          "InPlaceTensorRecord": "hoist_in_place_tensor",
          "TensorRecord": "hoist_tensor_info",

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import hoist  # noqa: E402
 from torch import nn  # noqa: E402
 from hoist.nn import _hooks  # noqa: E402
 from hoist.nn._assemble import _needed_at_once  # noqa: E402
@@ -58,9 +59,11 @@ def moves(monkeypatch):
     return found
 
 
-def hooked(module: nn.Module, attachment: FakeAttachment, part: int):
-    group = types.SimpleNamespace(part=attachment.parts[part],
-                                  is_lent=lambda tensor: False)
+def hooked(module: nn.Module, attachment: FakeAttachment, part: int,
+           past_hooks: str | None = None):
+    group = types.SimpleNamespace(
+        part=attachment.parts[part], is_lent=lambda tensor: False,
+        binding=types.SimpleNamespace(past_hooks=past_hooks))
     begin = Begin(attachment, [group])
     module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
     module.register_forward_hook(End(attachment, begin), with_kwargs=True,
@@ -112,6 +115,16 @@ def test_a_call_that_fails_leaves_no_place_behind(moves):
         module(torch.ones(1, 3))
     assert not begin.came_from and not attachment.entered
     assert module(torch.ones(2, 3)).device == CPU
+
+
+def test_a_call_that_is_refused_leaves_no_place_behind(moves):
+    """Its graph would have a weight past torch's hooks."""
+    attachment = FakeAttachment()
+    module = nn.Identity()
+    begin = hooked(module, attachment, 1, past_hooks="weight")
+    with pytest.raises(hoist.FailedPrecondition, match="past"):
+        module(torch.ones(1, 3, requires_grad=True))
+    assert not begin.came_from and not attachment.entered
 
 
 def test_all_groups_of_a_module_are_left_whichever_of_them_fails():

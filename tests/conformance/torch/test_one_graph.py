@@ -175,9 +175,11 @@ def test_calls_one_after_another_share_a_stage(hoistd, device, way):
         hoist.check(module)
 
 
-@pytest.mark.parametrize("groups", ["block", "leaf"])
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "bert", "t5", "flux",
-                                    "sd3", "wan", "unet"])
+# By leaf one of a kind: decoders, encoders, image transformers, convolutions.
+@pytest.mark.parametrize("family, groups", [
+    *((family, "block") for family in ("llama", "qwen3_moe", "bert", "t5",
+                                       "flux", "sd3", "wan", "unet")),
+    *((family, "leaf") for family in ("qwen3_moe", "bert", "sd3", "unet"))])
 def test_a_family_is_one_graph(hoistd, device, family, groups):
     found = FAMILIES[family]
     way = found.ways["forward"]
@@ -203,6 +205,8 @@ def test_a_family_is_one_graph(hoistd, device, family, groups):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_with_grad_enabled_too_and_a_backward_raises(hoistd, device, way):
+    """It would come to weights of hoist's that need gradients, or leave them
+    out: what stays has none either."""
     ids = tokens(device)
     with fresh_compiler():
         module = a_model(device)
@@ -212,10 +216,42 @@ def test_with_grad_enabled_too_and_a_backward_raises(hoistd, device, way):
         for _ in range(WARM + 2):
             found = code(ids)
             assert_equal_outputs(found, expected)
-            with pytest.raises(RuntimeError, match="modified by an inplace"):
+            weights = [*module.parameters()]
+            with pytest.raises(hoist.FailedPrecondition, match="exclude="):
                 found.sum().backward()
+            assert all(one.grad is None for one in weights)
+        stats = hoist.stats(module)
+        assert 0 < stats.bound_groups < stats.groups
         with torch.no_grad():
             assert_equal_outputs(code(ids), expected.detach())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_over_frozen_weights_raises_or_is_right(hoistd, device, way):
+    """What needs gradients is neither an input nor the module's, so no pass is
+    told. Blocks are graphs by themselves, between which are hooks."""
+    class Prompted(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + prompt)
+
+    x = numbers(2, WIDTH).to(device)
+    prompt = numbers(WIDTH, seed=1).to(device).requires_grad_()
+    with fresh_compiler():
+        module = Prompted().to(device).eval().requires_grad_(False)
+        expected = module(x)
+        gradient, = torch.autograd.grad(expected.sum(), prompt)
+        hoist.attach(module, 0.5)
+        code = compiled(module, way)
+        for turn in range(WARM + 2):
+            found = code(x)
+            assert_equal_outputs(found, expected)
+            if way == "blocks" or turn == 0:  # That runs as it is written.
+                assert torch.equal(
+                    torch.autograd.grad(found.sum(), prompt)[0], gradient)
+                continue
+            with pytest.raises(RuntimeError, match="modified by an inplace"):
+                torch.autograd.grad(found.sum(), prompt)
+        hoist.check(module)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -574,7 +610,7 @@ def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
             code = compiled(module, way)
         for _ in range(WARM):
             code(x)
-    refuse, take_over = _passes._refuse_training, _turns.Turns._take_over
+    refuse, take_over = _passes.refuse_training, _turns.Turns._take_over
     began: list[int] = []
     looked = threading.Event()
 
@@ -589,7 +625,7 @@ def test_a_pass_that_is_slow_to_begin_is_nobody_elses(hoistd, device, way,
             assert looked.wait(60)
         refuse(*args)
 
-    monkeypatch.setattr(_passes, "_refuse_training", slow)
+    monkeypatch.setattr(_passes, "refuse_training", slow)
     monkeypatch.setattr(_turns.Turns, "_take_over", look)
     wrong: list[Any] = []
 

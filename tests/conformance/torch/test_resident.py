@@ -121,7 +121,7 @@ def test_a_budget_is_set_back_and_forth(device):
 def scribble(hoistd: Any, device: torch.device) -> None:
     """Other weights lie wherever there is room on the device; there is no more
     of it than they take."""
-    model = Stack(12, 256).eval()
+    model = Stack(6, 256).eval()
     with attached(model, None, deadline=5), torch.no_grad():
         for _ in range(2):
             model(numbers(2, 256).to(device))

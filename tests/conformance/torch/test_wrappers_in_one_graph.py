@@ -63,9 +63,12 @@ def own_of(module: nn.Module) -> list[torch.Tensor]:
             for inner in inner_tensors(one.weight)]
 
 
-@pytest.mark.parametrize("groups", ["block", "leaf"])
-@pytest.mark.parametrize("backend", ["eager", inductor])
-@pytest.mark.parametrize("way", WAYS)
+# Of one graph by inductor, leaves once: what differs by them, eager shows.
+@pytest.mark.parametrize("backend, groups, way", [
+    *(("eager", groups, way) for groups in ("block", "leaf") for way in WAYS),
+    *(pytest.param("inductor", groups, way, marks=inductor.marks)
+      for groups, way in (*(("block", way) for way in WAYS),
+                          ("leaf", "whole")))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_one_graph_and_are_compiled_once(hoistd, device, kind, way,
                                                   backend, groups):
@@ -121,8 +124,9 @@ def test_each_that_torch_compiles_alone_is_one_graph(hoistd, device, config):
         hoist.check(module)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind, way", [
+    *((kind, way) for kind in KINDS for way in ("whole", "blocks")),
+    ("nested", "in place")])  # Its guards are those of the whole.
 def test_code_of_others_is_not_used(hoistd, device, kind, way):
     """Nor theirs for others: no guard of torch's sees a hook."""
     x = numbers(kind, device)

@@ -133,6 +133,7 @@ class End(Hook):
         if self.removed:
             return None
         found = output
+        back = self.begin.came_from.pop() if self.begin.came_from else None
         try:
             for group in self.begin.groups:
                 found = own_output(found, group.is_lent)
@@ -140,10 +141,8 @@ class End(Hook):
                     refuse_past_hooks(group, output)
         finally:
             self._leave(self.begin.groups)
-        if self.begin.came_from:
-            back = self.begin.came_from.pop()
-            if output is not None:
-                return to_device(found, back)
+        if back is not None and output is not None:
+            return to_device(found, back)
         return None if found is output else found
 
     def _leave(self, groups: list[LiveGroup]) -> None:

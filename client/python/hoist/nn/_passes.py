@@ -28,7 +28,8 @@ from ._move import device_of, to_device
 from ._one_graph import OneGraph
 from ._operators import Operands
 from ._planning import Planning
-from ._refusals import are_graded, refuse_tracing, refuse_training
+from ._refusals import (are_graded, refuse_backward, refuse_tracing,
+                        refuse_training)
 from ._saved import Pushed, claim_on
 from ._turns import Turns, calls_on_stack, is_in_backward
 
@@ -216,6 +217,8 @@ class Passes:
                 group.end_in_place()  # What failed in the middle.
                 group.binding.show_idle()
             self._shown.clear()
+            if self.graph.active and torch.is_grad_enabled():
+                refuse_backward(self._groups, output)
             self.graph.end()
             if output is None and _handled() != self._handled:
                 return None  # It failed: no pass to learn.

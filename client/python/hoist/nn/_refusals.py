@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from .._errors import FailedPrecondition
 from ._live import LiveGroup
-from ._shown import FREEZE
+from ._shown import FREEZE, refuse_gradient
 from ._turns import is_in_backward
 
 
@@ -56,6 +56,23 @@ def refuse_training(groups: list[LiveGroup], args: Any, kwargs: Any) -> None:
                 f'"{name}" needs gradients, and lives in hoist, where weights '
                 f"that come and go are shared and read-only; {FREEZE}; or call "
                 "the module under torch.no_grad()")
+
+
+def refuse_backward(groups: list[LiveGroup], output: Any) -> None:
+    """One graph had these groups' weights as if they needed no gradients: in a
+    backward through what it gave, those would be missing without a word."""
+    graded = [one for one in tree_leaves(output)
+              if isinstance(one, torch.Tensor) and one.grad_fn is not None]
+    if not graded:
+        return  # torch says that there is nothing to go through.
+    for group in groups:
+        if group.operands is None:
+            continue
+        for weight in group.spec.weights:
+            if weight.requires_grad and not group.binding.is_own(weight):
+                for one in graded:
+                    refuse_gradient(one, weight.name)
+                return
 
 
 def refuse_past_hooks(group: LiveGroup, output: Any) -> None:

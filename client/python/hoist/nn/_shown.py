@@ -43,8 +43,9 @@ class Placed:
 
 
 def refuse_gradient(value: torch.Tensor, name: str) -> None:
-    """Of a weight that comes and goes: a backward that comes to its gradient
-    raises, since that would be lost with the tensor."""
+    """Of a weight that comes and goes, or of what a graph gave that hides it: a
+    backward that comes there raises, since the weight's gradient would be lost
+    with the tensor."""
 
     def refuse(_: Any) -> None:
         raise FailedPrecondition(
