@@ -90,12 +90,20 @@ void LaneSchedule::ResumeWords(LaneGroup group, uint32_t ready, uint32_t done) {
   };
   const uint64_t ready_word = widened(ready);
   const uint64_t done_word = widened(done);
-  // No group is served twice before what is served next.
-  if (ready_word > head_ + order_.size()) return;
+  if (ready_word > head_ + kOutOfReach) return;
   entry.ready_word = ready_word;
   entry.done_word = std::min(done_word, head_);
   if (ready_word <= done_word) return;
   ResumeInUse(entry, LastBelow(group, ready_word));
+}
+
+// The loop over positions in NextLoad then passes at most one order.
+void LaneSchedule::Resumed() {
+  const auto least = std::min_element(groups_.begin(), groups_.end(),
+                                      [](const Entry& a, const Entry& b) {
+                                        return a.ready_word < b.ready_word;
+                                      });
+  head_ = std::max(head_, least->ready_word);
 }
 
 void LaneSchedule::ResumeFlag(LaneGroup group, uint64_t from) {
@@ -278,7 +286,7 @@ void LaneSchedule::TakeStale(std::vector<Refresh>& stale) {
     // A copy is about to write the ready word, a kernel's stream the done word.
     const bool may_ready = entry.state != State::kLoading;
     const bool may_done = may_ready && !entry.in_use;
-    if (may_ready && head_ - entry.ready_word >= kStaleAfter) {
+    if (may_ready && head_ >= entry.ready_word + kStaleAfter) {
       entry.ready_word = head_;
       refresh.ready = true;
     }

@@ -69,11 +69,15 @@ class LaneSchedule {
   // other lanes.
   //
   // What the group's words say, in the counted form: it lies in its slot while
-  // `ready` is beyond `done`, be it for a position beyond the first one.
+  // `ready` is beyond `done`. That may be for a position that is passes beyond
+  // the first one: of what lies in its slots, a client can stage and skip any
+  // number while one copy drags.
   void ResumeWords(LaneGroup group, uint32_t ready, uint32_t done);
   // Captured form from position `from` on: it lies in its slot, and is not
   // done.
   void ResumeFlag(LaneGroup group, uint64_t from);
+  // All groups' words were told.
+  void Resumed();
 
   // The image can be read on the host from now on; until then no load of it is
   // started. False: it no longer can.

@@ -444,6 +444,7 @@ void Lane::Loaded(const End& end, absl::Time now) {
   ++stats_.loads;
   ++changes_;
   schedule_.Loaded(load);
+  if (!schedule_.in_use(load.group)) TellSkipped(load.group);
   // The captured form may have begun since the copy was queued.
   if (!by_flag && by_flags(load.position) && alive() &&
       schedule_.in_use(load.group)) {

@@ -63,6 +63,7 @@ void Lane::Resume() {
   for (LaneGroup group = 0; group < spec_.groups.size(); ++group) {
     ResumeGroup(group);
   }
+  schedule_.Resumed();
   changed_ = true;
   const uint32_t fault = header.fault_code.load();
   if (fault == 0) return;

@@ -1,8 +1,9 @@
 // Random lives of a lane: a client that stages in order, jumps, repeats, skips
 // and holds several groups at once, a GPU that runs behind it, copies that take
-// their time, and hoistd's loop over LaneSchedule. Whoever's wait for a
-// position is over finds the group's bytes, and nobody else's, until it is
-// done; and everything that was staged is served.
+// their time, hoistd's loop over LaneSchedule, and hoistds that die and leave
+// the lane to the next by what its words say. Whoever's wait for a position is
+// over finds the group's bytes, and nobody else's, until it is done; and
+// everything that was staged is served.
 //
 // A scenario is a list of numbers; on failure it is printed as code for
 // RunScenario, so that it can be kept as a test of its own and cut down by
@@ -14,6 +15,7 @@
 #include <array>
 #include <cstdlib>
 #include <deque>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -57,6 +59,8 @@ enum Op : uint32_t {
   kLoaded,
   kHost,
   kEverything,
+  kLeave,
+  kDie,
   kOps,
 };
 
@@ -121,11 +125,11 @@ class Life {
  public:
   explicit Life(Lane lane)
       : lane_(std::move(lane)),
-        schedule_(lane_.slots, lane_.order, lane_.first_position),
         cursor_(lane_.first_position),
         memory_(lane_.ring_bytes, kGarbage),
         ready_(lane_.slots.size(), static_cast<uint32_t>(cursor_)),
         done_(ready_),
+        served_(lane_.first_position),
         staged_(lane_.slots.size()),
         reading_(lane_.slots.size()),
         host_(lane_.slots.size(), true),
@@ -134,9 +138,7 @@ class Life {
     for (size_t i = 0; i < lane_.order.size(); ++i) {
       places_[lane_.order[i]].push_back(i);
     }
-    for (LaneGroup group = 0; group < host_.size(); ++group) {
-      schedule_.SetHostReady(group, true);
-    }
+    Begin();
   }
 
   void Do(Step step);
@@ -189,11 +191,16 @@ class Life {
   bool ReportLoaded();
   bool TakeRequest();
   bool Look();
+  void TellSkipped(LaneGroup group);
   bool NextLoad();
   bool Everything();
+  // A hoistd, the first or the next: what it knows of the lane before.
+  void Begin();
+  void Leave();
+  void Die(uint32_t words_written);
 
   const Lane lane_;
-  LaneSchedule schedule_;
+  std::optional<LaneSchedule> schedule_;
 
   // The client's CPU.
   uint64_t cursor_;
@@ -204,6 +211,8 @@ class Life {
   std::vector<int> memory_;  // By byte: the group that it was copied from.
   std::vector<uint32_t> ready_;
   std::vector<uint32_t> done_;
+  uint64_t served_;            // As hoistd left it.
+  std::deque<Request> taken_;  // Which the next hoistd would be told again.
 
   // By group: what the CPU staged and is not done with; what kernels read.
   std::vector<bool> staged_;
@@ -286,7 +295,9 @@ bool Life::StepCopy(Copy& copy) {
 
 bool Life::ReportLoaded() {
   if (copies_.empty() || !copies_.front().complete) return false;
-  schedule_.Loaded(copies_.front().load);
+  const LaneSchedule::Load load = copies_.front().load;
+  schedule_->Loaded(load);
+  TellSkipped(load.group);
   copies_.pop_front();
   return true;
 }
@@ -294,35 +305,75 @@ bool Life::ReportLoaded() {
 bool Life::TakeRequest() {
   if (requests_.empty()) return false;
   const absl::Status status =
-      schedule_.Skip(requests_.front().from, requests_.front().to);
+      schedule_->Skip(requests_.front().from, requests_.front().to);
   if (absl::IsResourceExhausted(status)) return false;
   EXPECT_OK(status);
+  taken_.push_back(requests_.front());
   requests_.pop_front();
+  for (LaneGroup group = 0; group < done_.size(); ++group) TellSkipped(group);
   return true;
+}
+
+// What was ready and is skipped, the words call done.
+void Life::TellSkipped(LaneGroup group) {
+  if (!schedule_->present(group) || schedule_->loading(group)) return;
+  if (schedule_->in_use(group)) return;
+  const uint32_t word = WordOf(schedule_->last_position(group));
+  if (!Reached(done_[group], word)) done_[group] = word;
 }
 
 bool Life::Look() {
   bool changed = false;
   for (LaneGroup group = 0; group < done_.size(); ++group) {
-    const bool before = schedule_.in_use(group);
-    schedule_.SawDone(group, done_[group]);
-    changed |= before != schedule_.in_use(group);
+    const bool before = schedule_->in_use(group);
+    schedule_->SawDone(group, done_[group]);
+    changed |= before != schedule_->in_use(group);
   }
   return changed;
 }
 
+void Life::Begin() {
+  schedule_.emplace(lane_.slots, lane_.order, served_);
+  for (LaneGroup group = 0; group < host_.size(); ++group) {
+    schedule_->SetHostReady(group, host_[group]);
+    schedule_->ResumeWords(group, ready_[group], done_[group]);
+  }
+  schedule_->Resumed();
+}
+
+// What hoistd keeps in the lane of how far it is, some time after it was.
+void Life::Leave() {
+  served_ = schedule_->served();
+  while (!taken_.empty() && taken_.front().to <= served_) taken_.pop_front();
+}
+
+// Its copies stay what they are, halves too; of the words that it was about to
+// write itself, some are.
+void Life::Die(uint32_t words_written) {
+  std::vector<LaneSchedule::Serve> served;
+  schedule_->NextLoad(served);
+  served.resize(words_written % (served.size() + 1));
+  for (const LaneSchedule::Serve& serve : served) {
+    ready_[serve.group] = WordOf(serve.position);
+  }
+  copies_.clear();
+  requests_.insert(requests_.begin(), taken_.begin(), taken_.end());
+  taken_.clear();
+  Begin();
+}
+
 bool Life::NextLoad() {
   std::vector<LaneSchedule::Refresh> stale;
-  schedule_.TakeStale(stale);
+  schedule_->TakeStale(stale);
   for (const LaneSchedule::Refresh& refresh : stale) {
     if (refresh.ready) ready_[refresh.group] = refresh.word;
     if (refresh.done) done_[refresh.group] = refresh.word;
     ++refreshes_;
   }
   std::vector<LaneSchedule::Serve> served;
-  const auto load = schedule_.NextLoad(served);
+  const auto load = schedule_->NextLoad(served);
   for (const LaneSchedule::Serve& serve : served) {
-    EXPECT_FALSE(schedule_.loading(serve.group));
+    EXPECT_FALSE(schedule_->loading(serve.group));
     ready_[serve.group] = WordOf(serve.position);
   }
   if (!load) return !served.empty() || !stale.empty();
@@ -348,6 +399,7 @@ bool Life::Everything() {
   moved |= TakeRequest();
   moved |= Look();
   moved |= NextLoad();
+  Leave();
   return moved;
 }
 
@@ -385,7 +437,7 @@ void Life::Do(Step step) {
       TakeRequest();
       return;
     case kLook:
-      schedule_.SawDone(group, done_[group]);
+      schedule_->SawDone(group, done_[group]);
       return;
     case kLoad:
     case kLoad2:
@@ -400,10 +452,15 @@ void Life::Do(Step step) {
       return;
     case kHost:
       host_[group] = n % 3 > 0;
-      schedule_.SetHostReady(group, host_[group]);
+      schedule_->SetHostReady(group, host_[group]);
       return;
     case kEverything:
       Everything();
+      return;
+    case kLeave:
+      return Leave();
+    case kDie:
+      if (n % 4 == 0) Die(n / 4);
       return;
     case kOps:
       return;
@@ -413,15 +470,15 @@ void Life::Do(Step step) {
 void Life::Finish() {
   for (LaneGroup group = 0; group < host_.size(); ++group) {
     host_[group] = true;
-    schedule_.SetHostReady(group, true);
+    schedule_->SetHostReady(group, true);
     Done(group);
   }
   while (Everything()) {
   }
   EXPECT_TRUE(gpu_.empty()) << "waits for position " << gpu_.front().position
-                            << ", head " << schedule_.head();
+                            << ", head " << schedule_->head();
   EXPECT_TRUE(requests_.empty());
-  EXPECT_GE(schedule_.head(), cursor_);
+  EXPECT_GE(schedule_->head(), cursor_);
 }
 
 void Life::KeepOrder(size_t passes) {

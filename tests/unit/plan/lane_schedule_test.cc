@@ -333,11 +333,33 @@ TEST(LaneSchedule, WhoJumpsOnWhileACopyDragsIsHeldBackInTime) {
   EXPECT_OK(run.rig.schedule.Skip(run.cursor, run.cursor + 1));
 }
 
+// Of what lies in its slots a client stages and skips any number while a copy
+// drags: position 0 is not served yet when its hoistd dies.
+TEST(LaneSchedule, WhatWasServedPassesAheadIsNotOverwrittenByTheNextHoistd) {
+  Rig rig(kOneAlone, {2, 0, 1});
+  rig.schedule.ResumeWords(0, WordOf(13), WordOf(10));
+  rig.schedule.Resumed();
+  const Load alone{2, 0};
+  const std::optional<Load> first = rig.Next();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(*first, alone);
+  EXPECT_EQ(rig.Next(), std::nullopt) << "1 lies where 0 is in use";
+  rig.Done(13);
+  const std::optional<Load> second = rig.Next();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->group, 1u);
+}
+
 TEST(LaneSchedule, AHostileClientOnlyHurtsItself) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Rig rig(kTwoPlaces, {0, 1, 2, 3, 1});
+    for (LaneGroup group = 0; seed % 2 == 0 && group < 4; ++group) {
+      rig.schedule.ResumeWords(group, static_cast<uint32_t>(random()),
+                               static_cast<uint32_t>(random()));
+    }
+    rig.schedule.Resumed();
     std::vector<Load> under_way;
     for (int i = 0; i < 500; ++i) {
       const LaneGroup group = random() % 4;
