@@ -7,6 +7,7 @@
 #include "client/src/fork_guard.h"
 
 struct hoist_copier {
+  std::shared_ptr<void> open;  // As a session's handle has it.
   std::unique_ptr<hoist::Copier> copier;
 };
 
@@ -61,6 +62,7 @@ int hoist_copier_open(hoist_session* session,
     auto handle = std::make_unique<hoist_copier>();
     auto opened = Copier::Open(session->session, *request);
     if (!opened.ok()) return opened.status();
+    handle->open = session->open;
     handle->copier = std::move(opened).value();
     *copier = handle.release();
     return Status();

@@ -3,6 +3,7 @@
 package_test.py BUILD
 """
 
+import json
 import os
 import pathlib
 import re
@@ -15,7 +16,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
-from real_daemon import (MIB, RealDaemon, block_model,  # noqa: E402
+from real_daemon import (MIB, RealDaemon, block_model, until,  # noqa: E402
                          write_safetensors)
 
 BUILD = str(pathlib.Path(sys.argv[1]).resolve())
@@ -56,6 +57,14 @@ import hoist
 session = hoist.connect(connect_deadline=60)
 print(session.id, flush=True)
 sys.stdin.read()
+"""
+COPIES = """
+import sys
+import hoist
+from hoist._copier import Copier
+with Copier(hoist.connect(connect_deadline=60)):
+    print("copies", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -129,7 +138,9 @@ class Package(unittest.TestCase):
         config = self.configured()
         there = {"/etc/hoist/hoistd.toml": config,
                  "/models/llama": models / "llama.safetensors",
-                 "share 7": f"share {plan}", "end 9": f"end {self.idle(daemon)}"}
+                 "share 7": f"share {plan}",
+                 "--copier 3": f"--copier {self.copier(daemon)}",
+                 "end 9": f"end {self.idle(daemon)}"}
         for command in commands:
             if command == "hoistctl watch":
                 self.watch(daemon, models / "other.safetensors")
@@ -161,6 +172,17 @@ class Package(unittest.TestCase):
         _, number = self.worker(daemon, IDLE)
         self.assertRegex(number, r"^\d+$", daemon.log_text())
         return number
+
+    def copier(self, daemon):
+        """The number of a copier."""
+        _, said = self.worker(daemon, COPIES)
+        self.assertEqual(said, "copies", daemon.log_text())
+
+        def listed():
+            links = json.loads(daemon.ctl("status", "--json"))["links"]
+            return [shown for link in links for shown in link["copiers"]]
+        until(listed)
+        return listed()[0]["id"]
 
     def stream(self, daemon):
         """Starts a worker that streams; returns it and its plan's number."""

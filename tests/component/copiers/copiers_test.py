@@ -132,6 +132,16 @@ class Copiers(unittest.TestCase):
             self.daemon.ctl("share", "--copier", "9", "--weight", "7")
         self.assertIn("`hoistctl status` lists them", refused.exception.stderr)
 
+    def test_it_keeps_its_session(self):
+        self.start()
+        memory = ctypes.create_string_buffer(2 * MIB)
+        at = ctypes.addressof(memory)
+        with Copier(hoist.connect(self.daemon.socket)) as copier:
+            self.assertEqual(len(self.copiers()), 1)
+            copier.to_device(at, at + MIB, MIB)
+            self.assertEqual(copier.stats.granted_bytes, MIB)
+        until(lambda: not self.daemon.status()["sessions"])
+
     def test_a_session_has_eight(self):
         self.start()
         session = self.connect()
