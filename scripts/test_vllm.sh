@@ -4,7 +4,7 @@
 # scripts/test.sh: each starts whole engines, and all take about half an hour on
 # two cores.
 #
-#   scripts/test_vllm.sh [PYTEST OPTION...]
+#   scripts/test_vllm.sh [-- PYTEST ARGUMENT...]
 #
 # HOIST_BUILD_DIR names a build that is there already; without it build/dev is
 # built. The package is installed as a wheel, so that its entry points are tested.
@@ -12,6 +12,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0
+fi
+if [[ $# -gt 0 && $1 != -- ]]; then
+  echo "unknown option $1; see scripts/test_vllm.sh --help" >&2; exit 2
 fi
 
 if [[ -z ${HOIST_BUILD_DIR:-} ]]; then
@@ -35,4 +38,4 @@ if [[ ! -e $venv/made ]]; then
 fi
 "$venv/bin/pip" install --quiet --no-deps --force-reinstall ./client/python
 
-exec "$venv/bin/python" -m pytest -p no:cacheprovider tests/vllm "$@"
+exec "$venv/bin/python" -m pytest -p no:cacheprovider tests/vllm "${@:2}"

@@ -46,8 +46,9 @@ class CudaCopier : public ::testing::TestWithParam<const char*> {
     }
     ASSERT_EQ(driver_.alloc(&to_, kBytes), cuda::kSuccess);
     // A copy of memory that is not pinned waits for its grant in the call.
-    ASSERT_EQ(driver_.host_register(from_.data(), from_.size(),
-                                    cuda::kHostRegisterPortable),
+    ASSERT_EQ(driver_.host_register(
+                  from_.data(), from_.size(),
+                  cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
               cuda::kSuccess);
     for (size_t i = 0; i < from_.size(); ++i) from_[i] = char(i * 7 + i / 4096);
     daemon_ = std::make_unique<FakeDaemon>(
