@@ -230,15 +230,16 @@ TEST(ASessionThatIsEndedIsMadeAnewByTheNextPass) {
     const std::string listed = Ctl("--json sessions");
     const size_t at = listed.rfind("\"id\": \"") + 7;
     const std::string number = listed.substr(at, listed.find('"', at) - at);
+    const std::string id = "\"id\": \"" + number + "\"";
     std::string said;
     std::thread ends([&] { said = Ctl("end " + number + " --deadline 60"); });
     while (session.Check().ok()) std::this_thread::yield();
-    EXPECT(Says(Ctl("--json sessions"), "\"" + number + "\""));
+    EXPECT(Says(Ctl("--json sessions"), id));
     world.PassAgain();
     Ok(world.Pass());
     ends.join();
     EXPECT(Says(said, "ended session " + number));
-    EXPECT(!Says(Ctl("--json sessions"), "\"" + number + "\""));
+    EXPECT(!Says(Ctl("--json sessions"), id));
   }
   Ok(world.attached->Detach());
   world.ExpectOwn();
