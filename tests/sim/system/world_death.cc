@@ -20,6 +20,7 @@ namespace {
 constexpr uint32_t kPointsOfATurn = 40;
 constexpr uint32_t kPointsOfABegin = 8;
 constexpr char kPinOf[] = "pin of ";
+constexpr char kPlan[] = "plan ";
 
 }  // namespace
 
@@ -162,6 +163,19 @@ void World::LookAtKept(std::set<std::string> left) {
   std::erase_if(there, [&](const std::string& what) {
     return lives_ > 2 && absl::StartsWith(what, kPinOf) && !left.contains(what);
   });
+  // A plan that ended is back until its worker says so, if its lane was not
+  // closed yet; a pin may have to wait for that.
+  const bool waits = std::ranges::any_of(there, [&](const std::string& what) {
+    return absl::StartsWith(what, kPlan) && !left.contains(what);
+  });
+  for (std::set<std::string>* const of : {&left, &there}) {
+    std::erase_if(*of, [&](const std::string& what) {
+      return absl::StartsWith(what, kPlan);
+    });
+  }
+  std::erase_if(left, [&](const std::string& what) {
+    return waits && absl::StartsWith(what, kPinOf) && !there.contains(what);
+  });
   if (there == left) return;
   Violation(Check::kBooks,
             absl::StrCat("left was: ", absl::StrJoin(left, ", "),
@@ -200,6 +214,9 @@ std::set<std::string> World::KeptOf(const Node& node) const {
                                  hoistd::ToString(copy.at)));
       }
     }
+  }
+  for (const PlanSnapshot& plan : snapshot.plans) {
+    kept.insert(absl::StrCat(kPlan, plan.id.number()));
   }
   for (const SessionSnapshot& session : snapshot.sessions) {
     kept.insert(absl::StrCat("session ", session.id.number(), " ",
