@@ -163,6 +163,9 @@ class DeviceSpace {
   std::vector<SlabId> IdleApart(KeepValueFn value, OpenedFn opened) const;
   // For who lies apart and had nothing written there yet; or not apart.
   void Free(uint64_t offset);
+  // The same of one apart whose owner changes its mind; a slab that nobody was
+  // asked to make yet is not made.
+  void GiveUp(uint64_t offset);
   // A worker may have written to this slab: it is zeroed before anybody has it.
   void FreeToZero(uint64_t offset);
   // The same of all restored ones that nobody has.

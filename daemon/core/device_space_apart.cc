@@ -33,6 +33,17 @@ bool DeviceSpace::IsComing(uint64_t offset) const {
   return slab != nullptr && !slab->ready();
 }
 
+void DeviceSpace::GiveUp(uint64_t offset) {
+  const ApartSlabs::Slab slab = *apart_.At(offset);
+  const auto asked = std::erase_if(work_, [&](const SlabWork& work) {
+    return work.kind == SlabWork::Kind::kMake && work.slab.id == slab.spec.id;
+  });
+  if (asked == 0) return apart_.Free(offset);
+  apart_.Remove(offset);
+  coming_ -= slab.spec.bytes;
+  Uncount(slab.zone, slab.spec.bytes);
+}
+
 void DeviceSpace::FreeToZero(uint64_t offset) {
   work_.push_back({SlabWork::Kind::kZero, device_, apart_.At(offset)->spec});
   apart_.FreeToZero(offset);

@@ -242,7 +242,7 @@ absl::Status NodeArenas::MakeRoom(const Arena& arena, const Want& want,
 
 // Nobody was told of it: what lies there is what did before.
 void NodeArenas::GiveUp(DeviceIndex device, const ArenaPiece& piece) {
-  SpaceOf(device).Free(piece.offset);
+  SpaceOf(device).GiveUp(piece.offset);
 }
 
 void NodeArenas::PieceMade(OwnerId owner, const absl::Status& made,

@@ -267,6 +267,15 @@ TEST(NodeArenas, DescriptorsAreBound) {
   rig.ArenaOf(rig.OpenArena(rig.ada, 4));
 }
 
+// Each would take the other's pieces apart, and make its own, for ever.
+TEST(NodeArenas, TwoThatWaitMakeNothingThatTheyCouldNotKeep) {
+  Arenas rig({.in_place_pages = 8, .apart_descriptors = 3});
+  const RequestId one = rig.OpenArena(rig.ada, 8);
+  const RequestId other = rig.OpenArena(rig.bob, 8);
+  EXPECT_TRUE(rig.waiting(one) && rig.waiting(other));
+  EXPECT_EQ(rig.Place().allocated_bytes, 0u);
+}
+
 // --- Refusals of another kind
 // -----------------------------------------------------
 
