@@ -52,6 +52,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         model_config = vllm_config.model_config
         if self.options.budget is not None:
             return 0
+        self._refuse_offloading()
         device = self._device(vllm_config)
         with set_current_vllm_config(vllm_config), \
                 set_default_torch_dtype(model_config.dtype), device, \
@@ -81,7 +82,9 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         instead, unless the options say so.
         """
         device = self._device(vllm_config)
-        self._offload()
+        self._refuse_offloading()
+        if self.options.budget is not None:
+            set_offloader(PlanOffloader())
         begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype), device:
             model, lost = build_on_meta(lambda: initialize_model(
@@ -106,15 +109,13 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         made: nn.Module = model.eval()
         return made
 
-    def _offload(self) -> None:
+    def _refuse_offloading(self) -> None:
         """InvalidArgument: vLLM was asked to offload weights of its own."""
         if not isinstance(get_offloader(), (NoopOffloader, PlanOffloader)):
             raise InvalidArgument(
                 "vLLM's own offloading moves weights that are not this "
                 "process's to move; give hoist a budget instead: "
                 "--model-loader-extra-config '{\"budget\": 0.7}'")
-        if self.options.budget is not None:
-            set_offloader(PlanOffloader())
 
     def _finish(self, model: nn.Module, model_config: ModelConfig,
                 device: torch.device) -> None:
