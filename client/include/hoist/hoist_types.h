@@ -206,6 +206,7 @@ struct Free {
   void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
   void operator()(hoist_arena* arena) const { hoist_arena_close(arena); }
+  void operator()(hoist_berth* berth) const { hoist_berth_free(berth); }
   void operator()(hoist_copier* copier) const { hoist_copier_free(copier); }
   void operator()(hoist_in_place* in_place) const {
     hoist_in_place_free(in_place);

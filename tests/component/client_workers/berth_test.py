@@ -1,11 +1,12 @@
 """Addresses that groups are bound to, leave, and come back to.
 
-berth_test.py HOISTD [unittest options]; needs HOIST_LIBRARY and PYTHONPATH.
+berth_test.py HOISTD SLEEPING_WORKER [unittest options]; needs HOIST_LIBRARY and PYTHONPATH.
 """
 
 import ctypes
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,9 +15,11 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import (MIB, RealDaemon, until,  # noqa: E402
+                         write_safetensors)
 
 HOISTD = sys.argv.pop(1)
+SLEEPING_WORKER = sys.argv.pop(1)
 
 
 def mapped():
@@ -106,6 +109,18 @@ class Berths(unittest.TestCase):
             berth.fill(self.session, self.session.register(other, "other"))
         berth.fill(self.session, self.model)
         self.assertEqual(self.bytes_in(berth), self.data)
+
+    def test_a_worker_in_cpp_sleeps_with_nothing_of_hoistds(self):
+        worker = subprocess.Popen(
+            [SLEEPING_WORKER, "--socket", self.daemon.socket, self.path],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.assertEqual(worker.stdout.readline(), "asleep\n")
+        with open(f"/proc/{worker.pid}/maps") as maps:
+            self.assertNotIn("memfd:hoist", maps.read())
+        until(lambda: self.daemon.status()["sessions"] == 1)  # This one's own.
+        self.assertEqual(self.daemon.tier("DEVICE")["leased_bytes"], 0)
+        said, _ = worker.communicate("\n")
+        self.assertEqual((said, worker.returncode), ("3 groups, equal\n", 0))
 
     def test_a_device_without_room_leaves_it_empty(self):
         large = os.path.join(self.folder.name, "large.safetensors")
