@@ -83,6 +83,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   orders_.ForgetSession(id);
   if (session->args.socket != nullptr) Keep(KeptSession{id, std::nullopt});
   sessions_.Close(id);
+  EndModelsOfGone();
   slabs_.RemoveSession(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
@@ -152,6 +153,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
     spill_failed_ = absl::OkStatus();
     ++space_epoch_;  // What could not be spilled may be tried again.
   }
+  RemoveEnded(now, effects);
   LookAtAsks(now, effects);
   Pump(now, effects);
   for (const uint64_t age : needs_.Due(now)) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
+#include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {
@@ -200,7 +201,8 @@ void Node::PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
   KeepImage(ref, copy);
-  SaveSoon(key);
+  // What ends with a session, a power cut ends, too.
+  if (!EndsWith(copies_.FindModel(key.model)->model->spec->name)) SaveSoon(key);
   ++space_epoch_;
   Note(effects, EventKind::kCopyPresent, ref, "published");
 }
@@ -237,6 +239,7 @@ bool Node::ForgetDeserted(const Incoming& incoming, uint64_t bytes,
   }
   if (gained < bytes) return false;
   for (const ModelId id : leaving) {
+    ++counters_.models_forgotten;
     RemoveModel(id,
                 "it made room for its owner: no session used it, and it could "
                 "not be spilled",

@@ -140,6 +140,9 @@ void Engine::Restore() {
     AdoptLoadCaps();
   }
   RestoreParts();
+  // Sessions that go on are there by now.
+  node_.EndModelsOfGone();
+  Post([this](Effects& effects) { node_.Tick(Now(), effects); });
   WriteKept();
 }
 
