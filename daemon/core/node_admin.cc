@@ -88,15 +88,7 @@ CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
 }
 
 CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
-                       Effects& effects) {
-  const CopyTotals totals =
-      EvictFor(Leaving::Why::kByAdmin, copies, now, effects);
-  Tick(now, effects);
-  return totals;
-}
-
-CopyTotals Node::EvictFor(Leaving::Why why, const std::vector<CopyRef>& copies,
-                          absl::Time now, Effects& effects) {
+                       Effects& effects, Leaving::Why why) {
   const bool by_admin = why == Leaving::Why::kByAdmin;
   CopyTotals totals;
   for (const CopyRef& ref : copies) {
@@ -145,6 +137,7 @@ CopyTotals Node::EvictFor(Leaving::Why why, const std::vector<CopyRef>& copies,
     }
     Drop(ref, *copy, ResidencyEvent::kDrop, Leaving{why, now});
   }
+  Tick(now, effects);
   return totals;
 }
 

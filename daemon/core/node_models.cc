@@ -217,27 +217,6 @@ absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects,
   return absl::OkStatus();
 }
 
-void Node::EndModelsOfGone() {
-  for (const auto& [id, model] : copies_.models()) {
-    const auto session = EndsWith(model->model->spec->name);
-    if (session.has_value() && sessions_.Find(*session) == nullptr) {
-      ending_.insert(id);
-    }
-  }
-}
-
-void Node::RemoveEnded(absl::Time now, Effects& effects) {
-  const std::set<ModelId> ending = ending_;
-  for (const ModelId id : ending) {
-    const ModelEntry* entry = copies_.FindModel(id);
-    if (entry != nullptr && !InUse(*entry, nullptr).ok()) continue;
-    ending_.erase(id);
-    if (entry != nullptr) {
-      RemoveModel(id, "its session is over", now, effects);
-    }
-  }
-}
-
 void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
                        Effects& effects) {
   ModelEntry* entry = copies_.FindModel(id);

@@ -96,6 +96,17 @@ void Node::AdvanceIncoming(RequestId request, absl::Time now,
   incoming_.Start(request, Start(std::move(transfer), effects));
 }
 
+void Node::ExpireIncoming(absl::Time now, Effects& effects) {
+  for (const RequestId request : incoming_.Late(now)) {
+    const Incoming& incoming = incoming_.At(request);
+    effects.answers.push_back(
+        {request, absl::ResourceExhaustedError(absl::StrCat(
+                      "no space to receive the group: ",
+                      TextFor(PeerOf(incoming.session), incoming.blocked)))});
+    DropIncoming(incoming_.Take(request));
+  }
+}
+
 void Node::DropIncoming(const Incoming& incoming) {
   if (!incoming_.Drop(incoming)) return;
   host_.Free(*incoming.offset);

@@ -6,6 +6,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
+#include "daemon/core/node_ending.h"
 
 namespace hoistd {
 namespace {
@@ -306,7 +307,7 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
                             absl::Time now, Effects& effects) {
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
   if (args.to.tier == Tier::kDisk)
-    return Park(session, *model, args, now, effects);
+    return NodeEnding(*this).Park(session, *model, args, now, effects);
   for (const GroupIndex group : args.groups) {
     BringArgs bring;
     bring.copy = {{args.model, group}, {args.to, false}};
@@ -322,29 +323,6 @@ absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
   }
   Tick(now, effects);
   return absl::OkStatus();
-}
-
-absl::Status Node::Park(SessionId session, const Model& model,
-                        const PrefetchArgs& args, absl::Time now,
-                        Effects& effects) {
-  if (EndsWith(model.spec->name) != session) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "only what ends with this session goes to the disk at its word, and ",
-        model.spec->name, " does not; publish it with of_session"));
-  }
-  std::vector<CopyRef> copies;
-  for (const GroupIndex group : args.groups) {
-    const CopyRef ref = {{model.id, group}, kHost};
-    if (copies_.FindGroup(ref.key) == nullptr) return NoSuchGroup();
-    copies.push_back(ref);
-  }
-  const CopyTotals parked =
-      EvictFor(Leaving::Why::kEvicted, copies, now, effects);
-  Tick(now, effects);
-  if (parked.kept == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(parked.kept, " of ", copies.size(),
-                   " groups stay on the host: ", parked.kept_reason));
 }
 
 absl::StatusOr<std::vector<GroupHeat>> Node::ReportHeat(SessionId session,

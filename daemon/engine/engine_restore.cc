@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/overloaded.h"
+#include "daemon/core/node_ending.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_host.h"
 #include "spdlog/spdlog.h"
@@ -141,7 +142,7 @@ void Engine::Restore() {
   }
   RestoreParts();
   // Sessions that go on are there by now.
-  node_.EndModelsOfGone();
+  NodeEnding(node_).EndOfGone();
   Post([this](Effects& effects) { node_.Tick(Now(), effects); });
   WriteKept();
 }

@@ -297,12 +297,6 @@ struct StageOptions {  // Of Session::Stage and StartFetch.
 };
 
 // Where groups can be asked for.
-enum class Tier {
-  kDevice = HOIST_TIER_DEVICE,
-  kHost = HOIST_TIER_HOST,
-  kDisk = HOIST_TIER_DISK
-};
-
 // A connection with hoistd. Move-only; its end releases all that it leased.
 class Session {
  public:

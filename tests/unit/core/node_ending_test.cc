@@ -1,5 +1,7 @@
 // Models that end with their session: what a worker puts aside, and nobody else
 // has any use for.
+#include "daemon/core/node_ending.h"
+
 #include <string>
 
 #include "daemon/model/model_name.h"
@@ -20,7 +22,7 @@ using testing::StatusIs;
 
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-class NodeEnding : public ::testing::Test {
+class NodeEndingTest : public ::testing::Test {
  protected:
   GroupKey Aside(const std::string& group, uint64_t pages = 2) {
     return rig_.Published(session_, NameOfSession(session_, "acts"), group,
@@ -35,7 +37,7 @@ class NodeEnding : public ::testing::Test {
   const SessionId session_ = rig_.Open(1);
 };
 
-TEST_F(NodeEnding, EndsWithItsSessionInEveryTier) {
+TEST_F(NodeEndingTest, EndsWithItsSessionInEveryTier) {
   const GroupKey first = Aside("a");
   Aside("b");
   ASSERT_OK(Park(session_, first));
@@ -47,7 +49,7 @@ TEST_F(NodeEnding, EndsWithItsSessionInEveryTier) {
   EXPECT_EQ(rig_.Snapshot().counters.models_forgotten, 0u);
 }
 
-TEST_F(NodeEnding, WhatOutlivesItsSessionStays) {
+TEST_F(NodeEndingTest, WhatOutlivesItsSessionStays) {
   rig_.Published(session_, "weights", "a", 2);
   rig_.FinishAll();
   rig_.Close(session_);
@@ -55,7 +57,7 @@ TEST_F(NodeEnding, WhatOutlivesItsSessionStays) {
 }
 
 // It is written to no disk that is not told to have it.
-TEST_F(NodeEnding, IsOnTheDiskAloneWhenItIsToldToBe) {
+TEST_F(NodeEndingTest, IsOnTheDiskAloneWhenItIsToldToBe) {
   const GroupKey key = Aside("a");
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   Effects effects;
@@ -75,7 +77,7 @@ TEST_F(NodeEnding, IsOnTheDiskAloneWhenItIsToldToBe) {
   EXPECT_THAT(rig_.Moving(), IsEmpty());
 }
 
-TEST_F(NodeEnding, WhatIsBeingCopiedStaysOnTheHostAndIsNamed) {
+TEST_F(NodeEndingTest, WhatIsBeingCopiedStaysOnTheHostAndIsNamed) {
   const GroupKey key = Aside("a");
   rig_.Stage(session_, key);
   EXPECT_THAT(Park(session_, key),
@@ -87,7 +89,7 @@ TEST_F(NodeEnding, WhatIsBeingCopiedStaysOnTheHostAndIsNamed) {
   EXPECT_FALSE(rig_.Has(key, OnHost()));
 }
 
-TEST_F(NodeEnding, OnlyItsOwnSessionMayAndOnlyOfWhatEndsWithIt) {
+TEST_F(NodeEndingTest, OnlyItsOwnSessionMayAndOnlyOfWhatEndsWithIt) {
   const GroupKey weights = rig_.Published(session_, "weights", "a", 2);
   rig_.FinishAll();
   EXPECT_THAT(Park(session_, weights),
@@ -100,7 +102,7 @@ TEST_F(NodeEnding, OnlyItsOwnSessionMayAndOnlyOfWhatEndsWithIt) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(NodeEnding, WithoutADiskItStaysAndSaysWhatWouldDo) {
+TEST_F(NodeEndingTest, WithoutADiskItStaysAndSaysWhatWouldDo) {
   NodeRig rig({.can_spill = false});
   const SessionId session = rig.Open(1);
   const GroupKey key =
@@ -110,7 +112,7 @@ TEST_F(NodeEnding, WithoutADiskItStaysAndSaysWhatWouldDo) {
   EXPECT_TRUE(rig.Has(key, OnHost()));
 }
 
-TEST_F(NodeEnding, ThatIsUsedByAnotherOfTheUserEndsWithThatUse) {
+TEST_F(NodeEndingTest, ThatIsUsedByAnotherOfTheUserEndsWithThatUse) {
   const GroupKey key = Aside("a");
   const SessionId other = rig_.Open(1);
   const LeaseId lease = rig_.StageNow(other, key);
@@ -120,7 +122,7 @@ TEST_F(NodeEnding, ThatIsUsedByAnotherOfTheUserEndsWithThatUse) {
   EXPECT_EQ(models(), 0u);
 }
 
-TEST_F(NodeEnding, ThatIsBeingWrittenWhenItsSessionEndsLeavesNothing) {
+TEST_F(NodeEndingTest, ThatIsBeingWrittenWhenItsSessionEndsLeavesNothing) {
   ASSERT_OK(Park(session_, Aside("a")));
   rig_.Close(session_);
   EXPECT_EQ(models(), 0u);
@@ -129,13 +131,11 @@ TEST_F(NodeEnding, ThatIsBeingWrittenWhenItsSessionEndsLeavesNothing) {
   EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 0u);
 }
 
-TEST_F(NodeEnding, GoesOnWithItsSessionUnderTheNextHoistd) {
+TEST_F(NodeEndingTest, GoesOnWithItsSessionUnderTheNextHoistd) {
   const GroupKey key = Aside("a");
   ASSERT_OK(Park(session_, key));
   rig_.FinishAll();
   ASSERT_TRUE(rig_.Die());
-  rig_.node().EndModelsOfGone();
-  rig_.Advance(absl::ZeroDuration());
   EXPECT_EQ(models(), 1u);
   rig_.Close(session_);
   EXPECT_EQ(models(), 0u);
