@@ -179,6 +179,7 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.image = std::move(image->memfd);
   request.readers = options.readers;
   request.deadline_ms = options.deadline_ms;
+  request.of_session = options.of_session != 0;
   return Give(session, session.Publish(request), model);
 }
 

@@ -187,9 +187,10 @@ int hoist_prefetch(hoist_session* session, const hoist_model* model,
     const std::span<const uint32_t> wanted(groups, group_count);
     if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (tier != HOIST_TIER_DEVICE && tier != HOIST_TIER_HOST) {
+    if (tier < HOIST_TIER_DEVICE || tier > HOIST_TIER_DISK) {
       return Status(Code::kInvalidArgument,
-                    "prefetch goes to HOIST_TIER_DEVICE or HOIST_TIER_HOST");
+                    "prefetch goes to HOIST_TIER_DEVICE, HOIST_TIER_HOST or "
+                    "HOIST_TIER_DISK");
     }
     if (tier == HOIST_TIER_DEVICE) {
       if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;

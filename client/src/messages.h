@@ -64,6 +64,7 @@ struct PublishRequest {
   UniqueFd image;
   int readers = 0;
   uint64_t deadline_ms = 0;
+  bool of_session = false;
 };
 
 struct StageRequest {

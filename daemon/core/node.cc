@@ -7,6 +7,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node_arenas.h"
+#include "daemon/core/node_ending.h"
 
 namespace hoistd {
 
@@ -83,6 +84,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   orders_.ForgetSession(id);
   if (session->args.socket != nullptr) Keep(KeptSession{id, std::nullopt});
   sessions_.Close(id);
+  NodeEnding(*this).EndOfGone();
   slabs_.RemoveSession(id);
   ++space_epoch_;  // Its slabs are no longer open.
   NodeEvent event;
@@ -148,6 +150,7 @@ void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
 }
 
 void Node::Tick(absl::Time now, Effects& effects) {
+  NodeEnding(*this).Remove(now, effects);
   if (!spill_failed_.ok() && now >= spill_retry_at_) {
     spill_failed_ = absl::OkStatus();
     ++space_epoch_;  // What could not be spilled may be tried again.
@@ -158,19 +161,13 @@ void Node::Tick(absl::Time now, Effects& effects) {
     if (!needs_.Has(age)) continue;  // Another's end was its end, too.
     if (Expire(needs_.At(age), now, effects)) needs_.Erase(age);
   }
-  for (const RequestId request : incoming_.Late(now)) {
-    const Incoming& incoming = incoming_.At(request);
-    effects.answers.push_back(
-        {request, absl::ResourceExhaustedError(absl::StrCat(
-                      "no space to receive the group: ",
-                      TextFor(PeerOf(incoming.session), incoming.blocked)))});
-    DropIncoming(incoming_.Take(request));
-  }
+  ExpireIncoming(now, effects);
   ExpirePlans(now, effects);
   NodeArenas(*this).Advance(now, effects);
   NodeArenas(*this).Expire(now, effects);
   // Space that the expired had reserved may do for others.
   Pump(now, effects);
+  ExpireIncoming(now, effects);  // What nothing can make room for any more.
   // Those who wait for space had their turn.
   SaveSome(now, effects);
   TakeSlabWork(effects);

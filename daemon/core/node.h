@@ -137,7 +137,7 @@ class Node {
   void ReadImage(RequestId request, SessionId session, GroupKey key,
                  std::shared_ptr<hoist::UniqueFd> memfd, uint64_t memfd_bytes,
                  absl::Time deadline, absl::Time now, Effects& effects);
-  // Brings groups up in order, without a reply, as space allows.
+  // In order, as space allows, without a reply. To the disk: NodeEnding::Park.
   absl::Status Prefetch(SessionId session, const PrefetchArgs& args,
                         absl::Time now, Effects& effects);
   // NotFound: one of them is no lease of this session; the others go.
@@ -203,7 +203,7 @@ class Node {
   CopyTotals Unpin(const std::vector<CopyRef>& copies, absl::Time now,
                    Effects& effects);
   CopyTotals Evict(const std::vector<CopyRef>& copies, absl::Time now,
-                   Effects& effects);
+                   Effects& effects, Leaving::Why why = Leaving::Why::kByAdmin);
   // Reads a published group's bytes on the host, on the disk and on devices,
   // and compares. What is damaged is put aside, so that it is never served; who
   // has leased it on a device keeps it, and nobody else gets it. With `repair`,
@@ -264,6 +264,7 @@ class Node {
 
  private:
   friend class NodeArenas;
+  friend class NodeEnding;
   friend class NodeRestore;
   friend class NodeMeasurer;
   friend class NodeExplainer;
@@ -339,6 +340,7 @@ class Node {
                    Effects& effects);
 
   // node_publish.cc
+  void ExpireIncoming(absl::Time now, Effects& effects);
   uint64_t UncheckedBytesOf(User uid) const;
   bool ForgetDeserted(const Incoming& incoming, uint64_t bytes, absl::Time now,
                       Effects& effects);
@@ -578,7 +580,7 @@ class Node {
   std::map<uint64_t, RestoredExtent> restored_;  // By offset.
   std::set<GroupKey> unchecked_;  // Restored, on no disk, not looked at yet.
   std::vector<Kept> kept_;        // Not told yet.
-
+  std::set<ModelId> ending_;      // With sessions that are over; still in use.
   std::map<GroupKey, GroupCheck> checking_;
   std::deque<GroupKey> to_save_;            // Perhaps forgotten, or saved.
   uint32_t spilling_ = 0;                   // Transfers to the spill store.

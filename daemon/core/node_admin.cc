@@ -88,7 +88,8 @@ CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
 }
 
 CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
-                       Effects& effects) {
+                       Effects& effects, Leaving::Why why) {
+  const bool by_admin = why == Leaving::Why::kByAdmin;
   CopyTotals totals;
   for (const CopyRef& ref : copies) {
     Copy* copy = copies_.Find(ref);
@@ -125,11 +126,16 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
       StartSpill(ref, *copy, /*urgent=*/true, effects);
       continue;
     }
-    Note(effects, EventKind::kCopyDropped, ref, "by an admin");
-    ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions_by_admins
-                                          : counters_.host_evictions_by_admins);
-    Drop(ref, *copy, ResidencyEvent::kDrop,
-         Leaving{Leaving::Why::kByAdmin, now});
+    Note(effects, EventKind::kCopyDropped, ref,
+         by_admin ? "by an admin" : "evicted");
+    if (by_admin) {
+      ++(ref.place.at.tier == Tier::kDevice
+             ? counters_.device_evictions_by_admins
+             : counters_.host_evictions_by_admins);
+    } else {
+      ++counters_.host_evictions;
+    }
+    Drop(ref, *copy, ResidencyEvent::kDrop, Leaving{why, now});
   }
   Tick(now, effects);
   return totals;

@@ -267,7 +267,6 @@ void Node::RemoveModel(ModelId id, const std::string& why, absl::Time now,
   event.kind = EventKind::kModelForgotten;
   event.model = name;
   event.detail = why;
-  if (!why.empty()) ++counters_.models_forgotten;
   effects.events.push_back(std::move(event));
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
+#include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {
@@ -93,6 +94,17 @@ void Node::AdvanceIncoming(RequestId request, absl::Time now,
   transfer.group = incoming.group;
   transfer.way = ClientToHost{incoming.memfd, incoming.offset};
   incoming_.Start(request, Start(std::move(transfer), effects));
+}
+
+void Node::ExpireIncoming(absl::Time now, Effects& effects) {
+  for (const RequestId request : incoming_.Late(now)) {
+    const Incoming& incoming = incoming_.At(request);
+    effects.answers.push_back(
+        {request, absl::ResourceExhaustedError(absl::StrCat(
+                      "no space to receive the group: ",
+                      TextFor(PeerOf(incoming.session), incoming.blocked)))});
+    DropIncoming(incoming_.Take(request));
+  }
 }
 
 void Node::DropIncoming(const Incoming& incoming) {
@@ -200,7 +212,8 @@ void Node::PlaceReceived(GroupKey key, const Incoming& incoming, absl::Time now,
   copy.last_use = now;
   copies_.SetOwner(copy.owner, ref);
   KeepImage(ref, copy);
-  SaveSoon(key);
+  // What ends with a session, a power cut ends, too.
+  if (!EndsWith(copies_.FindModel(key.model)->model->spec->name)) SaveSoon(key);
   ++space_epoch_;
   Note(effects, EventKind::kCopyPresent, ref, "published");
 }
@@ -237,6 +250,7 @@ bool Node::ForgetDeserted(const Incoming& incoming, uint64_t bytes,
   }
   if (gained < bytes) return false;
   for (const ModelId id : leaving) {
+    ++counters_.models_forgotten;
     RemoveModel(id,
                 "it made room for its owner: no session used it, and it could "
                 "not be spilled",

@@ -5,6 +5,7 @@
 
 #include "daemon/base/check.h"
 #include "daemon/core/node.h"
+#include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {
@@ -36,6 +37,7 @@ uint64_t Node::SaveAll(absl::Time now, Effects& effects) {
   uint64_t left = 0;
   const bool told = !to_save_.empty();
   for (const auto& [id, model] : copies_.models()) {
+    if (EndsWith(model->model->spec->name).has_value()) continue;
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
       const GroupEntry& group = model->groups[g];
       if (!group.unsaved()) continue;

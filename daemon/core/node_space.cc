@@ -285,6 +285,7 @@ bool Node::EvictAll(const std::vector<OwnerId>& victims, absl::Time now,
     if (copy == nullptr || !copy->usable()) continue;
     if (!Clean(ref)) {
       // Without this group the model's others are of no use either.
+      ++counters_.models_forgotten;
       RemoveModel(ref.key.model,
                   "it made room: no session used it, and it could not be "
                   "spilled",

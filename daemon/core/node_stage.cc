@@ -6,6 +6,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
+#include "daemon/core/node_ending.h"
 
 namespace hoistd {
 namespace {
@@ -304,7 +305,9 @@ absl::Status Node::Release(SessionId session, const std::vector<LeaseId>& ids,
 
 absl::Status Node::Prefetch(SessionId session, const PrefetchArgs& args,
                             absl::Time now, Effects& effects) {
-  HOIST_RETURN_IF_ERROR(Find(session, args.model).status());
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  if (args.to.tier == Tier::kDisk)
+    return NodeEnding(*this).Park(session, *model, args, now, effects);
   for (const GroupIndex group : args.groups) {
     BringArgs bring;
     bring.copy = {{args.model, group}, {args.to, false}};

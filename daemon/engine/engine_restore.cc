@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/overloaded.h"
+#include "daemon/core/node_ending.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/kept_host.h"
 #include "spdlog/spdlog.h"
@@ -140,6 +141,9 @@ void Engine::Restore() {
     AdoptLoadCaps();
   }
   RestoreParts();
+  // Sessions that go on are there by now.
+  NodeEnding(node_).EndOfGone();
+  Post([this](Effects& effects) { node_.Tick(Now(), effects); });
   WriteKept();
 }
 

@@ -179,6 +179,15 @@ void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
     if (absl::Status named = ValidateModelName(args.model); !named.ok()) {
       return done(std::move(named));
     }
+    if (args.of_session) {
+      args.model = NameOfSession(session, args.model);
+      if (args.model.size() > kLongestName) {
+        return done(absl::InvalidArgumentError(absl::StrCat(
+            "the model's name is too long by ",
+            args.model.size() - kLongestName, " bytes for one of a session")));
+      }
+      args.readers = Readers::kOwner;
+    }
     absl::StatusOr<std::shared_ptr<const Group>> group =
         CheckPublishedGroup(std::move(args.group));
     if (!group.ok()) return done(group.status());

@@ -12,6 +12,8 @@
 namespace hoistd {
 namespace {
 
+constexpr char kOfSession = '@';
+
 // The code point at `*at`, which moves on; -1 where it is not UTF-8.
 int32_t NextPoint(absl::string_view text, size_t* at) {
   const auto lead = static_cast<unsigned char>(text[(*at)++]);
@@ -87,12 +89,32 @@ absl::Status ValidateModelName(absl::string_view name) {
           "the model's name begins or ends with '/' or a space");
     }
   }
+  if (name.front() == kOfSession) {
+    return absl::InvalidArgumentError(
+        "the model's name begins with '@', which is how one that ends with its "
+        "session is called");
+  }
   if (OwnerPrefix(name) > 0) {
     return absl::InvalidArgumentError(
         "the model's name begins with digits and ':', which is how another "
         "user's model is written");
   }
   return ValidateText("the model", name, kLongestName, false);
+}
+
+std::string NameOfSession(SessionId session, absl::string_view name) {
+  return absl::StrCat(std::string(1, kOfSession), session.number(), "/", name);
+}
+
+std::optional<SessionId> EndsWith(absl::string_view name) {
+  const size_t slash = name.find('/');
+  uint64_t session = 0;
+  if (name.empty() || name.front() != kOfSession ||
+      slash == absl::string_view::npos ||
+      !absl::SimpleAtoi(name.substr(1, slash - 1), &session)) {
+    return std::nullopt;
+  }
+  return SessionId(session);
 }
 
 absl::Status ValidateTensorName(absl::string_view name) {

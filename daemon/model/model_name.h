@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,13 @@ inline constexpr size_t kLongestTensorName = 4096;
 absl::Status ValidateGroupName(absl::string_view name);
 // As a group's, and neither '/' nor ' ' at an end: "org/name" is usual, and
 // "name/group" is how a group is shown. Nor digits and ':' at its beginning,
-// which say whose another user's model is.
+// which say whose another user's model is; nor '@', with which hoistd begins
+// the names of what ends with a session.
 absl::Status ValidateModelName(absl::string_view name);
+// "@42/acts": what session 42 calls "acts", and what ends with it.
+std::string NameOfSession(SessionId session, absl::string_view name);
+// nullopt: the model outlives who published it.
+std::optional<SessionId> EndsWith(absl::string_view name);
 // 0 to 4,096 bytes of UTF-8 without NUL (names are C strings in the client's
 // API). safetensors allows all else, the empty name included.
 absl::Status ValidateTensorName(absl::string_view name);

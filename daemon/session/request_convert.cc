@@ -165,6 +165,11 @@ absl::StatusOr<PublishArgs> PublishFromProto(
   if (request.deadline_ms() != 0) {
     args.deadline = DeadlineFromProto(request.deadline_ms());
   }
+  args.of_session = request.of_session();
+  if (args.of_session && args.readers == Readers::kEveryone) {
+    return absl::InvalidArgumentError(
+        "what ends with its session is for its user alone; leave readers out");
+  }
   HOIST_ASSIGN_OR_RETURN(args.image,
                          TakeFd("the image", request.fd_index(), fds));
   HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
@@ -203,10 +208,6 @@ absl::StatusOr<PrefetchArgs> PrefetchFromProto(
       CheckCount("groups", request.groups_size(), kMaxGroupsPerModel));
   HOIST_ASSIGN_OR_RETURN(args.to,
                          TierFromProto(request.tier(), request.device()));
-  if (args.to.tier == Tier::kDisk) {
-    return absl::InvalidArgumentError(
-        "tier must be TIER_DEVICE or TIER_HOST: nothing is prefetched to disk");
-  }
   args.model = ModelId(request.model_id());
   args.groups = GroupIndicesFromProto(request.groups());
   return args;

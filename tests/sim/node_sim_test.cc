@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/model/model_name.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
@@ -304,7 +305,8 @@ void Life::Do(const Step& step) {
     }
     case kPrefetch:
       // Refused where the session may not read the model.
-      rig_.Prefetch(Session(a), key.model, {key.group.number(), 0}, To(c))
+      rig_.Prefetch(Session(a), key.model, {key.group.number(), 0},
+                    c / 5 % 3 == 0 ? OnDisk() : To(c))
           .IgnoreError();
       return;
     case kFinish:
@@ -316,7 +318,10 @@ void Life::Do(const Step& step) {
       return Finish(step, /*fails=*/true);
     case kPublish:
     case kPublish2:
-      rig_.Publish(Session(a), absl::StrCat("p", b % 2),
+      // Some end with their session.
+      rig_.Publish(Session(a),
+                   c / 4 % 3 == 0 ? NameOfSession(Session(a), "p")
+                                  : absl::StrCat("p", b % 2),
                    absl::StrCat("g", c % 4), 1 + c % 3,
                    static_cast<uint8_t>(b % 7 == 0));
       return;
@@ -463,6 +468,7 @@ void Life::GiveEverythingBack() {
     }
   }
   for (const ModelSnapshot& model : rig_.Snapshot().models) {
+    EXPECT_EQ(EndsWith(model.name), std::nullopt) << model.name;
     EXPECT_OK(rig_.Forget(model.id));
   }
   for (const TierSnapshot& tier : rig_.Snapshot().tiers) {

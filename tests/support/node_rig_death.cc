@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "daemon/core/node_ending.h"
 #include "daemon/core/node_restore.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
@@ -273,6 +274,7 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   for (const auto& [offset, part] : parts) {
     EXPECT_OK(node_->Restore(offset, part));
   }
+  NodeEnding(*node_).EndOfGone();
   for (const SessionId session : EndedByDeath()) {
     Effects effects;
     node_->CloseSession(session, now, effects);

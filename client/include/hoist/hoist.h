@@ -287,6 +287,8 @@ struct PublishOptions {  // Of Session::Publish.
   // hoistd's number of the device where the data lie; what wrote them has
   // finished.
   std::optional<uint32_t> on_device = {};
+  // The model ends with the session; see hoist_publish_options.
+  bool of_session = false;
 };
 
 struct StageOptions {  // Of Session::Stage and StartFetch.
@@ -295,8 +297,6 @@ struct StageOptions {  // Of Session::Stage and StartFetch.
 };
 
 // Where groups can be asked for.
-enum class Tier { kDevice = HOIST_TIER_DEVICE, kHost = HOIST_TIER_HOST };
-
 // A connection with hoistd. Move-only; its end releases all that it leased.
 class Session {
  public:
@@ -424,6 +424,7 @@ class Session {
     given.deadline_ms = Count(options.deadline);
     given.on_device = options.on_device.has_value() ? 1 : 0;
     given.device = options.on_device.value_or(0);
+    given.of_session = options.of_session ? 1 : 0;
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_publish_group(handle_.get(), &given, model, error);
     });

@@ -108,6 +108,13 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+// Where groups can be asked for.
+enum class Tier {
+  kDevice = HOIST_TIER_DEVICE,
+  kHost = HOIST_TIER_HOST,
+  kDisk = HOIST_TIER_DISK
+};
+
 // Safetensors' element types.
 enum class DType {
   kBool = HOIST_BOOL,

@@ -67,7 +67,7 @@ class PublishOptions(c.Structure):
                 ("group", c.c_char_p), ("tensors", c.POINTER(PublishTensor)),
                 ("tensor_count", c.c_size_t), ("readers", c.c_int),
                 ("deadline_ms", c.c_uint64), ("on_device", c.c_int),
-                ("device", c.c_uint32)]
+                ("device", c.c_uint32), ("of_session", c.c_int)]
 
 
 class GroupInfo(c.Structure):

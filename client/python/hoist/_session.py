@@ -28,7 +28,7 @@ from ._tensor import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_TIERS = {"device": 1, "host": 2}
+_TIERS = {"device": 1, "host": 2, "disk": 3}
 _KINDS = {1: "emulated", 2: "cuda"}
 
 
@@ -168,13 +168,16 @@ class Session:
         return self._model("register_model", c.byref(registration.options))
 
     def publish(self, model: str, group: str, tensors: Mapping[str, Any],
-                readers: str | None = None, *,
-                deadline: float = 60.0) -> Model:
+                readers: str | None = None, *, deadline: float = 60.0,
+                of_session: bool = False) -> Model:
         """Adds one group of NumPy arrays or CPU tensors to a published model,
         which is made if need be. Their bytes are copied before this returns;
         tensors that share memory are stored once.
 
         deadline: seconds to wait for space on the host.
+        of_session: the model ends with this session, whatever ends that, and
+            is its user's alone; it is called "@42/MODEL", where 42 is the
+            session.
         """
         publication = Publication(tensors)
         options = sized(lib.PublishOptions)
@@ -184,6 +187,7 @@ class Session:
         options.tensor_count = len(publication.records)
         options.readers = choice(READERS, "readers", readers)
         options.deadline_ms = max(1, milliseconds(deadline))
+        options.of_session = of_session
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
@@ -241,7 +245,13 @@ class Session:
     def prefetch(self, groups: Group | Iterable[Group], *,
                  tier: str = "device", device: int = 0) -> None:
         """Asks for groups of one model, in order of first need; returns when
-        they are queued."""
+        they are queued.
+
+        tier: "device", "host"; or "disk", of a model that ends with this
+            session: they leave the host, and come back when they are asked
+            for. PermissionDenied: it does not end with it. FailedPrecondition:
+            some stay there, being in use, or as they cannot be written.
+        """
         wanted = [groups] if isinstance(groups, Group) else list(groups)
         if wanted:
             call("prefetch", self._handle, *_indices(wanted),

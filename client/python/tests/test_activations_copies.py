@@ -15,6 +15,7 @@ from hoist.activations import _finding  # noqa: E402
 from hoist.activations._engine import Engine  # noqa: E402
 from hoist.activations._memory import HostMemory  # noqa: E402
 from hoist.activations._offload import Offload  # noqa: E402
+from hoist.activations._parking import Parking  # noqa: E402
 
 from late import Arena, LateCopier  # noqa: E402
 
@@ -50,8 +51,9 @@ class World:
             self.arenas.append(Arena(nbytes))
             return self.arenas[-1]
 
-        self.engine = Engine(self.copier, HostMemory(lease, self.copier,
-                                                     fixed), 0)
+        # Nothing is parked here, and so nothing asked of a session.
+        self.engine = Engine(self.copier, HostMemory(lease, self.copier, fixed),
+                             Parking(None), 0)
         self.offload = Offload(self.engine, model, list(model.layers), (),
                                None, keep_last)
 

@@ -285,12 +285,12 @@ TEST(NodeStage, NoSuchThingIsSaidSo) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(NodeStage, NothingIsStagedToTheDisk) {
+TEST(NodeStage, NothingThatOutlivesItsSessionIsSentToTheDisk) {
   NodeRig rig;
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   EXPECT_THAT(rig.Prefetch(session, model, {0}, OnDisk()),
-              StatusIs(absl::StatusCode::kInvalidArgument));
+              StatusIs(absl::StatusCode::kPermissionDenied));
   EXPECT_THAT(rig.Moving(), IsEmpty());
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
 }

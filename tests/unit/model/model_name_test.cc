@@ -10,6 +10,8 @@
 namespace hoistd {
 namespace {
 
+using ::testing::HasSubstr;
+
 using ::hoistd::testing::StatusIs;
 
 constexpr auto kBad = absl::StatusCode::kInvalidArgument;
@@ -20,6 +22,17 @@ TEST(ModelName, NamesAreOneTo512Bytes) {
   EXPECT_OK(ValidateModelName(std::string(512, 'm')));
   EXPECT_THAT(ValidateModelName(std::string(513, 'm')), StatusIs(kBad));
   EXPECT_THAT(ValidateGroupName(std::string(513, 'm')), StatusIs(kBad));
+}
+
+TEST(ModelName, OfWhatEndsWithASessionNoClientCanGive) {
+  const std::string name = NameOfSession(SessionId(42), "acts/0");
+  EXPECT_EQ(name, "@42/acts/0");
+  EXPECT_EQ(EndsWith(name), SessionId(42));
+  EXPECT_THAT(ValidateModelName(name), StatusIs(kBad, HasSubstr("'@'")));
+  for (const char* other : {"", "@", "42/a", "@42", "@/a", "@x/a", "@-1/a",
+                            "@99999999999999999999/a", "a@42/b"}) {
+    EXPECT_EQ(EndsWith(other), std::nullopt) << other;
+  }
 }
 
 TEST(ModelName, OnlyValidUtf8Counts) {

@@ -205,11 +205,11 @@ TEST(ReadImageFromProto, TheDescriptorMustBeTheOneThatCame) {
               StatusIs(kInvalid, HasSubstr("does not name")));
 }
 
-TEST(PrefetchFromProto, OnlyDeviceAndHostArePrefetchedTo) {
+TEST(PrefetchFromProto, ATierMustBeOne) {
   PrefetchRequest request;
   request.set_device(3);
-  for (const auto tier : {hoist::v1::TIER_UNSPECIFIED, hoist::v1::TIER_DISK,
-                          static_cast<hoist::v1::Tier>(9)}) {
+  for (const auto tier :
+       {hoist::v1::TIER_UNSPECIFIED, static_cast<hoist::v1::Tier>(9)}) {
     request.set_tier(tier);
     EXPECT_THAT(PrefetchFromProto(request), StatusIs(kInvalid)) << tier;
   }

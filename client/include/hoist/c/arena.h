@@ -23,21 +23,24 @@ extern "C" {
  *
  * Memory:   of host.in_place in hoistd.toml, beside what is read in place, and
  *           never part of it: no other process has it open. It is zeroed when
- * it is opened. It counts for its user (quota.device_bytes), and is back when
- * the arena is closed or the process dies. Pinned:   as it comes, where the
- * driver shares its host memory; else this process pins it in the background,
- * and copies are slower until then (hoist_arena_stats.pinned_bytes). Streams:
- * who takes a block that was last used on another stream has its own stream
- * wait for that use, on the GPU. On an emulated device streams mean nothing: a
- * use is over when the block is given. Captures: a stream that is being
- * captured into a CUDA graph is refused (HOIST_FAILED_PRECONDITION): take
- * before the capture. Threads:  any; a call takes one uncontended lock. Death:
- * if hoistd dies, or is replaced by one that does not go on with the session,
- * the memory stays this worker's until it is closed, and blocks are taken and
- * given as before; new arenas are refused. If the session was told to end
- * (`hoistctl end`), or was closed here, takes are refused: give what is taken,
- * and close. Fork:     in the child every call answers
- * HOIST_FAILED_PRECONDITION, and the memory is not mapped. */
+ *           it is opened. It counts for its user (quota.device_bytes), and is
+ *           back when the arena is closed or the process dies.
+ * Pinned:   as it comes, where the driver shares its host memory; else this
+ *           process pins it in the background, and copies are slower until
+ *           then (hoist_arena_stats.pinned_bytes).
+ * Streams:  who takes a block that was last used on another stream has its own
+ *           stream wait for that use, on the GPU. On an emulated device streams
+ *           mean nothing: a use is over when the block is given.
+ * Captures: a stream that is being captured into a CUDA graph is refused
+ *           (HOIST_FAILED_PRECONDITION): take before the capture.
+ * Threads:  any; a call takes one uncontended lock.
+ * Death:    if hoistd dies, or is replaced by one that does not go on with the
+ *           session, the memory stays this worker's until it is closed, and
+ *           blocks are taken and given as before; new arenas are refused. If
+ *           the session was told to end (`hoistctl end`), or was closed here,
+ *           takes are refused: give what is taken, and close.
+ * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION, and the
+ *           memory is not mapped. */
 typedef struct hoist_arena hoist_arena;
 
 /* Of hoist_arena_open. */

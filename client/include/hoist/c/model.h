@@ -150,6 +150,9 @@ typedef struct hoist_publish_options {
    * context in this process, and what wrote them has finished. */
   int on_device;
   uint32_t device;
+  /* 1: the model ends with the session, whatever ends that, and is its user's
+   * alone. It is called "@42/MODEL", where 42 is the session's number. */
+  int of_session;
 } hoist_publish_options;
 
 /* Adds one group to a published model, which is made if need be; `model`, if

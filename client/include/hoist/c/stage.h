@@ -54,11 +54,18 @@ HOIST_API int hoist_lease_find_tensor(const hoist_lease* lease,
 /* Where groups can be asked for. */
 enum {
   HOIST_TIER_DEVICE = 1, /* On a device. */
-  HOIST_TIER_HOST = 2    /* In hoistd's pinned memory. */
+  HOIST_TIER_HOST = 2,   /* In hoistd's pinned memory. */
+  HOIST_TIER_DISK = 3    /* On the disk alone. */
 };
 
 /* Asks for groups to be brought to a tier, in order of first need. Returns when
- * they are queued. `device` is looked at for HOIST_TIER_DEVICE only. */
+ * they are queued. `device` is looked at for HOIST_TIER_DEVICE only.
+ *
+ * HOIST_TIER_DISK: of a model that ends with this session (of_session in
+ * hoist_publish_options), to make room on the host for others; they come back
+ * when they are asked for. PERMISSION_DENIED: it does not end with it.
+ * FAILED_PRECONDITION: some stay on the host, since they are in use or cannot
+ * be written; the message says which and why, and the others go. */
 HOIST_API int hoist_prefetch(hoist_session* session, const hoist_model* model,
                              const uint32_t* groups, size_t group_count,
                              int tier, uint32_t device, hoist_error** error);

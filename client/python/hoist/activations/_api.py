@@ -21,6 +21,7 @@ from ._copying import copier_of
 from ._engine import Engine
 from ._memory import ArenaLike, HostMemory
 from ._offload import Offload
+from ._parking import Parking
 
 Layers = Union[nn.Module, Iterable[nn.Module], None]
 
@@ -127,7 +128,8 @@ def make_engine(device: Where, session: _session.Session | None, arena: Amount,
                      deadline=0.0 if fixed is None else deadline)
 
     copier = copier_of(session, found.index, torch_device, stream)
-    return Engine(copier, HostMemory(lease, copier, fixed), min_bytes)
+    return Engine(copier, HostMemory(lease, copier, fixed), Parking(session),
+                  min_bytes)
 
 
 def _host_bytes(arena: Amount) -> int:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Mapping
 
 from ._memory import HostMemory
+from ._parking import Parking
 
 # Why a tensor that was saved stays where it is.
 REASONS = {
@@ -35,6 +36,7 @@ class OffloadStats:
     peak_bytes: int  # The most of those at once.
     arena_bytes: int  # Of host memory, leased from hoistd.
     pinned_bytes: int  # Of those: what copies at the link's rate by now.
+    parked_bytes: int  # On hoistd's disk now; see Offload.park.
     kept_bytes: Mapping[str, int]  # By why they stay; see REASONS.
     why_no_room: str  # What hoistd, or the arena, said last; "" if nothing.
 
@@ -67,7 +69,8 @@ class Counts:
         if nbytes:
             self.kept[reason] += nbytes
 
-    def told(self, layers: int, memory: HostMemory) -> OffloadStats:
+    def told(self, layers: int, memory: HostMemory, parking: Parking
+             ) -> OffloadStats:
         self.fold()
         return OffloadStats(
             passes=self.passes, layers=layers,
@@ -75,4 +78,5 @@ class Counts:
             moved_out_bytes=self.moved_out, moved_in_bytes=self.moved_in,
             live_bytes=self._live, peak_bytes=self._peak,
             arena_bytes=memory.leased_bytes, pinned_bytes=memory.pinned_bytes,
+            parked_bytes=parking.nbytes,
             kept_bytes=dict(self.kept), why_no_room=memory.refusal)

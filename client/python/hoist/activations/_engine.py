@@ -19,7 +19,8 @@ from ._copying import Copier
 from ._counts import Counts
 from ._keep import is_marked
 from ._layouts import Layout, padded
-from ._memory import HostMemory
+from ._memory import HostBlock, HostMemory
+from ._parking import Parked, Parking
 from ._pieces import Handle, Piece, WrapperHandle, room_for
 from ._runs import LayerRun
 
@@ -34,13 +35,15 @@ class Engine:
     """Of one Offload: what is saved, and where it is.
 
     Threads: any. The lock is held over calls of the driver and, where a lease
-    of host memory is asked for, of hoistd; never over a wait for the GPU.
+    of host memory is asked for or a block is parked, of hoistd; never over a
+    wait for the GPU.
     """
 
-    def __init__(self, copier: Copier, memory: HostMemory,
+    def __init__(self, copier: Copier, memory: HostMemory, parking: Parking,
                  min_bytes: int) -> None:
         self.copier = copier
         self.memory = memory
+        self.parking = parking
         self.counts = Counts()
         self.lock = threading.RLock()
         self.weights: set[int] = set()  # Storages' addresses.
@@ -129,6 +132,22 @@ class Engine:
             for piece in run.own():
                 piece.set_aside()
 
+    def park(self, run: LayerRun) -> list[Parked]:
+        """Puts on hoistd's disk what the run has on the host alone; its copies
+        have been made."""
+        parked = []
+        with self.lock:
+            pieces: dict[HostBlock, list[Piece]] = {}
+            for piece in run.own():
+                if piece.block is not None and piece.block.parked is None:
+                    pieces.setdefault(piece.block, []).append(piece)
+            for block, its in pieces.items():
+                if all(piece.is_away for piece in its):
+                    block.park(self.parking)
+                    assert block.parked is not None
+                    parked.append(block.parked)
+        return parked
+
     # Within.
 
     def _why_not(self, tensor: torch.Tensor) -> str:
@@ -184,6 +203,10 @@ class Engine:
         for piece, mark in zip(pieces, marks):
             piece.came(mark, stream)
             self.counts.moved_in += piece.nbytes
+        # A copy of memory that is not pinned has read it by now.
+        for block in {piece.block for piece in pieces}:
+            if block is not None:
+                block.drop()
         self.counts.fold()
 
 

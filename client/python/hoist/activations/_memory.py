@@ -17,6 +17,7 @@ import torch
 
 from .._errors import HoistError
 from ._copying import Copier
+from ._parking import Parked, Parking
 
 
 class ArenaBlock(Protocol):
@@ -33,6 +34,9 @@ class ArenaStats(Protocol):
 
     @property
     def pinned_bytes(self) -> int: ...
+
+    @property
+    def blocks(self) -> int: ...
 
 
 class ArenaLike(Protocol):
@@ -68,15 +72,40 @@ class HostBlock:
     def __init__(self, lease: _Lease, block: ArenaBlock, nbytes: int,
                  stream: int) -> None:
         """stream: what it is copied to on; see `last_stream`."""
-        self._lease = lease
+        self._lease: _Lease | None = lease
         self._block = block
         self.last_stream = stream  # What its last copy was put on.
         memory = (ctypes.c_uint8 * nbytes).from_address(block.address)
-        self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes: torch.Tensor | None = torch.frombuffer(
+            memory, dtype=torch.uint8)
+        self.parked: Parked | None = None
+
+    def bytes(self) -> torch.Tensor:
+        """Of one that is parked, until drop(): waits until they are read."""
+        if self.parked is not None:
+            return self.parked.load()
+        assert self._bytes is not None
+        return self._bytes
+
+    def drop(self) -> None:
+        """What bytes() gave is not read any more."""
+        if self.parked is not None:
+            self.parked.drop()
+
+    def park(self, parking: Parking) -> None:
+        """Its copies have been made, and none is under way. It stays where it
+        is if that raises."""
+        self.parked = parking.put(self.bytes())
+        self._give()
+
+    def _give(self) -> None:
+        lease, self._lease, self._bytes = self._lease, None, None
+        if lease is not None:
+            lease.arena.give(self._block, self.last_stream)
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
-            self._lease.arena.give(self._block, self.last_stream)
+            self._give()
 
 
 class HostMemory:
@@ -133,6 +162,17 @@ class HostMemory:
     def ask_again(self) -> None:
         """After a refusal hoistd is asked no more until this is called."""
         self.refusal = ""
+
+    def shrink(self) -> None:
+        """Gives arenas back that no block is in."""
+        if self._fixed is not None:
+            return
+        with self._lock:
+            empty = [lease for lease in self._leases
+                     if lease.arena.stats.blocks == 0]
+            self._leases = [lease for lease in self._leases
+                            if lease not in empty]
+        del empty
 
     @property
     def leased_bytes(self) -> int:

@@ -18,6 +18,7 @@ from ._counts import OffloadStats
 from ._engine import Engine, Saving
 from ._hooks import Hooks, compile_anew
 from ._keep import is_keeping, keep, kept_bytes
+from ._parking import Parked
 from ._runs import LayerRun, Pass
 
 
@@ -65,6 +66,9 @@ class Offload:
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
         self._thread = _Thread()
         self._hooks = Hooks()
+        self._step = -1
+        # From which step on what was parked is needed.
+        self._expected: list[tuple[int, weakref.ref[Parked]]] = []
         self._is_closed = False
         for layer in layers:
             self._hooks.add(layer, self._begin_layer, self._end_layer)
@@ -94,7 +98,59 @@ class Offload:
         saved under hoist.keep() in its passes."""
         with self._engine.lock:
             return self._engine.counts.told(len(self._sizes),
-                                            self._engine.memory)
+                                            self._engine.memory,
+                                            self._engine.parking)
+
+    def park(self, until: int | None = None) -> int:
+        """Bytes that went from the host to hoistd's disk: all that passes have
+        offloaded by now, and have not got back. For passes whose backward is
+        far away; the host memory is others' meanwhile. Call it between passes.
+
+        A backward brings back what it comes to, and waits for the disk; with
+        `until` hoistd reads ahead during the step before that one (see step()).
+
+        FailedPrecondition: within a pass, or hoistd has no disk for it
+        (disk.spill_dir), or cannot write now. ResourceExhausted: no room on the
+        host to pass through. What had not gone by then stays as it is.
+        """
+        self._check_open()
+        if self._thread.root is not None or self._thread.layer is not None:
+            raise FailedPrecondition("a pass is under way; park between passes")
+        parked = 0
+        passes = [one for one in self._passes if not one.has_come_back]
+        for forward in passes:
+            forward.finish()
+        self._engine.copier.synchronize()
+        for run in (run for one in passes for run in one.runs()):
+            for went in self._engine.park(run):
+                parked += went.nbytes
+                if until is not None:
+                    self._expected.append((until, weakref.ref(went)))
+        self._engine.memory.shrink()
+        self._forget_parked()
+        self._look_ahead()
+        return parked
+
+    def step(self) -> None:
+        """A step of the worker begins; the first is step 0. Only `until` of
+        park() looks at them."""
+        self._step += 1
+        self._look_ahead()
+
+    def _forget_parked(self) -> None:
+        """What nobody needs on hoistd's disk any more."""
+        with self._engine.lock:
+            self._engine.parking.forget_some()
+
+    def _look_ahead(self) -> None:
+        waiting = []
+        for until, parked in self._expected:
+            found = parked()
+            if found is not None and until > self._step + 1:
+                waiting.append((until, parked))
+            elif found is not None:
+                found.expect()
+        self._expected = waiting
 
     def close(self) -> None:
         """Layers are plain again. What was offloaded comes back as it is needed,
@@ -105,6 +161,7 @@ class Offload:
         self._hooks.remove()
         compile_anew()
         self._engine.memory.close()
+        self._forget_parked()
 
     def __enter__(self) -> Offload:
         self._check_open()
@@ -161,6 +218,7 @@ class Offload:
             here.forward.finish()
         self._engine.weights = _finding.weights_of(roots)
         self._engine.memory.ask_again()
+        self._forget_parked()
         with self._engine.lock:
             self._engine.counts.passes += 1
         self._plan()

@@ -63,6 +63,11 @@ class Piece:
     def is_away(self) -> bool:
         return self.here is None and self._back is None
 
+    @property
+    def block(self) -> HostBlock | None:
+        """Where it lies on the host."""
+        return None if self._host is None else self._host[0]
+
     def covers(self, span: tuple[int, int]) -> bool:
         return self.begin <= span[0] and span[1] <= self.end
 
@@ -129,7 +134,7 @@ class Piece:
     def _host_bytes(self) -> torch.Tensor:
         assert self._host is not None
         block, at = self._host
-        return block.bytes[at:at + self.nbytes]
+        return block.bytes()[at:at + self.nbytes]
 
     def _wait_left(self) -> None:
         if not self._copier.is_done(self._left):

@@ -128,6 +128,11 @@ class Pass:
             self._layers - self._kept - run.position)
         return self._engine.send(run, left)
 
+    def runs(self) -> list[LayerRun]:
+        """Those of which somebody needs something yet."""
+        found = [run() for run in self._runs]
+        return [run for run in found if run is not None]
+
     def finish(self) -> None:
         """No layer is added any more: all that is sent is let go of."""
         self._let_go_below(self.count)

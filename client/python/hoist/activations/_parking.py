@@ -1,0 +1,100 @@
+"""Blocks that are cold: on hoistd's disk until a backward comes to them.
+
+hoistd has each as a model of one group that ends with the session: it is
+published, told to be on the disk alone, read back as any image is, and forgotten
+once nobody needs it.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import sys
+import weakref
+from typing import Any
+
+import torch
+
+from .. import _session
+from .._errors import FailedPrecondition, HoistError
+from .._host_image import HostImage
+from .._model import Model
+
+_numbers = itertools.count()  # A session's models have a name each.
+
+
+class Parked:
+    """A block's bytes there; forgotten after the last reference.
+
+    Threads: one at a time, but for its end, which takes no lock.
+    """
+
+    def __init__(self, parking: Parking, model: Model, nbytes: int) -> None:
+        self._parking = parking
+        self._model = model
+        self._image: HostImage | None = None
+        self.nbytes = nbytes
+
+    def expect(self) -> None:
+        """It is needed soon: hoistd begins to read it into its host memory."""
+        self._parking.session.prefetch(list(self._model.groups), tier="host")
+
+    def load(self) -> torch.Tensor:
+        """Its bytes, until drop(): waits until hoistd has read them."""
+        if self._image is None:
+            (group,) = self._model.groups
+            self._image = self._parking.session.host_image(group)
+        self._image.load()
+        return self._image["bytes"].torch()
+
+    def drop(self) -> None:
+        """Gives back what load() took; nothing reads it any more."""
+        if self._image is not None:
+            self._image.drop()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._parking.over.append(self._model)
+
+
+class Parking:
+    """What of a session's blocks lies there.
+
+    Threads: any for `over`; the rest one at a time.
+    """
+
+    def __init__(self, session: _session.Session) -> None:
+        self.session = session
+        # Models that nobody needs: finalizers send no messages.
+        self.over: collections.deque[Model] = collections.deque()
+        self._parked: weakref.WeakSet[Parked] = weakref.WeakSet()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(parked.nbytes for parked in self._parked)
+
+    def put(self, data: torch.Tensor) -> Parked:
+        """A copy of bytes on the host. FailedPrecondition: hoistd has no disk
+        for them, or cannot write; ResourceExhausted: nor room to take them."""
+        model = self.session.publish(f"activations/{next(_numbers)}", "block",
+                                     {"bytes": data}, of_session=True)
+        try:
+            self.session.prefetch(list(model.groups), tier="disk")
+        except HoistError:
+            self.over.append(model)
+            self.forget_some()
+            raise
+        parked = Parked(self, model, data.nbytes)
+        self._parked.add(parked)
+        return parked
+
+    def forget_some(self) -> None:
+        """Those that are over, but for what hoistd is reading."""
+        for _ in range(len(self.over)):
+            model: Any = self.over.popleft()
+            try:
+                self.session.forget(model)
+            except FailedPrecondition:
+                self.over.append(model)
+            except HoistError:
+                pass  # It ended with the session.
