@@ -174,10 +174,10 @@ class Text(unittest.TestCase):
                         spec["terminationGracePeriodSeconds"])
 
     def test_labels_are_those_of_the_model_that_pods_use(self):
-        model = "model"
+        model = "shared-model"
         near = pod("near")
         for spec in (near, pod("preload")):
-            self.assertIn(f"/srv/models/{model}.safetensors",
+            self.assertIn(f'"{model}", readers="everyone"',
                           spec["containers"][0]["args"][-1])
         digits = hashlib.sha256(model.encode()).hexdigest()[:32]
         wishes = near["affinity"]["nodeAffinity"]
