@@ -95,6 +95,7 @@ show top --count 1
 show sessions
 show plans
 show groups llama
+show features --all
 show explain llama
 show explain llama layers.3
 show trace record --for 500ms --out "$folder/t.json"

@@ -7,13 +7,13 @@
 #include <iostream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
+#include "client/ctl/described.h"
 #include "client/ctl/schema.h"
 #include "client/ctl/values.h"
 #include "hoist/shared/nearest.h"
@@ -55,6 +55,7 @@ struct Parsed {
   std::string shell;
   v1::SetShareRequest share;
   DoctorOptions doctor;
+  FeaturesOptions features;
   std::string action;
   double for_s = 10;
   std::string out;
@@ -104,36 +105,6 @@ v1::LoadRequest LoadOf(const Parsed& parsed) {
   return request;
 }
 
-// "TEXT:{device,host}" -> device, host.
-std::vector<std::string> ChoicesOf(const std::string& type) {
-  std::vector<std::string> choices;
-  const size_t open = type.find(":{");
-  const size_t close = type.find('}');
-  if (open == std::string::npos || close == std::string::npos) return choices;
-  std::istringstream inside(type.substr(open + 2, close - open - 2));
-  for (std::string one; std::getline(inside, one, ',');) {
-    choices.push_back(one);
-  }
-  return choices;
-}
-
-std::vector<CompletedArgument> ArgumentsOf(const CLI::App& command,
-                                           bool positional) {
-  std::vector<CompletedArgument> found;
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_positional() != positional) continue;
-    CompletedArgument argument = {
-        positional ? option->get_name(/*positional=*/true)
-                   : "--" + option->get_lnames().front(),
-        option->get_description(), option->get_items_expected_max() > 0,
-        ChoicesOf(option->get_type_name())};
-    // Each command has one of its own, which says the same.
-    if (argument.name == "--help" && command.get_parent() != nullptr) continue;
-    found.push_back(std::move(argument));
-  }
-  return found;
-}
-
 // The commands: CLI11's half, and what each does.
 class CommandLine {
  public:
@@ -155,6 +126,7 @@ class CommandLine {
     AddCopies();
     AddRest();
     AddTrace();
+    AddFeatures();
   }
 
   CLI::App& app() { return app_; }
@@ -394,6 +366,42 @@ class CommandLine {
                      "the file to write, once all is there; - for standard "
                      "output")
         ->required();
+  }
+
+  void AddFeatures() {
+    FeaturesOptions& features = parsed_.features;
+    CLI::App* command = app_.add_subcommand(
+        "features",
+        "which models are here, and the room, as labels for Kubernetes' Node "
+        "Feature Discovery");
+    CLI::Option* out =
+        command->add_option("--out", features.out,
+                            "the file to write, in NFD's features.d (default: "
+                            "standard output)");
+    command
+        ->add_option_function<double>(
+            "--every",
+            [&features](double seconds) {
+              features.every = std::chrono::milliseconds(Milliseconds(seconds));
+            },
+            "write it again after so many seconds (30s, 2min), until ended, "
+            "which removes it; NFD lets go of it after three times as long")
+        ->transform(AsSeconds())
+        ->check(CLI::Range(0.1, 3600.0))
+        ->needs(out);
+    command
+        ->add_option("--labels", features.labels,
+                     "at most so many, the models with most bytes in memory "
+                     "first (default: 64)")
+        ->check(CLI::Range(kFewestLabels, kMostLabels));
+    command->add_flag("--all", features.all,
+                      "models that only their owners may read, too");
+    local_["features"] = [this](const Output& output) {
+      parsed_.features.socket = parsed_.socket;
+      parsed_.features.timeout =
+          std::chrono::milliseconds(Milliseconds(parsed_.timeout_s));
+      return Features(parsed_.features, output);
+    };
   }
 
   void AddRest() {

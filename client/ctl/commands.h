@@ -3,6 +3,7 @@
 #define HOIST_CLIENT_CTL_COMMANDS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -69,6 +70,20 @@ struct TraceOptions {
 // Ctrl-C ends it with what has come so far.
 int RecordTrace(Connection& daemon, const TraceOptions& options,
                 const Output& output);
+
+inline constexpr size_t kFewestLabels = 4;
+inline constexpr size_t kMostLabels = 512;  // Within NFD's 64 KiB.
+struct FeaturesOptions {
+  std::string socket;
+  std::chrono::milliseconds timeout{5'000};
+  std::string out;                     // "": standard output.
+  std::chrono::milliseconds every{0};  // 0: once. Else there is `out`.
+  size_t labels = 64;
+  bool all = false;
+};
+// With `every` it waits for a hoistd that does not answer, without a file
+// meanwhile, and ends by Ctrl-C or SIGTERM, or where it is refused.
+int Features(const FeaturesOptions& options, const Output& output);
 
 }  // namespace hoist::ctl
 

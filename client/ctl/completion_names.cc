@@ -6,6 +6,7 @@
 
 #include "client/ctl/completion.h"
 #include "client/ctl/connection.h"
+#include "client/ctl/model_name.h"
 #include "client/ctl/text.h"
 
 namespace hoist::ctl {
@@ -13,15 +14,6 @@ namespace {
 
 // Who hits Tab waits no longer.
 constexpr std::chrono::milliseconds kTimeout(1000);
-
-// As other commands take it: another user's is USER:NAME.
-std::string NameFor(uid_t asker, const v1::ModelSummary& model) {
-  const uid_t owner = model.owner_uid();
-  if (model.owner_tenant().empty() && (owner == asker || owner == 0)) {
-    return model.name();
-  }
-  return UserName(model.owner_tenant(), owner) + ":" + model.name();
-}
 
 std::vector<Candidate> Models(Connection& daemon) {
   std::vector<Candidate> found;

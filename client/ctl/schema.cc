@@ -53,6 +53,7 @@ constexpr Printed kPrinted[] = {
     {"watch", "Event", true},
 };
 constexpr char kError[] = "error";
+constexpr char kFeatures[] = "features";
 constexpr char kTrace[] = "trace";
 constexpr char kVersion[] = "version";
 
@@ -220,7 +221,7 @@ Json Titled(const std::string& title, Json schema) {
 std::vector<std::string> SchemaNames() {
   std::vector<std::string> names;
   for (const Printed& printed : kPrinted) names.push_back(printed.command);
-  names.insert(names.end(), {kTrace, kVersion, kError});
+  names.insert(names.end(), {kFeatures, kTrace, kVersion, kError});
   return names;
 }
 
@@ -238,6 +239,17 @@ std::string SchemaOf(const std::string& name) {
         .dump(2);
   }
   const Json text = {{"type", "string"}}, number = {{"type", "number"}};
+  if (name == kFeatures) {
+    const Json labels = {
+        {"type", "object"},
+        {"additionalProperties", text},
+        {"description", "the features, by name; written to --out as well"}};
+    return Titled(title + "each line, one a time that it is written",
+                  Object({{"labels", labels},
+                          {"models", number},
+                          {"models_left_out", number}}))
+        .dump(2);
+  }
   const Json fields = name == kTrace ? Json{{"path", text},
                                             {"recorded_seconds", number},
                                             {"slices", number},

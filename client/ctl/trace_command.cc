@@ -8,8 +8,8 @@
 #include "client/ctl/commands.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/text.h"
-#include "client/ctl/trace_file.h"
 #include "client/ctl/trace_json.h"
+#include "client/ctl/whole_file.h"
 #include "google/protobuf/struct.pb.h"
 
 namespace hoist::ctl {
@@ -23,7 +23,8 @@ constexpr std::chrono::milliseconds kUnderWay(100);
 class Sink {
  public:
   Sink(const std::string& path, std::ostream& out) : out_(out) {
-    if (path != kStandardOutput) file_.emplace(path);
+    // It names all users' models.
+    if (path != kStandardOutput) file_.emplace(path, FileReaders::kOwner);
   }
 
   void Write(const std::string& text) {
@@ -41,7 +42,7 @@ class Sink {
 
  private:
   std::ostream& out_;
-  std::optional<TraceFile> file_;
+  std::optional<WholeFile> file_;
 };
 
 int CannotWrite(const Sink& sink, const Output& output) {

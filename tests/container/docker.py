@@ -146,6 +146,9 @@ def spec(options, config, root):
              "maskedPaths": MASKED, "readonlyPaths": READ_ONLY}
     if options.pid == "host":
         linux["namespaces"].pop(0)
+    elif options.pid:
+        of = state(options.pid.removeprefix("container:"))["pid"]
+        linux["namespaces"][0]["path"] = f"/proc/{of}/ns/pid"
     if seccomp_of(options):
         linux["seccomp"] = seccomp_of(options)
     process = {
@@ -228,6 +231,16 @@ def stop(arguments):
     print(name)
 
 
+def wait(arguments):
+    """With a limit, which docker's has not. How it ended runc forgets."""
+    flag, seconds, name = arguments
+    assert flag == "--timeout", arguments
+    running = state(name)
+    if running and running["status"] == "running":
+        if not ended(os.pidfd_open(running["pid"]), int(seconds)):
+            sys.exit(f"{name} runs on")
+
+
 def ended(pidfd, seconds):
     return bool(select.select([pidfd], [], [], seconds)[0])
 
@@ -261,7 +274,7 @@ def inspect_image(arguments):
 def main():
     verb, *arguments = sys.argv[1:]
     {"import-root": import_root, "build": build, "run": run, "exec": execute,
-     "kill": kill, "stop": stop, "rm": remove, "logs": logs,
+     "kill": kill, "stop": stop, "wait": wait, "rm": remove, "logs": logs,
      "inspect-image": inspect_image}[verb](arguments)
 
 

@@ -107,8 +107,23 @@ def start(pod, maps):
     for container in pod["spec"].get("initContainers", []):
         run(pod, container, folders, "--rm", "--name",
             f"{pod['name']}-{container['name']}")
-    main, = pod["spec"]["containers"]
-    run(pod, main, folders, "--detach", "--name", pod["name"])
+    main = pod["spec"]["containers"][0]
+    shared = ()
+    if pod["spec"].get("shareProcessNamespace"):
+        pause = f"{pod['name']}-pause"
+        run(pod, {"image": main["image"], "command": ["sleep", "infinity"]},
+            folders, "--detach", "--name", pause)
+        shared = ("--pid", f"container:{pause}")
+    for name, container in named_containers(pod):
+        run(pod, container, folders, *shared, "--detach", "--name", name)
+
+
+def named_containers(pod):
+    """The first has the pod's name."""
+    first, *others = pod["spec"]["containers"]
+    yield pod["name"], first
+    for container in others:
+        yield f"{pod['name']}-{container['name']}", container
 
 
 def apply(arguments):
@@ -124,7 +139,7 @@ def apply(arguments):
                 if "configMap" in volume:
                     volume_folder({"name": name}, volume, maps)
             continue
-        labels = owner["spec"]["template"]["metadata"]["labels"]
+        labels = owner["spec"].get("template", owner)["metadata"]["labels"]
         start({"name": name, "spec": spec, "labels": labels}, maps)
 
 
@@ -137,13 +152,16 @@ def execute(arguments):
 def end(name):
     """preStop, SIGTERM, and what is left of the grace period."""
     pod, maps = json.loads((PODS / name / "pod.json").read_text())
-    main, = pod["spec"]["containers"]
-    hook = main.get("lifecycle", {}).get("preStop")
+    hook = pod["spec"]["containers"][0].get("lifecycle", {}).get("preStop")
     if hook:
         docker("exec", name, *hook["exec"]["command"], check=False)
-    docker("stop", "--timeout",
-           pod["spec"].get("terminationGracePeriodSeconds", 30), name)
-    docker("rm", name)
+    names = [one for one, _ in named_containers(pod)]
+    for one in names:
+        docker("stop", "--timeout",
+               pod["spec"].get("terminationGracePeriodSeconds", 30), one)
+    if pod["spec"].get("shareProcessNamespace"):
+        names.append(f"{name}-pause")
+    docker("rm", "-f", *names)
     shutil.rmtree(PODS / name)
     return pod, maps
 
@@ -166,11 +184,21 @@ def logs(arguments):
     docker("logs", pod_name(arguments[0].split("/")[1]))
 
 
+def wait(arguments):
+    """Until a Job's container has ended, well or not."""
+    condition, owner, patience = arguments
+    assert condition == "--for=condition=complete", arguments
+    name = pod_name(owner.split("/")[1])
+    seconds = int(patience.removeprefix("--timeout=").removesuffix("s"))
+    docker("wait", "--timeout", seconds, name)
+
+
 def main():
     words = sys.argv[1:]
     if words[0] == "-n":
         words = words[2:]
-    {"apply": apply, "exec": execute, "delete": delete, "logs": logs}[
+    {"apply": apply, "exec": execute, "delete": delete, "logs": logs,
+     "wait": wait}[
         words[0]](words[1:])
 
 

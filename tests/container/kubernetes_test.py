@@ -3,6 +3,7 @@
 kubernetes_test.py BUILD [unittest options]
 """
 
+import hashlib
 import pathlib
 import re
 import sys
@@ -27,8 +28,11 @@ except ImportError as error:
 BUILD = str(pathlib.Path(sys.argv.pop(1)).resolve())
 DEPLOY = world.ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-FOLDERS = ("base", "overlays/h100", "worker")
+FOLDERS = ("base", "overlays/h100", "worker", "near", "preload")
 README = KUBERNETES / "README.md"
+LABEL = "feature.node.kubernetes.io/hoist-"
+FEATURES = pathlib.Path(
+    "/etc/kubernetes/node-feature-discovery/features.d/hoist")
 VERSIONS = ("1.27", "1.34")
 
 
@@ -99,9 +103,10 @@ class Text(unittest.TestCase):
             {mount["name"] for container in kustomize.containers(spec)
              for mount in container.get("volumeMounts", [])},
             {volume["name"] for volume in spec["volumes"]})
-        self.assertLessEqual(
-            owner["spec"]["selector"]["matchLabels"].items(),
-            owner["spec"]["template"]["metadata"]["labels"].items())
+        if "selector" in owner["spec"]:
+            self.assertLessEqual(
+                owner["spec"]["selector"]["matchLabels"].items(),
+                owner["spec"]["template"]["metadata"]["labels"].items())
 
     def test_no_container_but_the_first_step_has_a_right(self):
         for folder in FOLDERS:
@@ -126,18 +131,21 @@ class Text(unittest.TestCase):
         node = pod()
         for key in ("runAsUser", "runAsGroup", "fsGroup"):
             self.assertEqual(node["securityContext"][key], uid)
-        main, = node["containers"]
+        main = node["containers"][0]
         self.assertEqual(main["command"], yaml.safe_load(entry))
         self.assertIn(f"chown {uid}:{uid} ",
                       node["initContainers"][0]["command"][-1])
-        self.assertEqual(pod("worker")["securityContext"]
-                         ["supplementalGroups"], [uid])
+        self.assertIn(f"chown 0:{uid} /features.d",
+                      node["initContainers"][0]["command"][-1])
+        for name in ("worker", "near", "preload"):
+            self.assertEqual(pod(name)["securityContext"]
+                             ["supplementalGroups"], [uid])
 
     def test_paths_are_those_of_the_configuration(self):
         socket = re.search(r'^socket = "(.*)"', (DEPLOY / "hoistd.toml")
                            .read_text(), re.M)[1]
         folder = str(pathlib.Path(socket).parent)
-        for name in ("base", "worker"):
+        for name in ("base", "worker", "near", "preload"):
             spec = pod(name)
             self.assertIn(folder, [
                 volume.get("hostPath", {}).get("path")
@@ -165,6 +173,33 @@ class Text(unittest.TestCase):
         self.assertLess(int(drain[-1]),
                         spec["terminationGracePeriodSeconds"])
 
+    def test_labels_are_those_of_the_model_that_pods_use(self):
+        model = "shared-model"
+        near = pod("near")
+        for spec in (near, pod("preload")):
+            self.assertIn(f'"{model}", readers="everyone"',
+                          spec["containers"][0]["args"][-1])
+        digits = hashlib.sha256(model.encode()).hexdigest()[:32]
+        wishes = near["affinity"]["nodeAffinity"]
+        terms = [term for one in wishes[
+            "requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"] for term in one["matchExpressions"]]
+        terms += [term for one in wishes[
+            "preferredDuringSchedulingIgnoredDuringExecution"]
+            for term in one["preference"]["matchExpressions"]]
+        self.assertEqual({term["key"] for term in terms}, {
+            f"{LABEL}model.{digits}", f"{LABEL}room.host-gib"})
+
+    def test_features_lie_where_nfd_looks(self):
+        spec = pod()
+        writes = spec["containers"][1]
+        folder, = (volume["hostPath"]["path"] for volume in spec["volumes"]
+                   if volume["name"] == "features")
+        self.assertEqual(folder, str(FEATURES.parent))
+        self.assertIn({"name": "features", "mountPath": str(
+            pathlib.Path(writes["args"][1]).parent)}, writes["volumeMounts"])
+        self.assertTrue(spec["shareProcessNamespace"])
+
     def test_the_overlay_changes_what_it_says(self):
         main = pod("overlays/h100")["containers"][0]
         self.assertEqual(main["image"], "registry.internal/ml/hoist:0.1.0")
@@ -187,9 +222,11 @@ class Node(unittest.TestCase):
         # What fits here.
         cls.toml.write_text(cls.toml.read_text() + f"\n[host]\npool = "
                             f"{64 * MIB}\n[device]\npool = {256 * MIB}\n")
-        for owner in ("hoistd", "worker"):
-            cls.addClassCleanup(cls.world.run, "docker", "rm", "-f",
-                                f"{owner}-node-1", check=False)
+        for name in ("hoistd-node-1-pause", "hoistd-node-1-features",
+                     *(f"{owner}-node-1" for owner in (
+                         "hoistd", "worker", "preload", "near"))):
+            cls.addClassCleanup(cls.world.run, "docker", "rm", "-f", name,
+                                check=False)
         cls.world.follow(README, "Nodes")
         *first, cls.status = world.commands(README, "Install")
         for line in first:
@@ -212,14 +249,15 @@ class Node(unittest.TestCase):
         return self.world.run("docker", "logs", f"{owner}-node-1")
 
     def test_1_probes_answer(self):
-        main, = pod()["containers"]
+        main = pod()["containers"][0]
         for kind in ("readinessProbe", "livenessProbe"):
             self.probe(main[kind])
         self.assertIn("TIER", self.world.run("bash", "-euc", self.status))
 
     def test_2_hoistd_has_no_right(self):
+        pid = re.search(r", pid (\d+),", self.in_pod("hoistctl", "status"))[1]
         status = dict(re.findall(r"^(\w+):\t(.*)$", self.in_pod(
-            "cat", "/proc/1/status"), re.M))
+            "cat", f"/proc/{pid}/status"), re.M))
         self.assertEqual(status["Uid"].split(), ["10640"] * 4)
         self.assertEqual(int(status["CapBnd"], 16), 0)
         self.assertEqual((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"))
@@ -241,6 +279,24 @@ class Node(unittest.TestCase):
         self.assertIn("staged", self.world.run("bash", "-euc", logs))
         self.assertRegex(self.world.run("bash", "-euc", sessions),
                          r"worker-node-1 +socket +outside +1000 ")
+
+    def test_3_pods_go_where_their_models_are(self):
+        told, digits, *commands, logs = world.commands(
+            README, "Pods where their models are")
+        model = LABEL + "model." + self.world.run("bash", "-euc",
+                                                  digits).strip()
+        until(FEATURES.exists, seconds=60)
+        self.assertNotIn(f"{model}=", self.world.run("bash", "-euc", told))
+        for line in commands:
+            self.world.run("bash", "-euc", line)
+        self.assertEqual(self.log("preload").count("on the host"), 4,
+                         self.log("preload"))
+        self.assertRegex(self.world.run("bash", "-euc", told),
+                         f"{re.escape(model)}=(host|device)")
+        until(lambda: re.search(f"{re.escape(model)}=(host|device)",
+                                FEATURES.read_text()), seconds=90)
+        until(lambda: self.log("near").count("staged") == 4, seconds=60)
+        self.assertIn("staged", self.world.run("bash", "-euc", logs))
 
     def test_4_a_changed_configuration_reaches_the_pod(self):
         self.toml.write_text(self.toml.read_text() + "[log]\nlevel = "

@@ -77,8 +77,10 @@ def apply_step(at, step):
 
 def pod_specs(resources):
     for resource in resources:
-        if resource["kind"] in ("DaemonSet", "Deployment"):
+        if resource["kind"] in ("DaemonSet", "Deployment", "Job"):
             yield resource, resource["spec"]["template"]["spec"]
+        elif resource["kind"] == "Pod":
+            yield resource, resource["spec"]
 
 
 def containers(spec):

@@ -64,6 +64,9 @@ LINES = {
     "a group": ("hoistctl evict tiny layers.1\t",
                 ["evict", "tiny", "layers.1"]),
     "a plan": ("hoistctl share \t", ["share", "{plan}"]),
+    "a file to write": ("hoistctl features --all --out checkp\t",
+                        ["features", "--all", "--out",
+                         "checkpoint.safetensors"]),
     "a file": ("hoistctl load checkp\t", ["load", "checkpoint.safetensors"]),
 }
 

@@ -32,6 +32,7 @@ VERBS = {
     "evict": ["m", *TO_DEVICE], "drain": ["--resume"], "config": [], "doctor": ["--no-disk"],
     "reload": [], "log-level": ["info"], "version": [], "explain": ["m"],
     "end": ["SESSION"], "trace": ["record", "--for", "0.1", "--out", "TRACE"],
+    "features": ["--all"],
 }
 FOLLOWING = {"watch"}  # It ends when it is ended.
 # They print text, or a schema.

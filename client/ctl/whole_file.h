@@ -1,5 +1,5 @@
-#ifndef HOIST_CLIENT_CTL_TRACE_FILE_H_
-#define HOIST_CLIENT_CTL_TRACE_FILE_H_
+#ifndef HOIST_CLIENT_CTL_WHOLE_FILE_H_
+#define HOIST_CLIENT_CTL_WHOLE_FILE_H_
 
 #include <string>
 #include <string_view>
@@ -8,17 +8,19 @@
 
 namespace hoist::ctl {
 
-// A file that is there whole or not at all: it is written beside its place, and
-// put there by Keep. What is no regular file, such as a pipe, is written to as
-// it is. Only its owner may read it, as it has names of all users' models.
+enum class FileReaders { kOwner, kEveryone };
+
+// A file that is there whole or not at all: it is written beside its place,
+// under a name that begins with a dot, and put there by Keep. What is no
+// regular file, such as a pipe, is written to as it is.
 //
 // Owns:     the file, which goes with it if it was not kept.
-class TraceFile {
+class WholeFile {
  public:
-  explicit TraceFile(std::string path);
-  TraceFile(const TraceFile&) = delete;
-  TraceFile& operator=(const TraceFile&) = delete;
-  ~TraceFile();
+  WholeFile(std::string path, FileReaders readers);
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+  ~WholeFile();
 
   // "t.json: No such file or directory"; "": all went well so far.
   const std::string& error() const { return error_; }
@@ -38,4 +40,4 @@ class TraceFile {
 
 }  // namespace hoist::ctl
 
-#endif  // HOIST_CLIENT_CTL_TRACE_FILE_H_
+#endif  // HOIST_CLIENT_CTL_WHOLE_FILE_H_
