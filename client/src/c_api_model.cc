@@ -179,6 +179,10 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.image = std::move(image->memfd);
   request.readers = options.readers;
   request.deadline_ms = options.deadline_ms;
+  if (options.content != nullptr) {
+    request.content.assign(options.content,
+                           options.content + HOIST_CONTENT_BYTES);
+  }
   return Give(session, session.Publish(request), model);
 }
 
@@ -352,6 +356,9 @@ int hoist_model_group(const hoist_model* model, uint32_t group,
     out.name = groups[group].name.c_str();
     out.image_bytes = groups[group].image_bytes;
     out.tensor_count = static_cast<uint32_t>(groups[group].tensors.size());
+    if (groups[group].content.has_value()) {
+      out.content = groups[group].content->data();
+    }
     return hoist::WriteSized(out, info);
   });
 }

@@ -191,6 +191,8 @@ std::string EncodePublish(uint64_t request_id, const PublishRequest& request) {
   body.fd_index = 0;
   body.readers = static_cast<Hoist__V1__Readers>(request.readers);
   body.deadline_ms = request.deadline_ms;
+  body.content.len = request.content.size();
+  body.content.data = const_cast<uint8_t*>(request.content.data());
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_PUBLISH);
   message.publish = &body;

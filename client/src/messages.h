@@ -64,6 +64,7 @@ struct PublishRequest {
   UniqueFd image;
   int readers = 0;
   uint64_t deadline_ms = 0;
+  std::vector<uint8_t> content;  // That it must be; empty: whatever it is.
 };
 
 struct StageRequest {

@@ -89,7 +89,8 @@ struct PublishArgs {
   hoist::UniqueFd image;  // A memfd sealed against writes.
   std::optional<Readers> readers;
   absl::Duration deadline =
-      absl::Seconds(60);  // To wait for space on the host.
+      absl::Seconds(60);            // To wait for space on the host.
+  std::optional<Content> expected;  // Nothing else is kept.
 };
 
 struct StageArgs {
