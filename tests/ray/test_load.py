@@ -152,6 +152,11 @@ def test_the_window_bounds_what_is_under_way(world):
         (group for group in arrays(22, 4 * MIB)), "m", window=2)
     assert report.read_bytes == 88 * MIB
     assert report.peak_bytes == 8 * MIB
+    # Of all that come at once, too, each node has them in their order.
+    for node in world.nodes:
+        with hoist.connect(world.hoistds[node].socket) as session:
+            assert [group.name for group in session.model("m")] == [
+                f"g{number}" for number in range(22)]
 
 
 def test_other_content_of_that_name_is_refused_before_it_moves(

@@ -10,13 +10,15 @@ from typing import Any, Callable, Iterable, Mapping, cast
 import ray
 
 from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
-                       HoistError, InvalidArgument)
+                       HoistError, InvalidArgument, ResourceExhausted)
 from .._registration import Groups
 from ._image import GroupHead, model_content
 from ._nodes import Node, ask, typed
 from ._source import GroupSource, IterableReader, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
+# After these the next load would fail alike: a node keeps nothing of the model.
+_LASTING = (DataLoss, ResourceExhausted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class _Group:
     image: Any  # A reference to the object.
     waiting: list[Node]
     holders: int = 1
-    running: int = 0
+    running: set[str] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Run:
         self._source = source
         self._head = head
         self._nodes = {node.id: node for node in nodes}
+        self._all = dict(self._nodes)
         self._terms = terms
         self._id = uuid.uuid4().hex
         self._local: IterableReader | None = None
@@ -188,8 +191,17 @@ class Run:
             self._check_cancelled()
             if not self._nodes:
                 return
-            while more and len(self._under_way) < self._terms.window:
-                more = self._begin_group()
+            try:
+                while more and len(self._under_way) < self._terms.window:
+                    more = self._begin_group()
+            except Cancelled:
+                raise
+            except BaseException:
+                # What has been read ends well, for the next load.
+                while self._under_way and not self.cancelled.is_set():
+                    self._start_calls()
+                    self._finish_calls()
+                raise
             self._start_calls()
             self._finish_calls()
 
@@ -227,24 +239,31 @@ class Run:
 
     def _start_calls(self) -> None:
         """A group goes to as many nodes at once as have its object: they all
-        serve it on, and the node that read it does not serve all."""
+        serve it on, and the node that read it does not serve all. A node gets
+        one at a time, so that models have their groups in the same order."""
+        busy: set[str] = set()
         for group in self._under_way:
-            while group.waiting and group.running < group.holders:
-                node = group.waiting.pop(0)
+            for node in list(group.waiting):
+                if len(group.running) == group.holders:
+                    break
+                if node.id in busy:
+                    continue
+                group.waiting.remove(node)
                 if node.id not in self._nodes:
                     continue
                 call = node.agent.take.remote(
                     self._terms.model, group.head, group.image,
                     self._terms.readers, self._terms.deadline)
                 self._calls[call] = group, node
-                group.running += 1
+                group.running.add(node.id)
+            busy |= group.running | {node.id for node in group.waiting}
 
     def _finish_calls(self) -> None:
         if self._calls:
             done, _ = ray.wait(list(self._calls), timeout=_LOOK)
             for call in done:
                 group, node = self._calls.pop(call)
-                group.running -= 1
+                group.running.discard(node.id)
                 try:
                     ray.get(call)
                 except Exception as error:  # noqa: BLE001 - the node's own.
@@ -293,6 +312,8 @@ class Run:
                         deadline=self._terms.deadline)
         for node, error in failed.items():
             self._fail(node, error)
+        self._forget_on([node for node, error in self._errors.items()
+                         if isinstance(error, _LASTING)])
         report = Report(self._terms.model, content, tuple(self._nodes),
                         dict(self._errors), self._read, self._sent,
                         self._peak)
@@ -306,8 +327,11 @@ class Run:
         if self._calls:
             ray.wait(list(self._calls), num_returns=len(self._calls),
                      timeout=self._terms.deadline)
-        ask([node for node in self._nodes.values()
-             if not self._had.get(node.id)], "forget", self._terms.model)
+        self._forget_on(list(self._nodes))
+
+    def _forget_on(self, nodes: list[str]) -> None:
+        ask([self._all[node] for node in nodes if not self._had.get(node)],
+            "forget", self._terms.model)
 
     def _drop(self) -> None:
         self._calls.clear()
