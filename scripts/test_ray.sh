@@ -26,7 +26,8 @@ export HOIST_BUILD_DIR
 venv=build/ray-venv
 if [[ ! -e $venv/made ]]; then
   python3 -m venv --clear "$venv"
-  "$venv/bin/pip" install --quiet ray==2.60.0 numpy pytest==9.0.2
+  "$venv/bin/pip" install --quiet ray==2.60.0 numpy pytest==9.0.2 \
+    grpcio  # Asks raylets how full their object stores are.
   touch "$venv/made"
 fi
 "$venv/bin/pip" install --quiet --no-deps --force-reinstall ./client/python

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import ray
+from ray._private.internal_api import node_stats
 from real_daemon import MIB, block_model, until, write_safetensors
 
 import hoist
@@ -146,11 +148,29 @@ def test_the_first_group_is_staged_before_the_last_arrives(world):
     assert all(event.is_set() for event in there.values())
 
 
+def stores() -> list[Any]:
+    """What each node's object store says of itself."""
+    return [node_stats(node["NodeManagerAddress"], node["NodeManagerPort"]
+                       ).store_stats for node in ray.nodes() if node["Alive"]]
+
+
 def test_the_window_bounds_what_is_under_way(world):
+    used = []
+    before = [store.object_store_bytes_primary_copy for store in stores()]
+
+    def groups():
+        for group in arrays(22, 4 * MIB):
+            used.append([store.object_store_bytes_primary_copy for store in stores()])
+            yield group
+
     # More than an object store holds.
-    report = hoist.ray.load(
-        (group for group in arrays(22, 4 * MIB)), "m", window=2)
+    report = hoist.ray.load(groups(), "m", window=2)
     assert report.read_bytes == 88 * MIB
+    grown = [now - then for row in used for now, then in zip(row, before)]
+    # The driver still names the one that it is about to drop.
+    assert max(grown) <= 3 * (4 * MIB + 4096)
+    assert max(grown) >= 4 * MIB
+    assert all(store.spilled_bytes_total == 0 for store in stores())
     assert report.peak_bytes == 8 * MIB
     # Of all that come at once, too, each node has them in their order.
     for node in world.nodes:

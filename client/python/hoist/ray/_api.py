@@ -63,8 +63,8 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
         first if it is among them.
     source_node: None: this process's.
-    window: groups under way at once; that many buffers are in a node's object
-        store at most.
+    window: groups under way at once; that many buffers, and one that is about
+        to be dropped, are kept in a node's object store.
     groups: how files are grouped, as Session.register has it.
     readers: "owner", "everyone"; None: as each hoistd is configured.
     deadline: seconds to wait for a group, or for room for it on a node.

@@ -28,8 +28,8 @@ class Report:
     content: 32 bytes, what the model is, as hoistd says on each node. nodes:
     those that have all of it. errors: of the others. read_bytes: of groups'
     buffers that were made at the source; sent_bytes: of those that were taken,
-    added up over nodes; peak_bytes: of buffers under way at once, which is
-    what a node's object store holds of the load at most.
+    added up over nodes; peak_bytes: of buffers that were under way at once.
+    Of Ray's copies of others a node's object store rids itself.
     """
 
     model: str
