@@ -180,6 +180,10 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.readers = options.readers;
   request.deadline_ms = options.deadline_ms;
   request.of_session = options.of_session != 0;
+  if (options.content != nullptr) {
+    request.content.assign(options.content,
+                           options.content + HOIST_CONTENT_BYTES);
+  }
   return Give(session, session.Publish(request), model);
 }
 
@@ -353,6 +357,9 @@ int hoist_model_group(const hoist_model* model, uint32_t group,
     out.name = groups[group].name.c_str();
     out.image_bytes = groups[group].image_bytes;
     out.tensor_count = static_cast<uint32_t>(groups[group].tensors.size());
+    if (groups[group].content.has_value()) {
+      out.content = groups[group].content->data();
+    }
     return hoist::WriteSized(out, info);
   });
 }

@@ -142,6 +142,12 @@ Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
     GroupEntry group;
     group.name = Text(from.name);
     group.image_bytes = from.image_bytes;
+    if (from.content.len != 0) {
+      if (from.content.len != group.content.emplace().size()) {
+        return Malformed("a group's content is not 32 bytes");
+      }
+      std::copy_n(from.content.data, from.content.len, group.content->begin());
+    }
     group.tensors.reserve(from.n_tensors);
     for (size_t t = 0; t < from.n_tensors; ++t) {
       Result<TensorEntry> tensor = DecodeTensor(*from.tensors[t]);

@@ -192,6 +192,8 @@ std::string EncodePublish(uint64_t request_id, const PublishRequest& request) {
   body.readers = static_cast<Hoist__V1__Readers>(request.readers);
   body.deadline_ms = request.deadline_ms;
   body.of_session = request.of_session ? 1 : 0;
+  body.content.len = request.content.size();
+  body.content.data = const_cast<uint8_t*>(request.content.data());
   Message message =
       NewMessage(request_id, HOIST__V1__CLIENT_MESSAGE__BODY_PUBLISH);
   message.publish = &body;

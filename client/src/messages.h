@@ -65,6 +65,7 @@ struct PublishRequest {
   int readers = 0;
   uint64_t deadline_ms = 0;
   bool of_session = false;
+  std::vector<uint8_t> content;  // That it must be; empty: whatever it is.
 };
 
 struct StageRequest {

@@ -28,6 +28,7 @@ struct GroupEntry {
   std::string name;
   uint64_t image_bytes = 0;
   std::vector<TensorEntry> tensors;
+  std::optional<std::array<uint8_t, 32>> content;  // Of a published one.
 };
 
 struct TensorPlace {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -137,6 +138,17 @@ absl::StatusOr<GroupingSpec> ExplicitGroups(const pb::Grouping& grouping,
 }
 
 }  // namespace
+
+absl::StatusOr<Content> ContentFromProto(absl::string_view content) {
+  Content out;
+  if (content.size() != out.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("content has ", content.size(),
+                     " bytes; it is a SHA-256, of ", out.size()));
+  }
+  std::copy(content.begin(), content.end(), out.begin());
+  return out;
+}
 
 absl::StatusOr<std::string> NameFromProto(absl::string_view what,
                                           absl::string_view name,

@@ -96,7 +96,13 @@ void ModelToProto(const Model& model, pb::Model* out) {
   out->set_image_bytes(spec.image_bytes);
   uint32_t index = 0;
   for (const std::shared_ptr<const Group>& group : spec.groups) {
-    GroupToProto(*group, GroupIndex(index++), out->add_groups());
+    pb::Group* const added = out->add_groups();
+    GroupToProto(*group, GroupIndex(index), added);
+    if (spec.published) {
+      const Content& content = spec.group_contents[index];
+      added->set_content(content.data(), content.size());
+    }
+    ++index;
   }
 }
 

@@ -49,6 +49,8 @@ inline constexpr absl::Duration kMaxDeadline = absl::Hours(24);
 absl::StatusOr<std::string> NameFromProto(absl::string_view what,
                                           absl::string_view name,
                                           size_t max_bytes);
+// A SHA-256, 32 bytes.
+absl::StatusOr<Content> ContentFromProto(absl::string_view content);
 // READERS_UNSPECIFIED is nullopt: as hoistd.toml says.
 absl::StatusOr<std::optional<Readers>> ReadersFromProto(pb::Readers readers);
 // TIER_UNSPECIFIED is `fallback`, or refused where that is nullopt. `device` is

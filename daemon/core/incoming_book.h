@@ -25,6 +25,7 @@ struct Incoming {
   std::string model;
   User owner;
   Readers readers = Readers::kOwner;
+  std::optional<Content> expected;  // nullopt: whatever comes.
   std::shared_ptr<const Group> group;
   std::shared_ptr<hoist::UniqueFd> memfd;
   absl::Time deadline;  // To wait for space.

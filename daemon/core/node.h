@@ -105,12 +105,13 @@ class Node {
   // Likewise, what the last hoistd had read of a file and that still lies in
   // the pool, for whoever registers that file. AlreadyExists: as another does.
   absl::Status Restore(uint64_t host_offset, const KeptPart& part);
-  // Receives a group's image; the reply carries the model.
+  // Receives a group's image; the reply carries the model. DataLoss: it is
+  // something else than `expected`.
   void Publish(RequestId request, SessionId session, const std::string& model,
                std::shared_ptr<const Group> group,
                std::shared_ptr<hoist::UniqueFd> memfd,
-               std::optional<Readers> readers, absl::Time deadline,
-               absl::Time now, Effects& effects);
+               std::optional<Readers> readers, std::optional<Content> expected,
+               absl::Time deadline, absl::Time now, Effects& effects);
   // The model that a name means (MeantBy) for who asks; a session uses it from
   // then on. NotFound: there is none, or they may not read it.
   absl::StatusOr<ModelPtr> Find(SessionId session, const std::string& name);

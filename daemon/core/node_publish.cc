@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
@@ -10,6 +11,19 @@
 
 namespace hoistd {
 namespace {
+
+absl::Status CheckExpected(const Incoming& incoming, const Content& content) {
+  if (incoming.expected.value_or(content) == content) return absl::OkStatus();
+  const auto hex = [](const Content& of) {
+    return absl::BytesToHexString(
+        {reinterpret_cast<const char*>(of.data()), of.size()});
+  };
+  return absl::DataLossError(absl::StrCat(
+      "the bytes of ", incoming.model, "/", incoming.group->name,
+      " are others than expected: their content is ", hex(content),
+      " and should be ", hex(*incoming.expected),
+      "; nothing of them is kept, send them again from where they are right"));
+}
 
 // Whether each tensor lies where it does in the other's image.
 bool SameLayout(const Group& a, const Group& b) {
@@ -27,7 +41,8 @@ bool SameLayout(const Group& a, const Group& b) {
 void Node::Publish(RequestId request, SessionId session,
                    const std::string& model, std::shared_ptr<const Group> group,
                    std::shared_ptr<hoist::UniqueFd> memfd,
-                   std::optional<Readers> readers, absl::Time deadline,
+                   std::optional<Readers> readers,
+                   std::optional<Content> expected, absl::Time deadline,
                    absl::Time now, Effects& effects) {
   const auto refuse = [&](absl::Status why) {
     effects.answers.push_back({request, std::move(why)});
@@ -47,6 +62,7 @@ void Node::Publish(RequestId request, SessionId session,
   incoming.model = model;
   incoming.owner = peer->uid;
   incoming.readers = readers.value_or(options_.default_readers);
+  incoming.expected = expected;
   if (const ModelEntry* own = models_.Named(peer->uid, model)) {
     if (absl::Status s = CheckReaders(*own->model, readers); !s.ok()) {
       return refuse(std::move(s));
@@ -117,7 +133,8 @@ void Node::ReceiveDone(Incoming incoming, const absl::Status& status,
                        const Content& content, absl::Time now,
                        Effects& effects) {
   Answer answer = {incoming.request, status};
-  if (status.ok()) {
+  if (status.ok()) answer.status = CheckExpected(incoming, content);
+  if (answer.status.ok()) {
     if (sessions_.Find(incoming.session) != nullptr) {
       absl::StatusOr<ModelPtr> model = Adopt(incoming, content, now, effects);
       answer.status = model.status();

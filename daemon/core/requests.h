@@ -89,8 +89,9 @@ struct PublishArgs {
   hoist::UniqueFd image;  // A memfd sealed against writes.
   std::optional<Readers> readers;
   absl::Duration deadline =
-      absl::Seconds(60);    // To wait for space on the host.
-  bool of_session = false;  // The model ends with it.
+      absl::Seconds(60);            // To wait for space on the host.
+  std::optional<Content> expected;  // Nothing else is kept.
+  bool of_session = false;          // The model ends with it.
 };
 
 struct StageArgs {

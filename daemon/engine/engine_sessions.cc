@@ -200,7 +200,8 @@ void Engine::Publish(SessionId session, PublishArgs args, Done<ModelPtr> done) {
               {.kind = TraceKind::kPublish});
     node_.Publish(request, session, args.model, *std::move(group),
                   std::make_shared<hoist::UniqueFd>(std::move(args.image)),
-                  args.readers, Now() + args.deadline, Now(), effects);
+                  args.readers, args.expected, Now() + args.deadline, Now(),
+                  effects);
   });
 }
 

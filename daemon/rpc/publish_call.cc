@@ -63,6 +63,9 @@ absl::Status PublishCall::TakeHeader(
   if (header.deadline_ms() != 0) {
     args.deadline = DeadlineFromProto(header.deadline_ms());
   }
+  if (!header.content().empty()) {
+    HOIST_ASSIGN_OR_RETURN(args.expected, ContentFromProto(header.content()));
+  }
   image_bytes_ = args.group.image_bytes;
   HOIST_RETURN_IF_ERROR(Reserve(image_bytes_));
   HOIST_ASSIGN_OR_RETURN(

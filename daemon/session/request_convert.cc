@@ -170,6 +170,9 @@ absl::StatusOr<PublishArgs> PublishFromProto(
     return absl::InvalidArgumentError(
         "what ends with its session is for its user alone; leave readers out");
   }
+  if (!request.content().empty()) {
+    HOIST_ASSIGN_OR_RETURN(args.expected, ContentFromProto(request.content()));
+  }
   HOIST_ASSIGN_OR_RETURN(args.image,
                          TakeFd("the image", request.fd_index(), fds));
   HOIST_RETURN_IF_ERROR(CheckAllTaken(fds));
@@ -282,15 +285,7 @@ absl::StatusOr<std::string> DescribeModelFromProto(
 
 absl::StatusOr<Content> FindContentFromProto(
     const hoist::v1::FindContentRequest& request) {
-  Content content;
-  if (request.content().size() != content.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("content has ", request.content().size(),
-                     " bytes; it is a SHA-256, of ", content.size()));
-  }
-  std::copy(request.content().begin(), request.content().end(),
-            content.begin());
-  return content;
+  return ContentFromProto(request.content());
 }
 
 absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {

@@ -317,7 +317,8 @@ RequestId NodeRig::NewRequest(SessionId session) {
 
 RequestId NodeRig::Publish(SessionId session, std::string model,
                            std::string group, uint64_t pages, uint8_t content,
-                           absl::Duration deadline) {
+                           absl::Duration deadline,
+                           std::optional<Content> expected) {
   const RequestId request = NewRequest(session);
   auto made = MakeGroup(std::move(group), pages);
   // The same bytes as another of that name.
@@ -331,7 +332,7 @@ RequestId NodeRig::Publish(SessionId session, std::string model,
   contents_[made.get()] = content;
   return Do([&](Effects& e) {
     node_->Publish(request, session, model, made, nullptr, std::nullopt,
-                   now + deadline, now, e);
+                   expected, now + deadline, now, e);
     return request;
   });
 }

@@ -104,7 +104,8 @@ class NodeRig {
                       std::optional<Readers> readers = {});
   RequestId Publish(SessionId session, std::string model, std::string group,
                     uint64_t pages, uint8_t content = 0,
-                    absl::Duration deadline = absl::Seconds(60));
+                    absl::Duration deadline = absl::Seconds(60),
+                    std::optional<Content> expected = {});
   // Publish and receive; the group's key.
   GroupKey Published(SessionId session, const std::string& model,
                      const std::string& group, uint64_t pages);

@@ -283,10 +283,10 @@ struct PublishOptions {  // Of Session::Publish.
   std::string group;
   std::vector<PublishTensor> tensors;  // Same data and size: stored once.
   Readers readers = Readers::kDefault;
-  std::chrono::milliseconds deadline{0};  // To wait for space; 0: 60 s.
-  // hoistd's number of the device where the data lie; what wrote them has
-  // finished.
-  std::optional<uint32_t> on_device = {};
+  std::chrono::milliseconds deadline{0};   // To wait for space; 0: 60 s.
+  std::optional<uint32_t> on_device = {};  // hoistd's; all is written there.
+  // What it must be, else DataLoss; see hoist_publish_options.
+  std::optional<std::array<uint8_t, HOIST_CONTENT_BYTES>> content = {};
   // The model ends with the session; see hoist_publish_options.
   bool of_session = false;
 };
@@ -425,6 +425,7 @@ class Session {
     given.on_device = options.on_device.has_value() ? 1 : 0;
     given.device = options.on_device.value_or(0);
     given.of_session = options.of_session ? 1 : 0;
+    if (options.content.has_value()) given.content = options.content->data();
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_publish_group(handle_.get(), &given, model, error);
     });

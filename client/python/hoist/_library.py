@@ -67,12 +67,14 @@ class PublishOptions(c.Structure):
                 ("group", c.c_char_p), ("tensors", c.POINTER(PublishTensor)),
                 ("tensor_count", c.c_size_t), ("readers", c.c_int),
                 ("deadline_ms", c.c_uint64), ("on_device", c.c_int),
-                ("device", c.c_uint32), ("of_session", c.c_int)]
+                ("device", c.c_uint32), ("of_session", c.c_int),
+                ("content", c.c_char_p)]
 
 
 class GroupInfo(c.Structure):
     _fields_ = [("struct_size", c.c_size_t), ("name", c.c_char_p),
-                ("image_bytes", c.c_uint64), ("tensor_count", c.c_uint32)]
+                ("image_bytes", c.c_uint64), ("tensor_count", c.c_uint32),
+                ("content", c.POINTER(c.c_uint8))]
 
 
 class TensorRecord(c.Structure):

@@ -44,6 +44,9 @@ class Group:
     name: str
     image_bytes: int
     tensor_count: int
+    # 32 bytes, of a published one: what hoistd found it to be, a SHA-256; of
+    # what, says daemon/model/published_group.h. None: it is read from files.
+    content: bytes | None = None
 
     @property
     def tensors(self) -> list[TensorInfo]:
@@ -72,12 +75,14 @@ class Model:
         # Else it is read from files.
         self.published = bool(ask("model_is_published", handle))
         # No Group, which refers to this: what is dropped goes at once.
-        self._infos: list[tuple[str, int, int]] = []
+        self._infos: list[tuple[str, int, int, bytes | None]] = []
         for index in range(ask("model_group_count", handle)):
             info = sized(GroupInfo)
             call("model_group", handle, index, c.byref(info))
             self._infos.append((info.name.decode(), info.image_bytes,
-                                info.tensor_count))
+                                info.tensor_count,
+                                bytes(info.content[:32])
+                                if info.content else None))
         self._index = {name: at for at, (name, *_) in enumerate(self._infos)}
 
     def __del__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import dataclasses
 from typing import Any, Mapping
 
 from . import _dtypes
@@ -17,6 +18,18 @@ def _is_torch(value: Any) -> bool:
         value, "untyped_storage")
 
 
+@dataclasses.dataclass(frozen=True)
+class RawTensor:
+    """A tensor by what libhoist needs of it: for types that neither NumPy nor
+    torch may have here. Strides are in elements; `keep` owns the bytes."""
+
+    dtype: str  # safetensors' name, "BF16".
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    keep: object
+
+
 class Publication:
     """C records of tensors; keeps what they point at."""
 
@@ -24,7 +37,11 @@ class Publication:
         self._keep: list[Any] = []
         self.records = (PublishTensor * len(tensors))()
         for record, (name, value) in zip(self.records, tensors.items()):
-            if _is_torch(value):
+            if isinstance(value, RawTensor):
+                self._keep.append(value)
+                self._fill(record, name, value.dtype, value.shape,
+                           value.strides, value.address)
+            elif _is_torch(value):
                 self._fill(record, name, *self._of_torch(name, value))
             else:
                 self._fill(record, name, *self._of_numpy(value))

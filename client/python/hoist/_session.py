@@ -169,7 +169,8 @@ class Session:
 
     def publish(self, model: str, group: str, tensors: Mapping[str, Any],
                 readers: str | None = None, *, deadline: float = 60.0,
-                of_session: bool = False) -> Model:
+                of_session: bool = False,
+                content: bytes | None = None) -> Model:
         """Adds one group of NumPy arrays or CPU tensors to a published model,
         which is made if need be. Their bytes are copied before this returns;
         tensors that share memory are stored once.
@@ -178,7 +179,10 @@ class Session:
         of_session: the model ends with this session, whatever ends that, and
             is its user's alone; it is called "@42/MODEL", where 42 is the
             session.
+        content: 32 bytes that the group must be, as Group.content says it.
+            DataLoss: hoistd found something else, and kept nothing of it.
         """
+        _check_content(content)
         publication = Publication(tensors)
         options = sized(lib.PublishOptions)
         options.model = text(model)
@@ -188,6 +192,10 @@ class Session:
         options.readers = choice(READERS, "readers", readers)
         options.deadline_ms = max(1, milliseconds(deadline))
         options.of_session = of_session
+        expected = None if content is None else c.create_string_buffer(
+            content, 32)
+        options.content = None if expected is None else c.cast(
+            expected, c.c_char_p)
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
@@ -206,9 +214,7 @@ class Session:
         content: 32 bytes, a SHA-256; of what, says
             daemon/model/published_group.h.
         """
-        if len(content) != 32:
-            raise InvalidArgument(
-                f"content has {len(content)} bytes; a SHA-256 has 32")
+        _check_content(content)
         return self._model("find_content", c.create_string_buffer(content, 32))
 
     def forget(self, model: Model) -> None:
@@ -358,6 +364,12 @@ def _model_name(path: str) -> str:
     """The folder's name, or the file's without its ending."""
     base = os.path.basename(os.path.abspath(path))
     return base.removesuffix(".safetensors")
+
+
+def _check_content(content: bytes | None) -> None:
+    if content is not None and len(content) != 32:
+        raise InvalidArgument(
+            f"content has {len(content)} bytes; a SHA-256 has 32")
 
 
 def _indices(groups: list[Group]) -> tuple[Any, Any, int]:

@@ -62,7 +62,7 @@ def test_a_circle_would_be_found():
 # Each folder with what it sees; modules beside them see none of these.
 FOLDERS = {"hoist.checkpoint": set(), "hoist.nn": {"hoist.checkpoint"},
            "hoist.activations": {"hoist.nn"},
-           "hoist.serving": {"hoist.checkpoint"},
+           "hoist.ray": set(), "hoist.serving": {"hoist.checkpoint"},
            "hoist.sglang": {"hoist.checkpoint", "hoist.serving"},
            "hoist.vllm": {"hoist.checkpoint", "hoist.nn", "hoist.serving"},
            "hoist.compat": {"hoist.activations", "hoist.checkpoint",

@@ -220,6 +220,27 @@ class Workers(unittest.TestCase):
         with self.assertRaises(hoist.AlreadyExists):
             session.publish("mine", "g1", {"u": arrays["t2"]})
 
+    def test_what_is_not_what_was_expected_is_not_kept(self):
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest("numpy is not installed")
+        session = self.connect()
+        right = {"w": np.arange(1000, dtype=np.float32)}
+        content = session.publish("a", "g", right)["g"].content
+        self.assertEqual(len(content), 32)
+        self.assertEqual(
+            session.publish("b", "g", right, content=content)["g"].content,
+            content)
+        with self.assertRaisesRegex(hoist.DataLoss, "c/g .*" + content.hex()):
+            session.publish("c", "g", {"w": right["w"] + 1}, content=content)
+        with self.assertRaises(hoist.NotFound):
+            session.model("c")
+        with self.assertRaises(hoist.InvalidArgument):
+            session.publish("c", "g", right, content=content[:31])
+        model = session.register(self.path, "m")
+        self.assertEqual({group.content for group in model}, {None})
+
     def test_prefetch_makes_a_group_resident(self):
         session = self.connect()
         model = session.register(self.path, "m")

@@ -324,6 +324,28 @@ TEST(Session, WeightsArePublishedFromADevicesMemory) {
   EXPECT_EQ(worker.session.Publish(options).status().code(), Code::kNotFound);
 }
 
+TEST(Session, WhatAPublishedGroupMustBeIsTold) {
+  std::mutex mu;
+  std::vector<std::string> told;
+  FakeDaemon daemon(
+      [&](Peer&, const pb::ClientMessage& message, const std::vector<int>&) {
+        const std::lock_guard<std::mutex> lock(mu);
+        if (message.has_publish()) told.push_back(message.publish().content());
+        return false;
+      });
+  Worker worker(daemon);
+  const std::vector<uint8_t> bytes = {5, 6, 7};
+  hoist::PublishOptions options;
+  options.model = "p";
+  options.group = "g";
+  options.tensors = {{"t", hoist::DType::kU8, {3}, bytes.data()}};
+  ASSERT_TRUE(worker.session.Publish(options).ok());
+  options.content.emplace().fill('c');
+  ASSERT_TRUE(worker.session.Publish(options).ok());
+  const std::lock_guard<std::mutex> lock(mu);
+  EXPECT_THAT(told, ElementsAre("", std::string(32, 'c')));
+}
+
 TEST(Session, JoinedTensorsAreToldAsGiven) {
   std::mutex mu;
   pb::RegisterModelRequest asked;

@@ -95,6 +95,33 @@ TEST(NodePublished, AModelFromFilesTakesNoGroups) {
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
 }
 
+TEST(NodePublished, WhatIsNotWhatWasExpectedLeavesNothing) {
+  NodeRig rig;
+  const SessionId session = rig.Open();
+  Content right = {};  // As the rig says of bytes of `content` 1.
+  right[0] = 1;
+  const RequestId wrong = rig.Publish(session, "p", "a", 2, /*content=*/7,
+                                      absl::Seconds(60), right);
+  rig.Finish<ClientToHost>();
+  EXPECT_THAT(rig.AnswerTo(wrong)->status,
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("p/a are others than expected")));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
+  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+
+  const RequestId again = rig.Publish(session, "p", "a", 2, /*content=*/1,
+                                      absl::Seconds(60), right);
+  rig.Finish<ClientToHost>();
+  ASSERT_OK(rig.AnswerTo(again)->status);
+  // Where the group is there already, the bytes are as much looked at.
+  const RequestId other = rig.Publish(session, "p", "a", 2, /*content=*/7,
+                                      absl::Seconds(60), right);
+  rig.Finish<ClientToHost>();
+  EXPECT_THAT(rig.AnswerTo(other)->status,
+              StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 2 * kPage);
+}
+
 TEST(NodePublished, AFailedReceiveLeavesNothing) {
   NodeRig rig;
   const SessionId session = rig.Open();

@@ -127,6 +127,22 @@ TEST(PublishFromProto, WithoutADeadlineItIsAMinute) {
   EXPECT_EQ(brief.deadline, absl::Milliseconds(250));
 }
 
+TEST(PublishFromProto, WhatIsExpectedIsASha256OrNothing) {
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;
+  PublishRequest request = OneTensor();
+  ASSERT_OK_AND_ASSIGN(const PublishArgs any,
+                       PublishFromProto(request, Memfd(8192, kSeals)));
+  EXPECT_FALSE(any.expected.has_value());
+  request.set_content(std::string(32, 'c'));
+  ASSERT_OK_AND_ASSIGN(const PublishArgs one,
+                       PublishFromProto(request, Memfd(8192, kSeals)));
+  ASSERT_TRUE(one.expected.has_value());
+  EXPECT_EQ(one.expected->front(), 'c');
+  request.set_content(std::string(31, 'c'));
+  EXPECT_THAT(PublishFromProto(request, Memfd(8192, kSeals)).status(),
+              StatusIs(kInvalid, HasSubstr("31 bytes")));
+}
+
 TEST(PublishFromProto, TheImageMustBeSealed) {
   for (const int seals : {F_SEAL_GROW, F_SEAL_WRITE | F_SEAL_GROW,
                           F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK}) {

@@ -153,13 +153,17 @@ typedef struct hoist_publish_options {
   /* 1: the model ends with the session, whatever ends that, and is its user's
    * alone. It is called "@42/MODEL", where 42 is the session's number. */
   int of_session;
+  /* What the group must be, HOIST_CONTENT_BYTES bytes as hoist_group_info's;
+   * NULL: whatever it is. */
+  const uint8_t* content;
 } hoist_publish_options;
 
 /* Adds one group to a published model, which is made if need be; `model`, if
  * not NULL, gets the model as it then is. Tensors with the same data and size
  * are stored once. The bytes are copied before this returns. Only its owner
  * adds to a model. The same group again is attached to; ALREADY_EXISTS: it has
- * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. */
+ * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. DATA_LOSS:
+ * hoistd found it to be something else than `content`, and kept nothing. */
 HOIST_API int hoist_publish_group(hoist_session* session,
                                   const hoist_publish_options* options,
                                   hoist_model** model, hoist_error** error);
@@ -204,6 +208,10 @@ typedef struct hoist_group_info {
   const char* name;
   uint64_t image_bytes;
   uint32_t tensor_count;
+  /* Of a published group, HOIST_CONTENT_BYTES bytes: the SHA-256 that hoistd
+   * took of it (daemon/model/published_group.h). NULL: it is read from files,
+   * or hoistd is older than this. */
+  const uint8_t* content;
 } hoist_group_info;
 
 /* A tensor of a model, a lease or a plan. */

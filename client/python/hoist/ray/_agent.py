@@ -1,0 +1,219 @@
+"""The agent: an actor a node, between Ray and that node's hoistd."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+from typing import Any, Iterator
+
+from .. import _session
+from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
+                       NotFound, Unavailable)
+from .._model import Model
+from .._registration import Groups
+from ._ctl import Ctl
+from ._image import GroupHead, model_content, raw_tensors
+from ._source import (FileReader, GroupSource, IterableReader, Reader,
+                      source_key)
+
+_KNOWN_SOURCES = 64  # Whose heads are remembered.
+
+
+class Agent:
+    """What a node's hoistd is asked for by other nodes.
+
+    It holds the models that came through it in use, so that hoistd does not
+    make room with them, until they are forgotten. Of weights it has, for each
+    call that is under way, one group's buffer (in Ray's object store, mapped)
+    and one image (libhoist's memfd); and heads of 64 sources that it has read.
+
+    Threads: any; Ray gives it a few.
+    """
+
+    def __init__(self, node: str, socket: str | None,
+                 ctl: str | None) -> None:
+        self._node = node
+        self._socket = socket or os.environ.get("HOIST_SOCKET") or None
+        self._ctl = Ctl(ctl, self._socket)
+        self._lock = threading.Lock()
+        self._held: dict[str, Model] = {}
+        self._readers: dict[str, tuple[Reader, str | None]] = {}
+        self._heads: dict[str, list[GroupHead]] = {}
+        self._sources: collections.OrderedDict[str, list[GroupHead]] = (
+            collections.OrderedDict())
+        self._session = _session.connect(
+            self._socket, name="hoist.ray", connect_deadline=10)
+
+    def _here(self) -> _session.Session:
+        """A session that lives: another one, where hoistd was restarted."""
+        with self._lock:
+            before, self._session = self._session, self._session.reconnect()
+            if self._session is not before:
+                self._held.clear()
+            return self._session
+
+    def ready(self) -> dict[str, Any]:
+        """Who answers."""
+        session = self._here()
+        return {"node": self._node, "pid": os.getpid(),
+                "version": session.daemon_version}
+
+    # --- What is there.
+
+    def contents(self, model: str) -> dict[str, bytes]:
+        """A published model's groups and what each is; {}: there is none.
+        FailedPrecondition: it is read from files."""
+        session = self._here()
+        try:
+            found = session.model(model)
+        except NotFound:
+            return {}
+        try:
+            if not found.published:
+                raise FailedPrecondition(
+                    f'model "{model}" is read from files on node {self._node}; '
+                    "take another name")
+            return {group.name: group.content or b"" for group in found}
+        finally:
+            if model not in self._held:
+                with contextlib.suppress(HoistError):
+                    session.done_with(found)
+
+    def models(self) -> list[dict[str, Any]]:
+        """As `hoistctl models` says; `content`: of published ones that this
+        user may read, 32 bytes that hoistd computed."""
+        rows = self._ctl.models()
+        for row in rows:
+            contents: dict[str, bytes] = {}
+            if row["published"]:
+                with contextlib.suppress(HoistError):
+                    contents = self.contents(row["name"])
+            row["content"] = model_content(contents.values()) if (
+                contents) else None
+        return rows
+
+    def where(self, model: str) -> list[dict[str, Any]]:
+        """Each group by tier: bytes, pinned, leases, seconds since its use."""
+        return self._ctl.where(model)
+
+    def status(self) -> dict[str, Any]:
+        """The tiers' room."""
+        return self._ctl.status()
+
+    def pin(self, model: str, tier: str, pinned: bool) -> None:
+        """An admin's verb of hoistctl."""
+        self._ctl.run("pin" if pinned else "unpin", model, "--tier", tier)
+
+    def evict(self, model: str, tier: str) -> None:
+        """Likewise."""
+        self._ctl.run("evict", model, "--tier", tier)
+
+    def forget(self, model: str) -> bool:
+        """Drops it from this node; False: it is not there."""
+        session = self._here()
+        try:
+            found = session.model(model)
+        except NotFound:
+            return False
+        with self._lock:
+            held = self._held.pop(model, None)
+        if held is not None:
+            session.done_with(held)
+        session.done_with(found)
+        session.forget(found)
+        return True
+
+    # --- Reading.
+
+    def open(self, load: str, source: str | GroupSource, groups: Groups,
+             deadline: float) -> dict[str, Any]:
+        """Begins to read; `heads`: what the groups are, if this agent has read
+        those files before; `names`: which come, if that is known."""
+        reader: Reader
+        key = None
+        if callable(source):
+            reader = IterableReader(source())
+        else:
+            if not os.path.exists(source):
+                raise NotFound(f"there is no {source} on node {self._node}; "
+                               "read on a node that has it: source_node=")
+            key = source_key(source, groups)
+            with self._lock:
+                known = self._sources.get(key)
+            reader = FileReader(self._here(), source, groups, deadline)
+            if known is not None and [head.name for head in known] == (
+                    reader.names()):
+                self._enter(load, reader, key)
+                return {"names": reader.names(), "heads": known}
+        self._enter(load, reader, key)
+        return {"names": reader.names(), "heads": None}
+
+    def _enter(self, load: str, reader: Reader, key: str | None) -> None:
+        with self._lock:
+            self._readers[load] = reader, key
+            self._heads[load] = []
+
+    def peek(self, load: str, group: str) -> GroupHead:
+        """What a group is that will come."""
+        return self._reader(load).peek(group)
+
+    def read(self, load: str) -> Iterator[Any]:
+        """Two objects: the next group's head, or None at the end, and its
+        buffer, of which Ray makes an object of this node's store."""
+        found = self._reader(load).next()
+        if found is None:
+            with self._lock:
+                _, key = self._readers[load]
+                if key is not None:
+                    self._sources[key] = self._heads[load]
+                    while len(self._sources) > _KNOWN_SOURCES:
+                        self._sources.popitem(last=False)
+            yield None
+            yield None
+            return
+        self._heads[load].append(found[0])
+        yield found[0]
+        yield found[1]
+
+    def _reader(self, load: str) -> Reader:
+        with self._lock:
+            entry = self._readers.get(load)
+        if entry is None:
+            raise Unavailable(f"the agent of node {self._node} has begun anew "
+                              "while it read; load again")
+        return entry[0]
+
+    def close(self, load: str) -> None:
+        """Ends a reading, whatever came of it. Again: nothing happens."""
+        with self._lock:
+            reader, _ = self._readers.pop(load, (None, None))
+            self._heads.pop(load, None)
+        if reader is not None:
+            reader.close()
+
+    # --- Taking.
+
+    def take(self, model: str, head: GroupHead, image: Any,
+             readers: str | None, deadline: float) -> None:
+        """Publishes a group into this node's hoistd, which looks whether the
+        bytes are what the head says.
+
+        DataLoss: they are not. ResourceExhausted: no room.
+        """
+        if len(image) != head.nbytes:
+            raise InvalidArgument(f'the buffer of group "{head.name}" has '
+                                  f"{len(image)} bytes, not {head.nbytes}")
+        session = self._here()
+        published = session.publish(
+            model, head.name, raw_tensors(head, image), readers,
+            deadline=deadline, content=head.content)
+        with self._lock:
+            self._held[model] = published
+
+    def hold(self, model: str) -> None:
+        """Uses a model that is there already, as if it had come."""
+        found = self._here().model(model)
+        with self._lock:
+            self._held[model] = found

@@ -1,0 +1,194 @@
+"""What hoist.ray offers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Literal, Mapping, Union
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from .._errors import HoistError, InvalidArgument, NotFound
+from .._registration import Groups
+from ._load import Load, Progress, Report, Run, Terms
+from ._nodes import Node, alive, ask, find
+from ._source import GroupSource, Named
+from ._turn import turn
+
+Source = Union[str, "os.PathLike[str]", GroupSource, Iterable[Named]]
+
+
+def start_load(source: Source, name: str, *,
+               nodes: Iterable[str] | None = None, copies: int | None = None,
+               source_node: str | None = None, window: int = 2,
+               groups: Groups = "block", readers: str | None = None,
+               deadline: float = 60.0,
+               contents: Mapping[str, bytes] | None = None,
+               progress: Progress | None = None,
+               sockets: Mapping[str, str] | None = None) -> Load:
+    """As load, which goes on in a thread of this process.
+
+    `progress` is called there.
+    """
+    if window < 1:
+        raise InvalidArgument(f"window={window}; at least one group has to be "
+                              "under way")
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else (
+        source)
+    here = source_node or ray.get_runtime_context().get_node_id()
+    head, targets = _choose(here, nodes, copies, sockets)
+    run = Run(path, head, targets, Terms(
+        name, window, groups, readers, deadline, contents, progress))
+
+    def work() -> Report:
+        with turn(name, run.cancelled):
+            return run.run()
+
+    return Load(work, run.cancelled)
+
+
+def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
+         copies: int | None = None, source_node: str | None = None,
+         window: int = 2, groups: Groups = "block",
+         readers: str | None = None, deadline: float = 60.0,
+         contents: Mapping[str, bytes] | None = None,
+         progress: Progress | None = None,
+         sockets: Mapping[str, str] | None = None) -> Report:
+    """Brings a model into the hoistd of several nodes; one node reads it.
+
+    source: a safetensors file or folder of `source_node`; a function, which
+        that node calls; or an iterable, which this process goes through. The
+        last two give (group, {tensor: array}).
+    name: of the published model, on each node.
+    nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
+        first if it is among them.
+    source_node: None: this process's.
+    window: groups under way at once; that many buffers, and one that is about
+        to be dropped, are kept in a node's object store.
+    groups: how files are grouped, as Session.register has it.
+    readers: "owner", "everyone"; None: as each hoistd is configured.
+    deadline: seconds to wait for a group, or for room for it on a node.
+    contents: what each group must be, 32 bytes, as Group.content.
+    progress: called with (node, group) as each is there, and can be staged.
+    sockets: of hoistd, by node; None: as each node's $HOIST_SOCKET says.
+
+    NodesFailed: some nodes do not have it, the others do. AlreadyExists: a node
+    has other weights of that name. Unavailable: the node that reads has ended.
+    In each of these, what nodes have stays, and the next load goes on from
+    there. KeyboardInterrupt: it is cancelled, and nodes forget what came of it.
+    """
+    going = start_load(
+        source, name, nodes=nodes, copies=copies, source_node=source_node,
+        window=window, groups=groups, readers=readers, deadline=deadline,
+        contents=contents, progress=progress, sockets=sockets)
+    try:
+        return going.result()
+    except KeyboardInterrupt:
+        going.cancel()
+        raise
+
+
+def _choose(head: str, nodes: Iterable[str] | None, copies: int | None,
+            sockets: Mapping[str, str] | None) -> tuple[Node, list[Node]]:
+    wanted = list(dict.fromkeys(alive() if nodes is None else nodes))
+    wanted.sort(key=lambda node: node != head)
+    if copies is not None:
+        if not 1 <= copies <= len(wanted):
+            raise InvalidArgument(f"copies={copies} of {len(wanted)} nodes")
+        wanted = wanted[:copies]
+    if not wanted:
+        raise InvalidArgument("nodes is empty")
+    return find([head], sockets=sockets)[0], find(wanted, sockets=sockets)
+
+
+def status(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """A row a node and tier: room, use, evictions; a node that does not answer
+    has one row with `error`. It needs an admin's rights on each node."""
+    found = find(nodes)
+    said, failed = ask(found, "status")
+    rows: list[dict[str, Any]] = []
+    for node in found:
+        if node.id in failed:
+            rows.append({"node": node.id, "error": str(failed[node.id])})
+            continue
+        told = said[node.id]
+        rows += [{"node": node.id, **tier, "evictions": told["evictions"]}
+                 for tier in told["tiers"]]
+    return rows
+
+
+def models(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """A row a node and model; `content`: what hoistd found a published one to
+    be, 32 bytes. It needs an admin's rights. Nodes that do not answer are
+    left out."""
+    said, _ = ask(find(nodes), "models")
+    return [{"node": node, **row} for node, rows in said.items()
+            for row in rows]
+
+
+def where(model: str, nodes: Iterable[str] | None = None
+          ) -> list[dict[str, Any]]:
+    """A row a node, group and tier that has it: bytes, pinned, leased, seconds
+    since its use. It needs an admin's rights. Nodes without the model have no
+    row."""
+    said, _ = ask(find(nodes), "where", model)
+    return [{"node": node, **row} for node, rows in said.items()
+            for row in rows]
+
+
+def strategies(model: str, kind: Literal["soft", "hard", "spread",
+                                         "least evicted"] = "soft",
+               nodes: Iterable[str] | None = None
+               ) -> list[NodeAffinitySchedulingStrategy]:
+    """Where to run what computes with the model: scheduling strategies, best
+    first.
+
+    kind: "soft", "hard": nodes by how much of it is in their memory, the
+        device's before the host's, and whether Ray may take another node;
+        "spread": the same nodes, the one with fewest leases of it first;
+        "least evicted": the one whose hoistd has evicted least first. The
+        latter two are soft.
+
+    NotFound: no node has it.
+    """
+    kinds = ("soft", "hard", "spread", "least evicted")
+    if kind not in kinds:
+        raise InvalidArgument(f"kind={kind!r} is none of {', '.join(kinds)}")
+    found = find(nodes)
+    rows, _ = ask(found, "where", model)
+    rows = {node: held for node, held in rows.items() if held}
+    if not rows:
+        raise NotFound(f'no node has a model "{model}"; hoist.ray.load brings '
+                       "it")
+
+    def in_tier(node: str, tier: str) -> int:
+        return sum(row["bytes"] for row in rows[node] if row["tier"] == tier)
+
+    order = sorted(rows, key=lambda node: (
+        -in_tier(node, "device"), -in_tier(node, "host"), node))
+    if kind == "spread":
+        order.sort(key=lambda node: sum(row["leased"] for row in rows[node]))
+    elif kind == "least evicted":
+        told, _ = ask([node for node in found if node.id in rows], "status")
+        order = [node for node in order if node in told]
+        order.sort(key=lambda node: told[node]["evictions"])
+    return [NodeAffinitySchedulingStrategy(node, soft=kind != "hard")
+            for node in order]
+
+
+def pin(model: str, tier: str = "host", *, pinned: bool = True,
+        nodes: Iterable[str] | None = None) -> dict[str, HoistError]:
+    """Keeps the model's copies in a tier, or no longer; which nodes refused."""
+    return ask(find(nodes), "pin", model, tier, pinned)[1]
+
+
+def evict(model: str, tier: str = "device", *,
+          nodes: Iterable[str] | None = None) -> dict[str, HoistError]:
+    """Takes the model's copies out of a tier; which nodes refused."""
+    return ask(find(nodes), "evict", model, tier)[1]
+
+
+def forget(model: str, *, nodes: Iterable[str] | None = None
+           ) -> dict[str, HoistError]:
+    """Drops the model where it is; which nodes refused, as others use it."""
+    return ask(find(nodes), "forget", model)[1]

@@ -1,0 +1,161 @@
+"""A group on its way between nodes: one buffer, and what lies where in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any, Iterable, Mapping
+
+import numpy as np
+
+from .. import _dtypes
+from .._errors import InvalidArgument, Unimplemented
+from .._model import Group, TensorInfo
+from .._publish import RawTensor
+
+_ALIGNMENT = 64  # Of tensors in a buffer, for whoever computes over them.
+_PIECE = 16 << 20  # kContentPieceBytes of daemon/model/published_group.h.
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupHead:
+    """What of a group is no weight; it travels as a plain message.
+
+    content: 32 bytes, as Group.content. nbytes: of the buffer.
+    """
+
+    name: str
+    tensors: tuple[TensorInfo, ...]
+    nbytes: int
+    content: bytes
+
+
+def head_of(name: str, tensors: Iterable[TensorInfo], image: Any) -> GroupHead:
+    """Hashes the buffer, which is the tensors' image.
+
+    Unimplemented: tensors overlap so much that hoistd would hash their image.
+    """
+    held = tuple(tensors)
+    ranges = {(info.offset, info.nbytes) for info in held}
+    if sum(nbytes for _, nbytes in ranges) > 2 * len(image):
+        raise Unimplemented(
+            f'group "{name}" has tensors that overlap over and over; what it '
+            "is cannot be known beforehand: publish it on each node by itself")
+    digests = {at: _digest(image[at[0]:at[0] + at[1]]) for at in ranges}
+    told = hashlib.sha256(_text("hoist group 2") + _text(name)
+                          + _number(len(held)))
+    for info in held:
+        told.update(_text(info.name) + _text(info.dtype)
+                    + _number(len(info.shape))
+                    + b"".join(map(_number, (*info.shape, *info.strides)))
+                    + _number(info.nbytes)
+                    + digests[info.offset, info.nbytes])
+    return GroupHead(name, held, len(image), told.digest())
+
+
+def model_content(groups: Iterable[bytes]) -> bytes:
+    """What hoistd says a model of groups of these contents is."""
+    held = sorted(groups)
+    return hashlib.sha256(_text("hoist model 2") + _number(len(held))
+                          + b"".join(held)).digest()
+
+
+def _digest(part: Any) -> bytes:
+    pieces = b"".join(hashlib.sha256(part[at:at + _PIECE]).digest()
+                      for at in range(0, len(part), _PIECE))
+    return hashlib.sha256(pieces).digest()
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _number(len(data)) + data
+
+
+def raw_tensors(head: GroupHead, image: Any) -> dict[str, RawTensor]:
+    """What Session.publish takes: views of the buffer, copied once, by it.
+
+    InvalidArgument: a tensor lies outside of the buffer.
+    """
+    flat = np.frombuffer(image, np.uint8)
+    address = flat.ctypes.data
+    if flat.size != head.nbytes or any(
+            info.offset < 0 or info.nbytes < 0
+            or info.offset + info.nbytes > flat.size
+            or info.nbytes < _span(info) for info in head.tensors):
+        raise InvalidArgument(
+            f'the buffer of group "{head.name}" has {flat.size} bytes and '
+            f"should have {head.nbytes}, its tensors all within")
+    return {info.name: RawTensor(info.dtype, info.shape, info.strides,
+                                 address + info.offset if info.nbytes else 0,
+                                 flat)
+            for info in head.tensors}
+
+
+def _span(info: TensorInfo) -> int:
+    """Bytes that the elements span. InvalidArgument: they are none."""
+    if info.dtype not in _dtypes.NUMBERS or min(
+            (*info.shape, *info.strides), default=0) < 0 or len(
+                info.shape) != len(info.strides):
+        raise InvalidArgument(f'tensor "{info.name}" has no such type, shape '
+                              "or strides")
+    if 0 in info.shape:
+        return 0
+    elements = 1 + sum((size - 1) * stride for size, stride in
+                       zip(info.shape, info.strides))
+    return (elements * _bits(info.dtype) + 7) // 8
+
+
+def _bits(dtype: str) -> int:
+    if dtype in _dtypes.SUB_BYTE:
+        return 4 if dtype == "F4" else 6
+    return int(_dtypes.numpy_dtype(dtype).itemsize) * 8
+
+
+def pack(name: str, tensors: Mapping[str, Any]) -> tuple[GroupHead, Any]:
+    """NumPy arrays, or torch's tensors, as one contiguous buffer."""
+    if not tensors:
+        raise InvalidArgument(f'group "{name}" has no tensors')
+    parts = {key: _bytes_of(value) for key, value in tensors.items()}
+    at, infos = 0, []
+    for key, (dtype, shape, data) in parts.items():
+        infos.append(TensorInfo(key, dtype, shape, _contiguous(shape), at,
+                                data.size))
+        at += -(-data.size // _ALIGNMENT) * _ALIGNMENT
+    image = np.zeros(at, np.uint8)
+    for info, (_, _, data) in zip(infos, parts.values()):
+        image[info.offset:info.offset + info.nbytes] = data
+    return head_of(name, infos, image), image
+
+
+def _bytes_of(value: Any) -> tuple[str, tuple[int, ...], Any]:
+    if hasattr(value, "untyped_storage"):
+        import torch
+        flat = value.detach().cpu().contiguous()
+        return (_dtypes.from_torch(flat.dtype), tuple(flat.shape),
+                flat.reshape(-1).view(torch.uint8).numpy())
+    array = np.asarray(value)
+    array = np.ascontiguousarray(
+        array, array.dtype.newbyteorder("=")).reshape(array.shape)
+    return (_dtypes.from_numpy(array.dtype), tuple(array.shape),
+            array.reshape(-1).view(np.uint8))
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def image_of(group: Group, address: int) -> tuple[GroupHead, Any]:
+    """hoistd's own image of a group, which lies there; a view, no copy."""
+    import ctypes as c
+    image = np.ctypeslib.as_array(
+        (c.c_uint8 * group.image_bytes).from_address(address))
+    return head_of(group.name, group.tensors, image), image

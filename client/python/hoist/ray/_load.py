@@ -1,0 +1,387 @@
+"""A load: one node reads, the others take, a window of groups at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from typing import Any, Callable, Iterable, Mapping, cast
+
+import ray
+
+from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
+                       HoistError, InvalidArgument, ResourceExhausted)
+from .._registration import Groups
+from ._image import GroupHead, model_content
+from ._nodes import Node, ask, typed
+from ._source import GroupSource, IterableReader, Named
+
+_LOOK = 0.2  # Seconds between looks at cancel().
+# After these the next load would fail alike: a node keeps nothing of the model.
+_LASTING = (DataLoss, ResourceExhausted)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How a load ended.
+
+    content: 32 bytes, what the model is, as hoistd says on each node. nodes:
+    those that have all of it. errors: of the others. read_bytes: of groups'
+    buffers that were made at the source; sent_bytes: of those that were taken,
+    added up over nodes; peak_bytes: of buffers that were under way at once.
+    Of Ray's copies of others a node's object store rids itself.
+    """
+
+    model: str
+    content: bytes
+    nodes: tuple[str, ...]
+    errors: Mapping[str, HoistError]
+    read_bytes: int
+    sent_bytes: int
+    peak_bytes: int
+
+
+class NodesFailed(HoistError):
+    """Some nodes do not have the model; the others do. `errors`: by node;
+    `code` is the first one's; `report`: of all."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.errors = report.errors
+        first = next(iter(report.errors.values()))
+        self.code = first.code
+        super().__init__(
+            f'model "{report.model}" is on {len(report.nodes)} nodes and not '
+            f"on {len(report.errors)}: "
+            + "; ".join(map(str, report.errors.values())))
+
+
+Progress = Callable[[str, str], None]
+
+
+@dataclasses.dataclass
+class _Group:
+    """One that is under way."""
+
+    head: GroupHead
+    image: Any  # A reference to the object.
+    waiting: list[Node]
+    holders: int = 1
+    running: set[str] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a load was asked for; see hoist.ray.load."""
+
+    model: str
+    window: int
+    groups: Groups
+    readers: str | None
+    deadline: float
+    contents: Mapping[str, bytes] | None
+    progress: Progress | None
+
+
+class Run:
+    """The load itself, in whichever thread runs it."""
+
+    def __init__(self, source: str | GroupSource | Iterable[Named],
+                 head: Node, nodes: list[Node], terms: Terms) -> None:
+        self._source = source
+        self._head = head
+        self._nodes = {node.id: node for node in nodes}
+        self._all = dict(self._nodes)
+        self._terms = terms
+        self._id = uuid.uuid4().hex
+        self._local: IterableReader | None = None
+        self._had: dict[str, dict[str, bytes]] = {}
+        self._errors: dict[str, HoistError] = {}
+        self._contents: dict[str, bytes] = {}
+        self._under_way: list[_Group] = []
+        self._calls: dict[Any, tuple[_Group, Node]] = {}
+        self._read = self._sent = self._peak = 0
+        self.cancelled = threading.Event()
+
+    def run(self) -> Report:
+        """Cancelled: it was; nothing of it is left. What the source raises
+        ends it, and what nodes have stays for the next load."""
+        began = False
+        try:
+            self._look_around()
+            known = self._open()
+            began = True
+            if known is None or not self._all_have(known):
+                self._move()
+            else:
+                self._contents = {head.name: head.content for head in known}
+            return self._report()
+        except Cancelled:
+            self._undo()
+            raise
+        finally:
+            self._drop()
+            if began:
+                self._close()
+
+    # --- Before anything moves.
+
+    def _look_around(self) -> None:
+        """What nodes have of that name; those that do not answer are out."""
+        self._had, failed = ask(list(self._nodes.values()), "contents",
+                                self._terms.model,
+                                deadline=self._terms.deadline)
+        for node, error in failed.items():
+            self._fail(node, error)
+        if not self._had:
+            raise next(iter(failed.values()))
+
+    def _open(self) -> list[GroupHead] | None:
+        if not isinstance(self._source, str) and not callable(self._source):
+            self._local = IterableReader(self._source)
+            return None
+        told = self._from_head(self._head.agent.open.remote(
+            self._id, self._source, self._terms.groups,
+            self._terms.deadline))
+        heads = cast("list[GroupHead] | None", told["heads"])
+        try:
+            self._compare(told["names"], heads)
+        except BaseException:
+            self._close()
+            raise
+        return heads
+
+    def _compare(self, names: list[str] | None,
+                 heads: list[GroupHead] | None) -> None:
+        """Groups that any node has by this name are looked at before the first
+        one moves."""
+        if names is None:
+            return
+        for node, had in self._had.items():
+            more = sorted(had.keys() - set(names))
+            if more:
+                raise self._other(node, more[0])
+        by_name = {head.name: head for head in heads or []}
+        there = {name for had in self._had.values() for name in had}
+        for name in names:
+            if name in there:
+                self._check(by_name.get(name) or self._from_head(
+                    self._head.agent.peek.remote(self._id, name)))
+
+    def _check(self, head: GroupHead) -> None:
+        for node, had in self._had.items():
+            if had.get(head.name, head.content) != head.content:
+                raise self._other(node, head.name)
+
+    def _other(self, node: str, group: str) -> AlreadyExists:
+        return AlreadyExists(
+            f'node {node} has a model "{self._terms.model}" of other content '
+            f'(group "{group}"); take another name, or forget it there: '
+            "hoist.ray.forget")
+
+    def _all_have(self, heads: list[GroupHead]) -> bool:
+        return all(had.get(head.name) == head.content
+                   for had in self._had.values() for head in heads)
+
+    # --- Moving.
+
+    def _move(self) -> None:
+        more = True
+        while more or self._under_way:
+            self._check_cancelled()
+            if not self._nodes:
+                return
+            try:
+                while more and len(self._under_way) < self._terms.window:
+                    more = self._begin_group()
+            except Cancelled:
+                raise
+            except BaseException:
+                # What has been read ends well, for the next load.
+                while self._under_way and not self.cancelled.is_set():
+                    self._start_calls()
+                    self._finish_calls()
+                raise
+            self._start_calls()
+            self._finish_calls()
+
+    def _begin_group(self) -> bool:
+        read = self._next()
+        if read is None:
+            return False
+        head, image = read
+        expected = self._terms.contents
+        if expected is not None and expected.get(head.name) != head.content:
+            raise DataLoss(
+                f'group "{head.name}" of node {self._head.id} is not what '
+                "contents= says")
+        self._check(head)
+        self._contents[head.name] = head.content
+        self._read += head.nbytes
+        wanting = [node for node in self._nodes.values()
+                   if head.name not in self._had[node.id]]
+        # Who reads has the object already.
+        wanting.sort(key=lambda node: node.id != self._head.id)
+        if wanting:
+            self._under_way.append(_Group(head, image, wanting))
+            self._peak = max(self._peak, sum(
+                group.head.nbytes for group in self._under_way))
+        return True
+
+    def _next(self) -> tuple[GroupHead, Any] | None:
+        if self._local is not None:
+            found = self._local.next()
+            return None if found is None else (found[0], ray.put(found[1]))
+        head_ref, image = self._head.agent.read.options(
+            num_returns=2).remote(self._id)
+        head = self._from_head(head_ref)
+        return None if head is None else (head, image)
+
+    def _start_calls(self) -> None:
+        """A group goes to as many nodes at once as have its object: they all
+        serve it on, and the node that read it does not serve all. A node gets
+        one at a time, so that models have their groups in the same order."""
+        busy: set[str] = set()
+        for group in self._under_way:
+            for node in list(group.waiting):
+                if len(group.running) == group.holders:
+                    break
+                if node.id in busy:
+                    continue
+                group.waiting.remove(node)
+                if node.id not in self._nodes:
+                    continue
+                call = node.agent.take.remote(
+                    self._terms.model, group.head, group.image,
+                    self._terms.readers, self._terms.deadline)
+                self._calls[call] = group, node
+                group.running.add(node.id)
+            busy |= group.running | {node.id for node in group.waiting}
+
+    def _finish_calls(self) -> None:
+        if self._calls:
+            done, _ = ray.wait(list(self._calls), timeout=_LOOK)
+            for call in done:
+                group, node = self._calls.pop(call)
+                group.running.discard(node.id)
+                try:
+                    ray.get(call)
+                except Exception as error:  # noqa: BLE001 - the node's own.
+                    self._fail(node.id, typed(error, node.id))
+                else:
+                    group.holders += 1
+                    self._sent += group.head.nbytes
+                    if self._terms.progress is not None:
+                        self._terms.progress(node.id, group.head.name)
+        self._under_way = [group for group in self._under_way
+                           if group.running or any(
+                               node.id in self._nodes
+                               for node in group.waiting)]
+
+    def _from_head(self, ref: Any) -> Any:
+        """What the reading node says; its death ends the load."""
+        left = max(1, round(self._terms.deadline / _LOOK))
+        while not ray.wait([ref], timeout=_LOOK)[0]:
+            self._check_cancelled()
+            left -= 1
+            if not left:
+                raise DeadlineExceeded(
+                    f"node {self._head.id}, which reads, gave nothing for "
+                    f"{self._terms.deadline:g} s")
+        try:
+            return ray.get(ref)
+        except Exception as error:
+            raise typed(error, self._head.id) from None
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled(f'the load of "{self._terms.model}" was cancelled')
+
+    def _fail(self, node: str, error: HoistError) -> None:
+        self._errors[node] = error
+        self._nodes.pop(node, None)
+
+    # --- After.
+
+    def _report(self) -> Report:
+        if not self._contents:
+            raise InvalidArgument("the source has no groups")
+        content = model_content(self._contents.values())
+        holding = [node for node in self._nodes.values()]
+        _, failed = ask(holding, "hold", self._terms.model,
+                        deadline=self._terms.deadline)
+        for node, error in failed.items():
+            self._fail(node, error)
+        self._forget_on([node for node, error in self._errors.items()
+                         if isinstance(error, _LASTING)])
+        report = Report(self._terms.model, content, tuple(self._nodes),
+                        dict(self._errors), self._read, self._sent,
+                        self._peak)
+        if report.errors:
+            raise NodesFailed(report)
+        return report
+
+    def _undo(self) -> None:
+        """Forgets the model where this load began it, once what was under way
+        has ended there."""
+        if self._calls:
+            ray.wait(list(self._calls), num_returns=len(self._calls),
+                     timeout=self._terms.deadline)
+        self._forget_on(list(self._nodes))
+
+    def _forget_on(self, nodes: list[str]) -> None:
+        ask([self._all[node] for node in nodes if not self._had.get(node)],
+            "forget", self._terms.model)
+
+    def _drop(self) -> None:
+        self._calls.clear()
+        self._under_way.clear()
+
+    def _close(self) -> None:
+        if self._local is not None:
+            self._local.close()
+        else:
+            ask([self._head], "close", self._id)
+
+
+class Load:
+    """A load that goes on in a thread; made by hoist.ray.start_load."""
+
+    def __init__(self, run: Callable[[], Report],
+                 cancelled: threading.Event) -> None:
+        self._cancelled = cancelled
+        self._report: Report | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._work, args=(run,), name="hoist.ray load", daemon=True)
+        self._thread.start()
+
+    def _work(self, run: Callable[[], Report]) -> None:
+        try:
+            self._report = run()
+        except BaseException as error:  # noqa: BLE001 - it is result()'s.
+            self._error = error
+
+    @property
+    def done(self) -> bool:
+        """Whether result() returns at once."""
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Returns once nothing of the load is left: nodes forget the model
+        where this load began it. One that has ended stays as it is."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Waits; raises what the load raised.
+
+        timeout: seconds; DeadlineExceeded, and the load goes on.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise DeadlineExceeded(f"the load has not ended in {timeout} s")
+        if self._error is not None:
+            raise self._error
+        assert self._report is not None
+        return self._report

@@ -1,0 +1,96 @@
+"""Which nodes there are, and the agent of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable, Mapping
+
+import ray
+from ray.exceptions import (GetTimeoutError, RayActorError, RayError,
+                            RayTaskError)
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from .._errors import (BY_CODE, DeadlineExceeded, HoistError, NotFound,
+                       Unavailable, UnknownError)
+from ._agent import Agent
+
+NAMESPACE = "hoist"
+_CALLS = 8  # That an agent serves at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One of Ray's nodes, by its hexadecimal id, and its agent's handle."""
+
+    id: str
+    agent: Any = dataclasses.field(repr=False, compare=False)
+
+
+def alive() -> list[str]:
+    """Ids of the nodes that Ray has, in a constant order."""
+    return sorted(str(node["NodeID"]) for node in ray.nodes()
+                  if node["Alive"])
+
+
+def find(nodes: Iterable[str] | None = None, *,
+         sockets: Mapping[str, str] | None = None,
+         ctl: str | None = None) -> list[Node]:
+    """The nodes with their agents, which are made where there are none.
+
+    An agent is detached: it keeps models in use when the driver that loaded
+    them has gone, and the next driver finds it by name.
+
+    NotFound: Ray has no such node.
+    """
+    there = alive()
+    wanted = list(there if nodes is None else nodes)
+    for one in wanted:
+        if one not in there:
+            raise NotFound(f"Ray has no node {one} that lives; it has "
+                           + ", ".join(there))
+    return [Node(one, _agent(one, (sockets or {}).get(one), ctl))
+            for one in wanted]
+
+
+def _agent(node: str, socket: str | None, ctl: str | None) -> Any:
+    return ray.remote(Agent).options(
+        name=f"hoist-agent-{node}", namespace=NAMESPACE, get_if_exists=True,
+        lifetime="detached", num_cpus=0, max_restarts=-1,
+        max_concurrency=_CALLS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    ).remote(node, socket, ctl)
+
+
+def typed(error: BaseException, node: str) -> HoistError:
+    """What a call on a node's agent has raised, as an error that names it."""
+    cause: BaseException = error
+    if isinstance(error, RayTaskError) and isinstance(
+            error.cause, BaseException):
+        cause = error.cause
+    if isinstance(cause, HoistError):
+        kind = BY_CODE.get(cause.code, UnknownError)
+        return kind(f"node {node}: {cause.message}")
+    if isinstance(cause, GetTimeoutError):
+        return DeadlineExceeded(f"node {node} gave no answer in time")
+    if isinstance(cause, RayActorError):
+        return Unavailable(f"node {node}: its agent has ended ({cause}); once "
+                           "the node is back, load again: what it has is not "
+                           "sent again")
+    if isinstance(cause, RayError):
+        return Unavailable(f"node {node}: {cause}")
+    return UnknownError(f"node {node}: {type(cause).__name__}: {cause}")
+
+
+def ask(nodes: list[Node], verb: str, *arguments: Any, deadline: float = 60.0
+        ) -> tuple[dict[str, Any], dict[str, HoistError]]:
+    """Calls all agents at once: what they say, and who failed how."""
+    calls = {node.id: getattr(node.agent, verb).remote(*arguments)
+             for node in nodes}
+    said: dict[str, Any] = {}
+    failed: dict[str, HoistError] = {}
+    for node, call in calls.items():
+        try:
+            said[node] = ray.get(call, timeout=deadline)
+        except Exception as error:  # noqa: BLE001 - each node's own.
+            failed[node] = typed(error, node)
+    return said, failed

@@ -1,0 +1,68 @@
+"""One load of a name at a time, in the whole cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from typing import Any, Iterator
+
+import ray
+from ray.exceptions import RayActorError
+
+from .._errors import Cancelled
+from ._nodes import NAMESPACE
+
+_LOOK = 0.2  # Seconds between looks at cancel().
+
+
+class _Turn:
+    """Whoever made it loads. Its end, or its driver's, is the turn's."""
+
+    def __init__(self) -> None:
+        self._never = threading.Event()
+
+    def mine(self, who: str) -> str:
+        """Only its maker asks."""
+        return who
+
+    def ended(self) -> None:
+        """Returns never: who waits gets the actor's end."""
+        self._never.wait()
+
+
+@contextlib.contextmanager
+def turn(model: str, cancelled: threading.Event) -> Iterator[None]:
+    """Waits until nobody else loads that name. Ray's table of named actors is
+    the lock, so that a driver's death gives it back."""
+    name = "hoist-load-" + hashlib.sha256(model.encode()).hexdigest()[:32]
+    actor = None
+    while actor is None:
+        actor = _make(name)
+        if actor is None:
+            _wait(name, model, cancelled)
+    try:
+        yield
+    finally:
+        ray.kill(actor)
+
+
+def _make(name: str) -> Any:
+    try:
+        actor: Any = ray.remote(_Turn).options(
+            name=name, namespace=NAMESPACE, num_cpus=0,
+            max_concurrency=64).remote()
+        ray.get(actor.mine.remote(name))
+        return actor
+    except (ValueError, RayActorError):  # The name is taken.
+        return None
+
+
+def _wait(name: str, model: str, cancelled: threading.Event) -> None:
+    try:
+        ended = ray.get_actor(name, namespace=NAMESPACE).ended.remote()
+    except ValueError:  # It has just ended.
+        return
+    while not ray.wait([ended], timeout=_LOOK)[0]:
+        if cancelled.is_set():
+            raise Cancelled(f'the load of "{model}" was cancelled')
