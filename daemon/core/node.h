@@ -105,8 +105,7 @@ class Node {
   // Likewise, what the last hoistd had read of a file and that still lies in
   // the pool, for whoever registers that file. AlreadyExists: as another does.
   absl::Status Restore(uint64_t host_offset, const KeptPart& part);
-  // Receives a group's image; the reply carries the model. DataLoss: it is
-  // something else than `expected`.
+  // Receives a group's image, which is `expected`, else DataLoss; the model.
   void Publish(RequestId request, SessionId session, const std::string& model,
                std::shared_ptr<const Group> group,
                std::shared_ptr<hoist::UniqueFd> memfd,

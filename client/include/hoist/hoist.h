@@ -287,8 +287,7 @@ struct PublishOptions {  // Of Session::Publish.
   std::optional<uint32_t> on_device = {};  // hoistd's; all is written there.
   // What it must be, else DataLoss; see hoist_publish_options.
   std::optional<std::array<uint8_t, HOIST_CONTENT_BYTES>> content = {};
-  // The model ends with the session; see hoist_publish_options.
-  bool of_session = false;
+  bool of_session = false;  // The model ends with it, whatever ends that.
 };
 
 struct StageOptions {  // Of Session::Stage and StartFetch.
