@@ -71,8 +71,9 @@ def metadata(version: str) -> str:
              f"Summary: {said('description')}", "License: Apache-2.0",
              f"Requires-Python: {said('requires-python')}"]
     for extra, needs in re.findall(r'^(\w+) = \["(.*)"\]$', extras, re.M):
-        lines += [f"Provides-Extra: {extra}",
-                  f"Requires-Dist: {needs}; extra == '{extra}'"]
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {need}; extra == '{extra}'"
+                  for need in needs.split('", "')]
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "",
                       (HERE / "README.md").read_text()])
 
