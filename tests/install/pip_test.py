@@ -4,6 +4,7 @@ package: carry libhoist, need no network, and are what Python imports then.
 pip_test.py LIBHOIST HOISTD
 """
 
+import collections
 import importlib.metadata
 import os
 import pathlib
@@ -123,12 +124,14 @@ class Pip(unittest.TestCase):
                       (ROOT / "CMakeLists.txt").read_text())
         for name in ("name", "requires-python"):
             self.assertIn(f'\n{name} = "{found.metadata[name]}"\n', project)
-        extras = {extra: needs for needs, extra in (
-            re.fullmatch(r"(.*); extra == '(\w+)'", one).groups()
-            for one in found.requires)}
-        self.assertEqual(set(extras), {"numpy", "torch"})
+        extras = collections.defaultdict(list)
+        for one in found.requires:
+            need, extra = re.fullmatch(r"(.*); extra == '(\w+)'", one).groups()
+            extras[extra].append(need)
+        self.assertEqual(set(extras), {"numpy", "ray", "torch"})
         for extra, needs in extras.items():
-            self.assertIn(f'\n{extra} = ["{needs}"]\n', project)
+            named = ", ".join(f'"{need}"' for need in needs)
+            self.assertIn(f"\n{extra} = [{named}]\n", project)
 
     def test_without_a_built_library_one_sentence_says_what_to_run(self):
         checkout = self.checkout(built=False)
