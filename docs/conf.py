@@ -30,7 +30,7 @@ nitpicky = True
 # Types of other projects', and our own private ones, in signatures.
 nitpick_ignore_regex = [("py:.*", r"(?!hoist\.).*|hoist\..*\b_.*")]
 python_maximum_signature_line_length = 76
-autodoc_mock_imports = ["torch", "numpy", "safetensors", "transformers",
+autodoc_mock_imports = ["torch", "ray", "numpy", "safetensors", "transformers",
                         "diffusers", "accelerate", "tqdm"]
 autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_class_signature = "separated"

@@ -33,7 +33,7 @@ VERBS = {
     "unpin": ["m", *MODEL], "evict": ["m"],
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
     "config": [], "doctor": ["--no-disk"], "reload": [], "log-level": ["info"],
-    "trace": ["record", "--out", "-"],
+    "trace": ["record", "--out", "-"], "features": [],
 }
 LOCAL = {"version", "help", "completion", "schema"}
 

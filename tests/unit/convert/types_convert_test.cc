@@ -222,6 +222,7 @@ TEST(ModelToProto, AGroupSurvivesTheRoundTrip) {
   spec->published = true;
   spec->image_bytes = group.image_bytes;
   spec->groups.push_back(std::make_shared<Group>(group));
+  spec->group_contents.emplace_back().fill(0xcd);
   const Model model = {ModelId(7), User(1000), Readers::kEveryone, spec};
   pb::Model out;
   ModelToProto(model, &out);
@@ -233,7 +234,9 @@ TEST(ModelToProto, AGroupSurvivesTheRoundTrip) {
   EXPECT_TRUE(out.published());
   EXPECT_EQ(out.image_bytes(), 4096u);
   ASSERT_EQ(out.groups_size(), 1);
-  EXPECT_EQ(out.groups(0).SerializeAsString(), GoodGroup().SerializeAsString());
+  pb::Group expected = GoodGroup();
+  expected.set_content(std::string(32, '\xcd'));
+  EXPECT_EQ(out.groups(0).SerializeAsString(), expected.SerializeAsString());
 }
 
 TEST(LeaseToProto, NumbersDescriptorsByTheirPlaceAndSkipsIpc) {
