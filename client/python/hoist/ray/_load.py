@@ -25,20 +25,17 @@ _LASTING = (DataLoss, ResourceExhausted)
 class Report:
     """How a load ended.
 
-    content: 32 bytes, what the model is, as hoistd says on each node. nodes:
-    those that have all of it. errors: of the others. read_bytes: of groups'
-    buffers that were made at the source; sent_bytes: of those that were taken,
-    added up over nodes; peak_bytes: of buffers that were under way at once.
-    Of Ray's copies of others a node's object store rids itself.
+    Of Ray's copies of buffers that are not under way a node's object store rids
+    itself.
     """
 
     model: str
-    content: bytes
-    nodes: tuple[str, ...]
-    errors: Mapping[str, HoistError]
-    read_bytes: int
-    sent_bytes: int
-    peak_bytes: int
+    content: bytes  # 32: what the model is, as hoistd says on each node.
+    nodes: tuple[str, ...]  # Those that have all of it.
+    errors: Mapping[str, HoistError]  # Of the others.
+    read_bytes: int  # Of groups' buffers that were made at the source.
+    sent_bytes: int  # Of those that were taken, added up over nodes.
+    peak_bytes: int  # Of buffers that were under way at once.
 
 
 class NodesFailed(HoistError):
