@@ -8,8 +8,8 @@ once nobody needs it.
 from __future__ import annotations
 
 import collections
-import itertools
 import sys
+import uuid
 import weakref
 from typing import Any
 
@@ -19,8 +19,6 @@ from .. import _session
 from .._errors import FailedPrecondition, HoistError
 from .._host_image import HostImage
 from .._model import Model
-
-_numbers = itertools.count()  # A session's models have a name each.
 
 
 class Parked:
@@ -76,8 +74,10 @@ class Parking:
     def put(self, data: torch.Tensor) -> Parked:
         """A copy of bytes on the host. FailedPrecondition: hoistd has no disk
         for them, or cannot write; ResourceExhausted: nor room to take them."""
-        model = self.session.publish(f"activations/{next(_numbers)}", "block",
-                                     {"bytes": data}, of_session=True)
+        # A name of its own, also beside what an earlier session of this number
+        # left on the disk and hoistd has not forgotten yet.
+        model = self.session.publish(f"activations/{uuid.uuid4().hex}",
+                                     "block", {"bytes": data}, of_session=True)
         try:
             self.session.prefetch(list(model.groups), tier="disk")
         except HoistError:
