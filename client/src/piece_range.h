@@ -24,8 +24,9 @@ class PieceRange {
   // which has the same size. On a GPU nothing may be reading there; a CPU that
   // does reads either.
   virtual Status Place(uint64_t offset, const SlabHandle& slab) = 0;
-  // The same where nothing is yet. It cannot be read until Open, which does in
-  // one call what takes a GPU's driver longer than all else, piece by piece.
+  // The same where nothing is yet, from the first offset to the last. It cannot
+  // be read until Open: what takes a GPU's driver longer than all else, piece
+  // by piece, is done for many at once.
   virtual Status Lay(uint64_t offset, const SlabHandle& slab) = 0;
   // All of the range has been laid.
   virtual Status Open() = 0;

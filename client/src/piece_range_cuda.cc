@@ -10,6 +10,9 @@ namespace hoist {
 namespace {
 
 constexpr uint64_t kAlignment = uint64_t{2} << 20;
+// What one call makes readable while more is still on its way: enough that the
+// call itself costs nothing.
+constexpr uint64_t kOpenAtOnce = uint64_t{512} << 20;
 
 class CudaRange final : public PieceRange {
  public:
@@ -42,15 +45,20 @@ class CudaRange final : public PieceRange {
   }
 
   Status Lay(uint64_t offset, const SlabHandle& slab) override {
-    return InContext([&] { return Map(offset, slab); });
+    return InContext([&] {
+      if (Status s = Map(offset, slab); !s.ok()) return s;
+      const uint64_t end = offset + slab.bytes;
+      return end - open_to_ < kOpenAtOnce ? Status() : OpenTo(end);
+    });
   }
 
   Status Open() override {
-    return InContext([&] { return MakeReadable(0, bytes_); });
+    return InContext([&] { return OpenTo(bytes_); });
   }
 
   Status Clear() override {
     return InContext([&] {
+      open_to_ = 0;
       while (!placed_.empty()) {
         if (Status s = Unmap(placed_.begin()->first); !s.ok()) return s;
       }
@@ -91,6 +99,13 @@ class CudaRange final : public PieceRange {
     return driver().Check(error, "map a piece");
   }
 
+  Status OpenTo(uint64_t end) {
+    if (end == open_to_) return Status();
+    Status opened = MakeReadable(open_to_, end - open_to_);
+    if (opened.ok()) open_to_ = end;
+    return opened;
+  }
+
   Status MakeReadable(uint64_t offset, uint64_t bytes) {
     const cuda::AccessDesc access = {
         {cuda::kLocationDevice, context_->device()}, cuda::kAccessRead};
@@ -103,6 +118,7 @@ class CudaRange final : public PieceRange {
   const cuda::Address base_;
   const uint64_t bytes_;
   std::map<uint64_t, uint64_t> placed_;  // Bytes, by offset.
+  uint64_t open_to_ = 0;  // Before that, all that was laid is readable.
 };
 
 }  // namespace
