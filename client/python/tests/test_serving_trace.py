@@ -4,6 +4,8 @@ what the code itself makes."""
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -176,3 +178,20 @@ def test_bound_parameters_refuse_to_be_loaded_anew():
     with pytest.raises(hoist.FailedPrecondition, match="read-only"):
         model.norm.weight_loader(model.norm, torch.zeros(4))
     assert ("norm", "head") in [one.names for one in held_by(model)]
+
+
+def test_recipes_do_not_import_torchs_compiler():
+    """Which takes longer than they do."""
+    program = (
+        "import sys, torch\n"
+        "from hoist.checkpoint import FileTensor\n"
+        "from hoist.serving._trace import Trace\n"
+        "trace = Trace()\n"
+        "with trace:\n"
+        "    file = trace.file_tensor('w', FileTensor('F32', (4, 2)))\n"
+        "    made = torch.empty(2, 2, device='meta').copy_(file[1:3])\n"
+        "assert trace.ranges_of(made)[0].start == 2\n"
+        "print('torch._dynamo' in sys.modules)\n")
+    told = subprocess.run([sys.executable, "-c", program], text=True,
+                          capture_output=True, check=True)
+    assert told.stdout == "False\n"

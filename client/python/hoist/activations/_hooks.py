@@ -8,8 +8,8 @@ from typing import Any, Callable
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from .._eager import eager
 from .._errors import FailedPrecondition
-from ..nn._eager import eager
 
 Call = Callable[[nn.Module], None]
 

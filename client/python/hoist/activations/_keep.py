@@ -11,8 +11,8 @@ from torch.autograd.function import FunctionCtx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._eager import eager
 from .._saved_tensors import Pair, push
-from ..nn._eager import eager
 
 
 class _Thread(threading.local):

@@ -10,7 +10,7 @@ from typing import Any, Iterable
 import torch
 from torch import nn
 
-from ._eager import MARKS, inlined
+from .._eager import MARKS, inlined
 
 try:
     from torch._C._dynamo import eval_frame as _eval_frame

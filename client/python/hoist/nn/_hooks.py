@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from .._eager import eager, inlined
 from .._errors import FailedPrecondition
 from ._compiled import calls_from_here, is_there
-from ._eager import eager, inlined
 from ._lent import own_output
 from ._live import LiveGroup
 from ._move import device_of, to_device

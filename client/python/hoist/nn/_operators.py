@@ -18,8 +18,8 @@ from typing import Any, Protocol, Sequence
 
 import torch
 
+from .._eager import eager
 from .._errors import FailedPrecondition
-from ._eager import eager
 from ._readers import watch
 from ._rebuilt import Rebuilt
 

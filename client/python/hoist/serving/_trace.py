@@ -17,6 +17,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _dtypes
+from .._eager import eager
 from ..checkpoint import FileTensor
 from ._meta import storage_id
 from ._ranges import (Copy, FileRange, Gaps, Overlap, TooMany, lay_end_to_end,
@@ -116,6 +117,13 @@ class Trace(TorchDispatchMode):
                                               tensor.dtype)
         return self._storages[number]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch imports its compiler at the first operator, which takes longer
+        than all else here, to keep this from being compiled; @eager does."""
+        return False
+
+    @eager
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (),
                            kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
