@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from hoist._copier import Copier  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.autograd.graph import save_on_cpu  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -168,6 +169,54 @@ def test_a_forward_that_fails_leaves_nothing(hoistd, device, model):
         assert stats.live_bytes == 0 and stats.layers == 8
         assert torch._C._autograd._top_saved_tensors_default_hooks(True) is (
             None)
+
+
+class Fails(Exception):
+    pass
+
+
+def fail_at(monkeypatch, verb, calls):
+    """The copier's call of that number raises."""
+    whole = getattr(Copier, verb)
+    left = [calls]
+
+    def copy(self, *arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Fails
+        whole(self, *arguments)
+
+    monkeypatch.setattr(Copier, verb, copy)
+
+
+# 8 layers save 14 tensors or so each: in the midst of a layer's.
+@pytest.mark.parametrize("calls", [1, 5, 20, 40])
+def test_a_copy_back_that_fails_is_made_again(hoistd, device, model, calls,
+                                              monkeypatch):
+    wanted = of_each(model, device, [0])
+    with hoist.offload_activations(model, min_bytes=0) as offload:
+        loss = loss_of(model, device, 0)
+        fail_at(monkeypatch, "to_device", calls)
+        with pytest.raises(Fails):
+            loss.backward(retain_graph=True)
+        model.zero_grad()
+        loss.backward()
+        assert same(gradients(model), wanted[0])
+        assert offload.stats().live_bytes == 0
+
+
+@pytest.mark.parametrize("calls", [1, 5, 20, 40])
+def test_what_could_not_be_copied_out_stays(hoistd, device, model, calls,
+                                            monkeypatch):
+    wanted = of_each(model, device, [0])
+    with hoist.offload_activations(model, min_bytes=0) as offload:
+        fail_at(monkeypatch, "to_host", calls)
+        with pytest.raises(Fails):
+            loss_of(model, device, 0)
+        assert offload.stats().live_bytes == 0
+        loss_of(model, device, 0).backward()
+        assert same(gradients(model), wanted[0])
+        assert offload.stats().live_bytes == 0
 
 
 def test_evaluation_costs_nothing(hoistd, device, model):

@@ -22,7 +22,8 @@ from .._errors import FailedPrecondition
 
 # Where bytes come from, and where they go; uint8, of the same length.
 Copies = Iterable[tuple[torch.Tensor, torch.Tensor]]
-Mark = Any  # None: done when the call that gave it returned.
+Mark = Any  # An event, or DONE; None is a copy that was not begun.
+DONE = "done when the call that gave it returned"
 
 
 class Copier(Protocol):
@@ -84,19 +85,21 @@ class HostCopier:
         for source, target in copies:
             self._turns.to_host(target.data_ptr(), source.data_ptr(),
                                 source.nbytes)
+        return DONE
 
     def copy_in(self, copies: Copies) -> list[Mark]:
         marks: list[Mark] = []
         for source, target in copies:
             self._turns.to_device(target.data_ptr(), source.data_ptr(),
                                   source.nbytes)
-            marks.append(None)
+            marks.append(DONE)
         return marks
 
     def wait(self, mark: Mark, stream: Any = None) -> None:
-        pass
+        assert mark is DONE
 
     def is_done(self, mark: Mark) -> bool:
+        assert mark is DONE
         return True
 
     def synchronize(self) -> None:

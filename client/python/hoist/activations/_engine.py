@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from .._eager import eager
 from .._saved_tensors import PASS, Pair, push
-from ..nn._eager import eager
 from ._copying import Copier
 from ._counts import Counts
 from ._keep import is_marked
@@ -104,10 +104,17 @@ class Engine:
             for piece in pieces:
                 copies.append(piece.leave(block, at))
                 at += padded(piece.nbytes)
-                self.counts.moved_out += piece.nbytes
-            mark, stream = self.copier.copy_out(copies), self.copier.current()
+            try:
+                mark = self.copier.copy_out(copies)
+            except BaseException:
+                self.copier.synchronize()  # Some may be under way.
+                for piece in pieces:
+                    piece.stay()
+                raise
+            stream = self.copier.current()
             for piece in pieces:
                 piece.left(mark, stream)
+                self.counts.moved_out += piece.nbytes
             self.counts.offloaded_layers += 1
             return True
 
@@ -199,7 +206,13 @@ class Engine:
         if not pieces:
             return
         stream = self.copier.current()
-        marks = self.copier.copy_in([piece.fetch() for piece in pieces])
+        try:
+            marks = self.copier.copy_in([piece.fetch() for piece in pieces])
+        except BaseException:
+            self.copier.synchronize()  # Some may be under way.
+            for piece in pieces:
+                piece.did_not_come()
+            raise
         for piece, mark in zip(pieces, marks):
             piece.came(mark, stream)
             self.counts.moved_in += piece.nbytes

@@ -93,6 +93,10 @@ class Piece:
         is free to be used on again."""
         self._left, self._stream = mark, stream
 
+    def stay(self) -> None:
+        """Leaving -> here: it was not copied, and nothing copies it."""
+        self._host = self._left = self._stream = None
+
     def let_go(self) -> None:
         """Leaving -> away; the host waits for nothing."""
         if not self.is_leaving:
@@ -109,6 +113,12 @@ class Piece:
                                  device=self._copier.device)
         self._counts.change_live(self.nbytes)
         return self._host_bytes(), self._back
+
+    def did_not_come(self) -> None:
+        """Coming -> away, and nothing writes there."""
+        if self._back is not None:
+            self._back = None
+            self._counts.change_live(-self.nbytes)
 
     def came(self, mark: Mark, stream: Any) -> None:
         """mark: after which the bytes are there; stream: the one whose memory
