@@ -163,6 +163,7 @@ class Plan:
         self._stage: Any = lib.load().hoist_plan_stage
         self._done: Any = lib.load().hoist_plan_done
         self.model = model
+        self._checked: object = model  # A handle of it that groups have.
         facts = next(device for device in session.devices
                      if device.index == self.info.device)
         self.device_kind: int = {"emulated": 1, "cuda": 2}[facts.kind]
@@ -189,7 +190,7 @@ class Plan:
     def stage(self, group: Group, *, stream: Stream = None) -> int:
         """Makes the group usable by what is put on the stream from now on, and
         returns its address. On an emulated device it waits for the bytes."""
-        if group.model is not self.model:
+        if group.model is not self._checked:
             self._check_model(group)
         if stream is not None and type(stream) is not int:
             stream = _handle(stream)
@@ -202,7 +203,7 @@ class Plan:
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
         """What is on the stream by now is the last that reads the group."""
-        if group.model is not self.model:
+        if group.model is not self._checked:
             self._check_model(group)
         if stream is not None and type(stream) is not int:
             stream = _handle(stream)
@@ -329,3 +330,4 @@ class Plan:
     def _check_model(self, group: Group) -> None:
         if group.model.id != self.model.id:
             raise InvalidArgument(f'group "{group.name}" is of another model')
+        self._checked = group.model

@@ -49,6 +49,8 @@ class DevicePart:
         self.ended = False  # The session has, and somebody was told.
         self.device = device
         self.torch_device = torch_device
+        self._is_cuda = torch_device.type == "cuda"
+        self._index = torch_device.index
         self.held = Held(torch_device)
         self.captured = False  # A CUDA graph holds the plan's addresses.
         # Groups that are there now, and are not to stay; of _saved.
@@ -88,14 +90,21 @@ class DevicePart:
 
     def is_capturing(self) -> bool:
         """The current stream is recorded into a CUDA graph."""
-        return (self.torch_device.type == "cuda"
-                and torch.cuda.is_current_stream_capturing())
+        return self._is_cuda and torch._C._cuda_isCurrentStreamCapturing()
 
     def stream(self) -> int | None:
         """The worker's current stream, as CUDA's handle."""
-        if self.torch_device.type != "cuda":
+        if not self._is_cuda:
             return None
-        return torch._C._cuda_getCurrentRawStream(self.torch_device.index)
+        return torch._C._cuda_getCurrentRawStream(self._index)
+
+    def stream_to_stage(self) -> int | None:
+        """The same, for what is staged now; each stage comes here."""
+        if self.is_capturing():
+            self.captured = True
+        if not self._is_cuda:
+            return None
+        return torch._C._cuda_getCurrentRawStream(self._index)
 
     def synchronize(self, streams: list[int | None]) -> None:
         """What was put on these is computed."""

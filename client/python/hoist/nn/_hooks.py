@@ -133,22 +133,25 @@ class End(Hook):
         if self.removed:
             return None
         found = output
-        back = self.begin.came_from.pop() if self.begin.came_from else None
+        begin = self.begin
+        back = begin.came_from.pop() if begin.came_from else None
         try:
-            for group in self.begin.groups:
+            for group in begin.groups:
                 found = own_output(found, group.is_lent)
                 if torch.is_grad_enabled():
                     refuse_past_hooks(group, output)
         finally:
-            self._leave(self.begin.groups)
+            if len(begin.groups) == 1:
+                self.passes.leave(begin.groups[0], begin.call)
+            else:
+                self._leave(begin.groups)
         if back is not None and output is not None:
             return to_device(found, back)
         return None if found is output else found
 
     def _leave(self, groups: list[LiveGroup]) -> None:
         """All of them, whichever fails."""
-        if len(groups) == 1:
-            self.passes.leave(groups[0], self.begin.call)
+        if not groups:
             return
         try:
             self.passes.leave(groups[-1], self.begin.call)

@@ -121,9 +121,7 @@ class LiveGroup:
 
     def _reach(self, beside_plan: bool) -> None:
         """It is staged, for the current stream."""
-        stream = self.part.stream()
-        if self.part.is_capturing():
-            self.part.captured = True
+        stream = self.part.stream_to_stage()
         if not self.is_staged:
             self._streams = [stream]
             self._address = self._bring(beside_plan or self.pinned)
@@ -210,9 +208,7 @@ class LiveGroup:
         """Stages it to where its weights are shown; False: it cannot be."""
         if self.holds:
             return False  # A backward reads it, where it is.
-        self._streams = [self.part.stream()]
-        if self.part.is_capturing():
-            self.part.captured = True
+        self._streams = [self.part.stream_to_stage()]
         assert self.part.plan is not None
         try:
             self._address = self.part.plan.stage(self.staged,

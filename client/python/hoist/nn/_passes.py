@@ -454,7 +454,7 @@ class Passes:
                 self._end_open()
                 if is_in_backward():
                     self.backwards.enter(group)
-                group.stage(beside_plan=group.needs_own_scratch())
+                group.stage(group.needs_own_scratch())
                 if self._depth:
                     self._sequence.append(group)
                 if self._keeps_shown and self._depth:
@@ -465,9 +465,10 @@ class Passes:
             except BaseException:
                 self._turns.give()
                 raise
-        if self._turns.is_first:
+        if not self._depth and self._turns.is_first:
             self._pushed.clear()
-        self._pushed.begin(group)
+        if torch.is_grad_enabled():
+            self._pushed.begin(group)
         group.depth += 1
         if not group.pinned:
             self._running += 1
