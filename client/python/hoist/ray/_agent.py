@@ -15,8 +15,8 @@ from .._model import Model
 from .._registration import Groups
 from ._ctl import Ctl
 from ._image import GroupHead, model_content, raw_tensors
-from ._source import (FileReader, GroupSource, IterableReader, Reader,
-                      source_key)
+from ._source import (FileReader, GroupSource, Held, HeldReader,
+                      IterableReader, Reader, source_key)
 
 _KNOWN_SOURCES = 64  # Whose heads are remembered.
 
@@ -127,12 +127,17 @@ class Agent:
 
     # --- Reading.
 
-    def open(self, load: str, source: str | GroupSource, groups: Groups,
-             deadline: float) -> dict[str, Any]:
-        """Begins to read; `heads`: what the groups are, if this agent has read
-        those files before; `names`: which come, if that is known."""
+    def open(self, load: str, source: str | Held | GroupSource,
+             groups: Groups, deadline: float) -> dict[str, Any]:
+        """Begins to read; `heads`: what the groups are, if they are published
+        or this agent has read those files before; `names`: which come, if that
+        is known."""
         reader: Reader
         key = None
+        if isinstance(source, Held):
+            reader = HeldReader(self._here(), source, deadline)
+            self._enter(load, reader, None)
+            return {"names": reader.names(), "heads": reader.heads()}
         if callable(source):
             reader = IterableReader(source())
         else:

@@ -14,7 +14,7 @@ from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
 from .._registration import Groups
 from ._image import GroupHead, model_content
 from ._nodes import Node, ask, typed
-from ._source import GroupSource, IterableReader, Named
+from ._source import GroupSource, Held, IterableReader, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
 # After these the next load would fail alike: a node keeps nothing of the model.
@@ -83,7 +83,7 @@ class Terms:
 class Run:
     """The load itself, in whichever thread runs it."""
 
-    def __init__(self, source: str | GroupSource | Iterable[Named],
+    def __init__(self, source: str | Held | GroupSource | Iterable[Named],
                  head: Node, nodes: list[Node], terms: Terms) -> None:
         self._source = source
         self._head = head
@@ -134,7 +134,8 @@ class Run:
             raise next(iter(failed.values()))
 
     def _open(self) -> list[GroupHead] | None:
-        if not isinstance(self._source, str) and not callable(self._source):
+        if not isinstance(self._source, (str, Held)) and not callable(
+                self._source):
             self._local = IterableReader(self._source)
             return None
         told = self._from_head(self._head.agent.open.remote(

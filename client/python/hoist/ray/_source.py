@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes as c
+import dataclasses
 import hashlib
 import os
 import pathlib
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
+import numpy as np
+
 from .. import _session
-from .._errors import HoistError, InvalidArgument
-from .._model import Model
+from .._errors import FailedPrecondition, HoistError, InvalidArgument
+from .._model import Group, Model
 from .._registration import Groups
 from ._image import GroupHead, image_of, pack
 
@@ -35,23 +39,23 @@ class Reader(Protocol):
         """Leaves nothing behind."""
 
 
-class FileReader:
-    """Safetensors, which this node's hoistd reads: into its host tier, and
-    from there into this process, a group at a time.
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A source that is a published model of the reading node's hoistd."""
 
-    They are a model of hoistd's meanwhile, under a name of their own.
-    """
+    model: str
 
-    def __init__(self, session: _session.Session, path: str, groups: Groups,
+
+class _ModelReader:
+    """A model of this node's hoistd: out of its host tier into this process,
+    a group at a time."""
+
+    def __init__(self, session: _session.Session, model: Model,
                  deadline: float) -> None:
         self._session = session
         self._deadline = deadline
-        where = os.path.realpath(path)
-        self._name = "hoist.ray reads " + hashlib.sha256(
-            f"{os.getpid()} {id(self)} {where}".encode()).hexdigest()[:16]
-        self._model: Model | None = session.register(
-            where, self._name, groups)
-        self._left = [group.name for group in self._model]
+        self._model: Model | None = model
+        self._left = [group.name for group in model]
         self._image: Any = None
 
     def names(self) -> list[str]:
@@ -59,7 +63,7 @@ class FileReader:
         return list(self._left)
 
     def next(self) -> tuple[GroupHead, Any] | None:
-        """Waits until hoistd has read it."""
+        """Waits until hoistd has it on the host."""
         if not self._left:
             return None
         found = self._read(self._left[0])
@@ -78,7 +82,10 @@ class FileReader:
         self._image.load(self._deadline)
         if not found.image_bytes:
             raise InvalidArgument(f'group "{group}" has no bytes')
-        return image_of(found, self._image.address)
+        return self._told(found, self._image.address)
+
+    def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
+        return image_of(group, address)
 
     def _drop_image(self) -> None:
         image, self._image = self._image, None
@@ -86,16 +93,66 @@ class FileReader:
             image.close()
 
     def close(self) -> None:
-        """hoistd forgets the files' model, if it is not somebody else's."""
+        """This reader is done with the model."""
         self._drop_image()
         model, self._model = self._model, None
-        if model is None:
-            return
-        with contextlib.suppress(HoistError):
-            self._session.done_with(model)
+        if model is not None:
+            with contextlib.suppress(HoistError):
+                self._session.done_with(model)
+            self._closed(model)
+
+    def _closed(self, model: Model) -> None:
+        """What a kind of model asks for after that."""
+
+
+class FileReader(_ModelReader):
+    """Safetensors, which this node's hoistd reads. They are a model of it
+    meanwhile, under a name of their own."""
+
+    def __init__(self, session: _session.Session, path: str, groups: Groups,
+                 deadline: float) -> None:
+        where = os.path.realpath(path)
+        self._name = "hoist.ray reads " + hashlib.sha256(
+            f"{os.getpid()} {id(self)} {where}".encode()).hexdigest()[:16]
+        super().__init__(session, session.register(where, self._name, groups),
+                         deadline)
+
+    def _closed(self, model: Model) -> None:
+        """hoistd forgets the files' model, if it is not somebody else's."""
         if model.name == self._name:
             with contextlib.suppress(HoistError):
                 self._session.forget(model)
+
+
+class HeldReader(_ModelReader):
+    """A published model that is there already. hoistd has said what each of
+    its groups is: nothing is hashed here.
+
+    NotFound: there is no such model. FailedPrecondition: it is read from files.
+    """
+
+    def __init__(self, session: _session.Session, held: Held,
+                 deadline: float) -> None:
+        super().__init__(session, session.model(held.model), deadline)
+        assert self._model is not None
+        if not self._model.published:
+            self.close()
+            raise FailedPrecondition(
+                f'model "{held.model}" is read from files; load those')
+
+    def heads(self) -> list[GroupHead]:
+        """Of all groups, without a byte of them."""
+        assert self._model is not None
+        return [_published_head(group) for group in self._model]
+
+    def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
+        image = (c.c_uint8 * group.image_bytes).from_address(address)
+        return _published_head(group), np.ctypeslib.as_array(image)
+
+
+def _published_head(group: Group) -> GroupHead:
+    return GroupHead(group.name, tuple(group.tensors), group.image_bytes,
+                     group.content or b"")
 
 
 class IterableReader:
