@@ -45,8 +45,8 @@ def start_load(source: Source, name: str, *,
         name, window, groups, readers, deadline, contents, progress))
 
     def work() -> Report:
-        with turn(name, run.cancelled):
-            return run.run()
+        with turn(name, run.cancelled) as mine:
+            return run.run(mine)
 
     return Load(work, run.cancelled)
 
@@ -116,13 +116,13 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
     cancelled = threading.Event()
 
     def work() -> Report:
-        with turn(model, cancelled):
+        with turn(model, cancelled) as mine:
             head, held = _holder(model, source_node, content)
             _, targets = _choose(head, nodes, copies, sockets)
             run = Run(Held(model), find([head])[0], targets, Terms(
                 model, window, "block", readers, deadline, held, progress))
             run.cancelled = cancelled
-            return run.run()
+            return run.run(mine)
 
     going = Load(work, cancelled)
     try:

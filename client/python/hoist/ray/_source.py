@@ -8,15 +8,19 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import threading
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
 import numpy as np
 
 from .. import _session
-from .._errors import FailedPrecondition, HoistError, InvalidArgument
+from .._errors import (AlreadyExists, FailedPrecondition, HoistError,
+                       InvalidArgument, ResourceExhausted)
 from .._model import Group, Model
 from .._registration import Groups
 from ._image import GroupHead, image_of, pack
+
+_SLOTS = 64  # Loads that read files on a node at once.
 
 Named = tuple[str, Mapping[str, Any]]
 GroupSource = Callable[[], Iterable[Named]]
@@ -111,17 +115,60 @@ class FileReader(_ModelReader):
 
     def __init__(self, session: _session.Session, path: str, groups: Groups,
                  deadline: float) -> None:
-        where = os.path.realpath(path)
-        self._name = "hoist.ray reads " + hashlib.sha256(
-            f"{os.getpid()} {id(self)} {where}".encode()).hexdigest()[:16]
-        super().__init__(session, session.register(where, self._name, groups),
-                         deadline)
+        self._slot, model = _register(session, os.path.realpath(path), groups)
+        super().__init__(session, model, deadline)
 
     def _closed(self, model: Model) -> None:
-        """hoistd forgets the files' model, if it is not somebody else's."""
-        if model.name == self._name:
-            with contextlib.suppress(HoistError):
-                self._session.forget(model)
+        """hoistd forgets the files' model, if nobody else reads them."""
+        with contextlib.suppress(HoistError):
+            self._session.forget(model)
+        with _slots_lock:
+            _slots.discard(self._slot)
+
+
+_slots: set[int] = set()  # That readers of this process have.
+_slots_lock = threading.Lock()
+
+
+def _register(session: _session.Session, path: str, groups: Groups
+              ) -> tuple[int, Model]:
+    """Under the first name that is free. They are few and known, so that
+    what a killed agent has left is found by the next one."""
+    for slot in range(_SLOTS):
+        with _slots_lock:
+            if slot in _slots:
+                continue
+            _slots.add(slot)
+        try:
+            _forget_left(session, slot)
+            return slot, session.register(path, _slot_name(slot), groups)
+        except AlreadyExists:  # Another agent of this hoistd reads.
+            with _slots_lock:
+                _slots.discard(slot)
+        except BaseException:
+            with _slots_lock:
+                _slots.discard(slot)
+            raise
+    raise ResourceExhausted(f"{_SLOTS} loads read files on this node; wait "
+                            "until one has ended")
+
+
+def forget_left(session: _session.Session) -> None:
+    """For an agent that begins: files' models of one that was killed go,
+    unless somebody uses them."""
+    for slot in range(_SLOTS):
+        _forget_left(session, slot)
+
+
+def _forget_left(session: _session.Session, slot: int) -> None:
+    with contextlib.suppress(HoistError):
+        left = session.model(_slot_name(slot))
+        session.done_with(left)
+        session.forget(left)
+
+
+def _slot_name(slot: int) -> str:
+    return f"hoist.ray reads {slot}"
 
 
 class HeldReader(_ModelReader):
