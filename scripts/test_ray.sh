@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs Ray's nodes over a hoistd each, on emulated devices: tests/ray, with Ray
-# in an environment of its own (build/ray-venv, made once). They are no part of
-# scripts/test.sh, as each cluster starts many processes.
+# in an environment of its own (build/ray-venv, made anew when what it needs
+# changes). They are no part of scripts/test.sh, as each cluster starts many
+# processes.
 #
 #   scripts/test_ray.sh [-- PYTEST ARGUMENT...]
 #

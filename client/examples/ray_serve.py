@@ -11,8 +11,8 @@ It needs `pip install numpy 'ray[serve]'`. In turn
 
 - both models are loaded, each on two of the nodes, and served there;
 - "red" is brought to a third node by one that has it, and served there too;
-- "blue" is scaled up alone, and its new replica gets the weights of a node that
-  has them as it starts, wherever Serve has put it;
+- "blue" grows under many requests: its new replica gets the weights from a node
+  that has them as it starts, wherever Serve has put it;
 - "red" changes: other weights come beside the old ones, the replicas are
   replaced while requests go on, and the old weights are forgotten.
 
@@ -50,7 +50,7 @@ import numpy as np  # noqa: E402
 import ray  # noqa: E402
 from ray import serve  # noqa: E402
 
-logging.getLogger("ray.serve").setLevel(logging.WARNING)
+logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
 LAYERS, WIDTH = 4, 512
 MIB = 1 << 20
@@ -305,9 +305,9 @@ class Story:
             print(f"  wrong: {one}")
         self.wrong += len(asking.wrong)
 
-    def _moved(self, report: hoist.ray.Report) -> None:
+    def _moved(self, report: hoist.ray.Report, read: str = "read") -> None:
         where = ", ".join(map(self._name, report.nodes))
-        print(f"  {report.model}: {report.read_bytes / MIB:.1f} MiB read, "
+        print(f"  {report.model}: {report.read_bytes / MIB:.1f} MiB {read}, "
               f"{report.sent_bytes / MIB:.1f} MiB sent, now on {where}")
 
     def tell(self) -> None:
@@ -323,11 +323,12 @@ class Story:
         self.served(blue, {"blue": 2}, 2)
 
         print("scale red up: its weights come from a node that has them")
-        self._moved(hoist.ray.replicate("red", nodes=[third]))
+        self._moved(hoist.ray.replicate("red", nodes=[third]),
+                    "of a node that has them")
         red = deploy("red", "red", 3)
         self.served(red, {"red": 1}, 3)
 
-        print("blue grows by itself: a replica brings them as it starts")
+        print("blue grows by itself: a replica brings its weights as it starts")
         with Asking(blue, {"blue": 2}, threads=6):
             settle("blue", 3)
         self.served(blue, {"blue": 2}, 3)
@@ -345,8 +346,9 @@ class Story:
 
 
 def forget_all(nodes: list[str]) -> None:
-    """Leaves the nodes as they were."""
-    serve.shutdown()
+    """Leaves the nodes as they were, and others' apps alone."""
+    for app in set(serve.status().applications) & {"red", "blue"}:
+        serve.delete(app)
     for model in ("red", "red-2", "blue"):
         hoist.ray.forget(model, nodes=nodes, deadline=30)
 
@@ -369,7 +371,7 @@ def main() -> int:
             sys.exit(f"the cluster has {len(nodes)} nodes, and this needs 3")
         # Handles ask here; for HTTP leave this out, and give a route_prefix.
         serve.start(proxy_location="Disabled",
-                    logging_config={"log_level": "WARNING"})
+                    logging_config={"log_level": "ERROR"})
         stack.callback(forget_all, nodes)
         story = Story(nodes)
         story.tell()
