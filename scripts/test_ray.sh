@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs Ray's nodes over a hoistd each, on emulated devices: tests/ray, with Ray
-# in an environment of its own (build/ray-venv, made once). They are no part of
-# scripts/test.sh, as each cluster starts many processes.
+# in an environment of its own (build/ray-venv, made anew when what it needs
+# changes). They are no part of scripts/test.sh, as each cluster starts many
+# processes.
 #
 #   scripts/test_ray.sh [-- PYTEST ARGUMENT...]
 #
@@ -24,11 +25,12 @@ fi
 export HOIST_BUILD_DIR
 
 venv=build/ray-venv
-if [[ ! -e $venv/made ]]; then
+# grpcio asks raylets how full their object stores are.
+needs=('ray[serve]==2.60.0' numpy pytest==9.0.2 grpcio)
+if [[ "$(cat "$venv/made" 2>/dev/null)" != "${needs[*]}" ]]; then
   python3 -m venv --clear "$venv"
-  "$venv/bin/pip" install --quiet ray==2.60.0 numpy pytest==9.0.2 \
-    grpcio  # Asks raylets how full their object stores are.
-  touch "$venv/made"
+  "$venv/bin/pip" install --quiet "${needs[@]}"
+  echo "${needs[*]}" >"$venv/made"
 fi
 "$venv/bin/pip" install --quiet --no-deps --force-reinstall ./client/python
 

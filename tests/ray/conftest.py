@@ -33,6 +33,10 @@ class World:
         hoistd = RealDaemon(BUILD / "daemon/hoistd",
                             **{"pool": 16 * MIB, "host": 96 * MIB, **sizes})
         until(lambda: os.path.exists(hoistd.socket))
+        return self.add_raylet(hoistd)
+
+    def add_raylet(self, hoistd: RealDaemon) -> str:
+        """A node over a hoistd that is there; its id."""
         raylet = self.cluster.add_node(
             num_cpus=1, object_store_memory=STORE,
             env_vars={"HOIST_SOCKET": hoistd.socket,
@@ -40,6 +44,13 @@ class World:
         self.raylets[raylet.node_id] = raylet
         self.hoistds[raylet.node_id] = hoistd
         return raylet.node_id
+
+    def end_raylet(self, node: str) -> RealDaemon:
+        """As a crash; its hoistd, which goes on."""
+        self.cluster.remove_node(self.raylets.pop(node), allow_graceful=False)
+        until(lambda: all(row["NodeID"] != node or not row["Alive"]
+                          for row in ray.nodes()))
+        return self.hoistds.pop(node)
 
     @property
     def nodes(self) -> list[str]:

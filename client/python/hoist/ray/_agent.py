@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import threading
 from typing import Any, Iterator
+
+import ray
+from ray.exceptions import RayError
 
 from .. import _session
 from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
@@ -15,10 +19,21 @@ from .._model import Model
 from .._registration import Groups
 from ._ctl import Ctl
 from ._image import GroupHead, model_content, raw_tensors
-from ._source import (FileReader, GroupSource, IterableReader, Reader,
-                      source_key)
+from ._source import (FileReader, GroupSource, Held, HeldReader,
+                      IterableReader, Reader, forget_left, source_key)
 
 _KNOWN_SOURCES = 64  # Whose heads are remembered.
+
+
+@dataclasses.dataclass
+class _Reading:
+    """What a load reads here."""
+
+    reader: Reader
+    key: str | None  # Of its files.
+    heads: list[GroupHead] = dataclasses.field(default_factory=list)
+    # Held while Ray copies the reader's buffer, which close() takes away.
+    busy: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 class Agent:
@@ -39,12 +54,12 @@ class Agent:
         self._ctl = Ctl(ctl, self._socket)
         self._lock = threading.Lock()
         self._held: dict[str, Model] = {}
-        self._readers: dict[str, tuple[Reader, str | None]] = {}
-        self._heads: dict[str, list[GroupHead]] = {}
+        self._readings: dict[str, _Reading] = {}
         self._sources: collections.OrderedDict[str, list[GroupHead]] = (
             collections.OrderedDict())
         self._session = _session.connect(
             self._socket, name="hoist.ray", connect_deadline=10)
+        forget_left(self._session)
 
     def _here(self) -> _session.Session:
         """A session that lives: another one, where hoistd was restarted."""
@@ -127,71 +142,89 @@ class Agent:
 
     # --- Reading.
 
-    def open(self, load: str, source: str | GroupSource, groups: Groups,
-             deadline: float) -> dict[str, Any]:
-        """Begins to read; `heads`: what the groups are, if this agent has read
-        those files before; `names`: which come, if that is known."""
-        reader: Reader
-        key = None
-        if callable(source):
-            reader = IterableReader(source())
-        else:
-            if not os.path.exists(source):
-                raise NotFound(f"there is no {source} on node {self._node}; "
-                               "read on a node that has it: source_node=")
-            key = source_key(source, groups)
-            with self._lock:
-                known = self._sources.get(key)
-            reader = FileReader(self._here(), source, groups, deadline)
-            if known is not None and [head.name for head in known] == (
-                    reader.names()):
-                self._enter(load, reader, key)
-                return {"names": reader.names(), "heads": known}
-        self._enter(load, reader, key)
-        return {"names": reader.names(), "heads": None}
-
-    def _enter(self, load: str, reader: Reader, key: str | None) -> None:
+    def open(self, load: str, source: str | Held | GroupSource,
+             groups: Groups, deadline: float, turn: Any) -> dict[str, Any]:
+        """Begins to read; `heads`: what the groups are, if they are published
+        or this agent has read those files before; `names`: which come, if that
+        is known. When the turn ends, as its driver does, so does this."""
+        reading, heads = self._begin(source, groups, deadline)
         with self._lock:
-            self._readers[load] = reader, key
-            self._heads[load] = []
+            self._readings[load] = reading
+        threading.Thread(target=self._close_after, args=(load, turn),
+                         name="hoist.ray turn", daemon=True).start()
+        return {"names": reading.reader.names(), "heads": heads}
+
+    def _begin(self, source: str | Held | GroupSource, groups: Groups,
+               deadline: float) -> tuple[_Reading, list[GroupHead] | None]:
+        if isinstance(source, Held):
+            held = HeldReader(self._here(), source, deadline)
+            return _Reading(held, None), held.heads()
+        if callable(source):
+            return _Reading(IterableReader(source()), None), None
+        if not os.path.exists(source):
+            raise NotFound(f"there is no {source} on node {self._node}; "
+                           "read on a node that has it: source_node=")
+        key = source_key(source, groups)
+        with self._lock:
+            known = self._sources.get(key)
+        files = FileReader(self._here(), source, groups, deadline)
+        if known is not None and [head.name for head in known] != (
+                files.names()):
+            known = None
+        return _Reading(files, key), known
+
+    def _close_after(self, load: str, turn: Any) -> None:
+        with contextlib.suppress(RayError):
+            ray.get(turn.ended.remote())
+        self.close(load)
 
     def peek(self, load: str, group: str) -> GroupHead:
         """What a group is that will come."""
-        return self._reader(load).peek(group)
+        reading = self._reading(load)
+        with reading.busy:
+            self._reading(load)  # Not closed meanwhile.
+            return reading.reader.peek(group)
 
     def read(self, load: str) -> Iterator[Any]:
         """Two objects: the next group's head, or None at the end, and its
         buffer, of which Ray makes an object of this node's store."""
-        found = self._reader(load).next()
-        if found is None:
-            with self._lock:
-                _, key = self._readers[load]
-                if key is not None:
-                    self._sources[key] = self._heads[load]
-                    while len(self._sources) > _KNOWN_SOURCES:
-                        self._sources.popitem(last=False)
-            yield None
-            yield None
-            return
-        self._heads[load].append(found[0])
-        yield found[0]
-        yield found[1]
+        reading = self._reading(load)
+        with reading.busy:
+            self._reading(load)
+            found = reading.reader.next()
+            if found is None:
+                self._remember(reading)
+                yield None
+                yield None
+                return
+            reading.heads.append(found[0])
+            yield found[0]
+            yield found[1]
 
-    def _reader(self, load: str) -> Reader:
+    def _remember(self, reading: _Reading) -> None:
+        if reading.key is None:
+            return
         with self._lock:
-            entry = self._readers.get(load)
-        if entry is None:
+            self._sources[reading.key] = reading.heads
+            while len(self._sources) > _KNOWN_SOURCES:
+                self._sources.popitem(last=False)
+
+    def _reading(self, load: str) -> _Reading:
+        with self._lock:
+            reading = self._readings.get(load)
+        if reading is None:
             raise Unavailable(f"the agent of node {self._node} has begun anew "
                               "while it read; load again")
-        return entry[0]
+        return reading
 
     def close(self, load: str) -> None:
-        """Ends a reading, whatever came of it. Again: nothing happens."""
+        """Ends a reading, whatever came of it, after the group that is being
+        read. Again: nothing happens."""
         with self._lock:
-            reader, _ = self._readers.pop(load, (None, None))
-            self._heads.pop(load, None)
-        if reader is not None:
-            reader.close()
+            reading = self._readings.pop(load, None)
+        if reading is not None:
+            with reading.busy:
+                reading.reader.close()
 
     # --- Taking.
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from typing import Any, Iterable, Literal, Mapping, Union
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from .._errors import HoistError, InvalidArgument, NotFound
+from .._errors import HoistError, InvalidArgument, NotFound, Unavailable
 from .._registration import Groups
+from ._image import model_content
 from ._load import Load, Progress, Report, Run, Terms
 from ._nodes import Node, alive, ask, find
-from ._source import GroupSource, Named
+from ._source import GroupSource, Held, Named
 from ._turn import turn
+
+_NODE_ID = "ray.io/node-id"  # The label that Ray gives each node.
+_LOOK = 0.2  # Seconds between tries to forget.
 
 Source = Union[str, "os.PathLike[str]", GroupSource, Iterable[Named]]
 
@@ -30,9 +36,7 @@ def start_load(source: Source, name: str, *,
 
     `progress` is called there.
     """
-    if window < 1:
-        raise InvalidArgument(f"window={window}; at least one group has to be "
-                              "under way")
+    _check_window(window)
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else (
         source)
     here = source_node or ray.get_runtime_context().get_node_id()
@@ -41,8 +45,8 @@ def start_load(source: Source, name: str, *,
         name, window, groups, readers, deadline, contents, progress))
 
     def work() -> Report:
-        with turn(name, run.cancelled):
-            return run.run()
+        with turn(name, run.cancelled) as mine:
+            return run.run(mine)
 
     return Load(work, run.cancelled)
 
@@ -86,6 +90,69 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     except KeyboardInterrupt:
         going.cancel()
         raise
+
+
+def replicate(model: str, *, nodes: Iterable[str] | None = None,
+              copies: int | None = None, source_node: str | None = None,
+              content: bytes | None = None, window: int = 2,
+              readers: str | None = None, deadline: float = 60.0,
+              progress: Progress | None = None,
+              sockets: Mapping[str, str] | None = None) -> Report:
+    """Brings a published model to more nodes, from one that has it. Its source
+    is not needed, and need not be there any more.
+
+    nodes, copies: as load has it; those that have the model are sent nothing.
+    source_node: which sends it first; None: one that has most of its groups.
+    content: what the whole has to be, as Report.content. Without it a model
+        that an interrupted load left in part is brought as it is.
+    window, readers, deadline, progress, sockets: as load has it.
+
+    Waits for a load of that name that is under way. In Report.read_bytes is
+    what the first node took out of its own hoistd.
+
+    NotFound: no node has it, or none has this content. Else as load.
+    """
+    _check_window(window)
+    cancelled = threading.Event()
+
+    def work() -> Report:
+        with turn(model, cancelled) as mine:
+            head, held = _holder(model, source_node, content)
+            _, targets = _choose(head, nodes, copies, sockets)
+            run = Run(Held(model), find([head])[0], targets, Terms(
+                model, window, "block", readers, deadline, held, progress))
+            run.cancelled = cancelled
+            return run.run(mine)
+
+    going = Load(work, cancelled)
+    try:
+        return going.result()
+    except KeyboardInterrupt:
+        going.cancel()
+        raise
+
+
+def _holder(model: str, source_node: str | None, content: bytes | None
+            ) -> tuple[str, dict[str, bytes]]:
+    """Which node has most of it, and what its groups are there."""
+    said, failed = ask(find(source_node and [source_node]), "contents", model)
+    having = {node: groups for node, groups in said.items() if groups and (
+        content is None or model_content(groups.values()) == content)}
+    if having:
+        return max(having.items(), key=lambda item: len(item[1]))
+    if source_node is not None and failed:
+        raise failed[source_node]
+    where_ = f"node {source_node} does not have" if source_node else (
+        "no node has")
+    what = "" if content is None else f" of content {content.hex()}"
+    raise NotFound(f'{where_} a published model "{model}"{what}; '
+                   "hoist.ray.load brings one from a source")
+
+
+def _check_window(window: int) -> None:
+    if window < 1:
+        raise InvalidArgument(f"window={window}; at least one group has to be "
+                              "under way")
 
 
 def _choose(head: str, nodes: Iterable[str] | None, copies: int | None,
@@ -155,11 +222,7 @@ def strategies(model: str, kind: Literal["soft", "hard", "spread",
     if kind not in kinds:
         raise InvalidArgument(f"kind={kind!r} is none of {', '.join(kinds)}")
     found = find(nodes)
-    rows, _ = ask(found, "where", model)
-    rows = {node: held for node, held in rows.items() if held}
-    if not rows:
-        raise NotFound(f'no node has a model "{model}"; hoist.ray.load brings '
-                       "it")
+    rows = _rows(model, found)
 
     def in_tier(node: str, tier: str) -> int:
         return sum(row["bytes"] for row in rows[node] if row["tier"] == tier)
@@ -176,6 +239,45 @@ def strategies(model: str, kind: Literal["soft", "hard", "spread",
             for node in order]
 
 
+def actor_options(model: str, kind: Literal["soft", "hard"] = "hard", *,
+                  nodes: Iterable[str] | None = None) -> dict[str, Any]:
+    """Options of an actor that is to be where the model is: for `.options()`,
+    and for `ray_actor_options` of Ray Serve, which takes no strategies().
+
+    They name all nodes, of these, that have as many of its groups as any.
+    kind: "hard": nowhere else, the actor waits; "soft": if those are full or
+    gone, any node: replicate() there, as the actor starts, brings the weights.
+
+    NotFound: no node has it. It needs an admin's rights, as where.
+    """
+    if kind not in ("soft", "hard"):
+        raise InvalidArgument(f"kind={kind!r} is neither soft nor hard")
+    rows = _rows(model, find(nodes))
+    groups = {node: len({row["group"] for row in held})
+              for node, held in rows.items()}
+    best = max(groups.values())
+    named = ",".join(node for node, held in groups.items() if held == best)
+    options: dict[str, Any] = {"label_selector": {_NODE_ID: f"in({named})"}}
+    if kind == "soft":
+        options["fallback_strategy"] = [{"label_selector": {}}]
+    return options
+
+
+def _rows(model: str, nodes: list[Node]) -> dict[str, list[dict[str, Any]]]:
+    """Of where, by node; NotFound: there are none. Unavailable: nor does
+    somebody answer."""
+    rows, failed = ask(nodes, "where", model)
+    rows = {node: held for node, held in rows.items() if held}
+    if not rows:
+        for error in failed.values():
+            if isinstance(error, Unavailable):
+                raise error
+        raise NotFound(f'no node has a model "{model}"; hoist.ray.load brings '
+                       "it" + "".join(f"; {error}" for error in
+                                      list(failed.values())[:1]))
+    return rows
+
+
 def pin(model: str, tier: str = "host", *, pinned: bool = True,
         nodes: Iterable[str] | None = None) -> dict[str, HoistError]:
     """Keeps the model's copies in a tier, or no longer; which nodes refused."""
@@ -188,7 +290,15 @@ def evict(model: str, tier: str = "device", *,
     return ask(find(nodes), "evict", model, tier)[1]
 
 
-def forget(model: str, *, nodes: Iterable[str] | None = None
-           ) -> dict[str, HoistError]:
-    """Drops the model where it is; which nodes refused, as others use it."""
-    return ask(find(nodes), "forget", model)[1]
+def forget(model: str, *, nodes: Iterable[str] | None = None,
+           deadline: float = 0.0) -> dict[str, HoistError]:
+    """Drops the model where it is; which nodes refused, as others use it.
+
+    deadline: seconds to wait for whoever uses it. It stays whole for them.
+    """
+    end = time.monotonic() + deadline
+    refused = ask(find(nodes), "forget", model)[1]
+    while refused and time.monotonic() < end:
+        time.sleep(min(_LOOK, max(0.0, end - time.monotonic())))
+        refused = ask(find(refused), "forget", model)[1]
+    return refused

@@ -14,7 +14,7 @@ from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
 from .._registration import Groups
 from ._image import GroupHead, model_content
 from ._nodes import Node, ask, typed
-from ._source import GroupSource, IterableReader, Named
+from ._source import GroupSource, Held, IterableReader, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
 # After these the next load would fail alike: a node keeps nothing of the model.
@@ -83,7 +83,7 @@ class Terms:
 class Run:
     """The load itself, in whichever thread runs it."""
 
-    def __init__(self, source: str | GroupSource | Iterable[Named],
+    def __init__(self, source: str | Held | GroupSource | Iterable[Named],
                  head: Node, nodes: list[Node], terms: Terms) -> None:
         self._source = source
         self._head = head
@@ -100,13 +100,13 @@ class Run:
         self._read = self._sent = self._peak = 0
         self.cancelled = threading.Event()
 
-    def run(self) -> Report:
-        """Cancelled: it was; nothing of it is left. What the source raises
+    def run(self, turn: Any) -> Report:
+        """In its turn. Cancelled: it was; nothing of it is left. What the source raises
         ends it, and what nodes have stays for the next load."""
         began = False
         try:
             self._look_around()
-            known = self._open()
+            known = self._open(turn)
             began = True
             if known is None or not self._all_have(known):
                 self._move()
@@ -133,13 +133,14 @@ class Run:
         if not self._had:
             raise next(iter(failed.values()))
 
-    def _open(self) -> list[GroupHead] | None:
-        if not isinstance(self._source, str) and not callable(self._source):
+    def _open(self, turn: Any) -> list[GroupHead] | None:
+        if not isinstance(self._source, (str, Held)) and not callable(
+                self._source):
             self._local = IterableReader(self._source)
             return None
         told = self._from_head(self._head.agent.open.remote(
             self._id, self._source, self._terms.groups,
-            self._terms.deadline))
+            self._terms.deadline, turn))
         heads = cast("list[GroupHead] | None", told["heads"])
         try:
             self._compare(told["names"], heads)

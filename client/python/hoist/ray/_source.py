@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes as c
+import dataclasses
 import hashlib
 import os
 import pathlib
+import threading
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
+import numpy as np
+
 from .. import _session
-from .._errors import HoistError, InvalidArgument
-from .._model import Model
+from .._errors import (AlreadyExists, FailedPrecondition, HoistError,
+                       InvalidArgument, ResourceExhausted)
+from .._model import Group, Model
 from .._registration import Groups
 from ._image import GroupHead, image_of, pack
+
+_SLOTS = 64  # Loads that read files on a node at once.
 
 Named = tuple[str, Mapping[str, Any]]
 GroupSource = Callable[[], Iterable[Named]]
@@ -35,23 +43,23 @@ class Reader(Protocol):
         """Leaves nothing behind."""
 
 
-class FileReader:
-    """Safetensors, which this node's hoistd reads: into its host tier, and
-    from there into this process, a group at a time.
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A source that is a published model of the reading node's hoistd."""
 
-    They are a model of hoistd's meanwhile, under a name of their own.
-    """
+    model: str
 
-    def __init__(self, session: _session.Session, path: str, groups: Groups,
+
+class _ModelReader:
+    """A model of this node's hoistd: out of its host tier into this process,
+    a group at a time."""
+
+    def __init__(self, session: _session.Session, model: Model,
                  deadline: float) -> None:
         self._session = session
         self._deadline = deadline
-        where = os.path.realpath(path)
-        self._name = "hoist.ray reads " + hashlib.sha256(
-            f"{os.getpid()} {id(self)} {where}".encode()).hexdigest()[:16]
-        self._model: Model | None = session.register(
-            where, self._name, groups)
-        self._left = [group.name for group in self._model]
+        self._model: Model | None = model
+        self._left = [group.name for group in model]
         self._image: Any = None
 
     def names(self) -> list[str]:
@@ -59,7 +67,7 @@ class FileReader:
         return list(self._left)
 
     def next(self) -> tuple[GroupHead, Any] | None:
-        """Waits until hoistd has read it."""
+        """Waits until hoistd has it on the host."""
         if not self._left:
             return None
         found = self._read(self._left[0])
@@ -78,7 +86,10 @@ class FileReader:
         self._image.load(self._deadline)
         if not found.image_bytes:
             raise InvalidArgument(f'group "{group}" has no bytes')
-        return image_of(found, self._image.address)
+        return self._told(found, self._image.address)
+
+    def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
+        return image_of(group, address)
 
     def _drop_image(self) -> None:
         image, self._image = self._image, None
@@ -86,16 +97,109 @@ class FileReader:
             image.close()
 
     def close(self) -> None:
-        """hoistd forgets the files' model, if it is not somebody else's."""
+        """This reader is done with the model."""
         self._drop_image()
         model, self._model = self._model, None
-        if model is None:
-            return
-        with contextlib.suppress(HoistError):
-            self._session.done_with(model)
-        if model.name == self._name:
+        if model is not None:
             with contextlib.suppress(HoistError):
-                self._session.forget(model)
+                self._session.done_with(model)
+            self._closed(model)
+
+    def _closed(self, model: Model) -> None:
+        """What a kind of model asks for after that."""
+
+
+class FileReader(_ModelReader):
+    """Safetensors, which this node's hoistd reads. They are a model of it
+    meanwhile, under a name of their own."""
+
+    def __init__(self, session: _session.Session, path: str, groups: Groups,
+                 deadline: float) -> None:
+        self._slot, model = _register(session, os.path.realpath(path), groups)
+        super().__init__(session, model, deadline)
+
+    def _closed(self, model: Model) -> None:
+        """hoistd forgets the files' model, if nobody else reads them."""
+        with contextlib.suppress(HoistError):
+            self._session.forget(model)
+        with _slots_lock:
+            _slots.discard(self._slot)
+
+
+_slots: set[int] = set()  # That readers of this process have.
+_slots_lock = threading.Lock()
+
+
+def _register(session: _session.Session, path: str, groups: Groups
+              ) -> tuple[int, Model]:
+    """Under the first name that is free. They are few and known, so that
+    what a killed agent has left is found by the next one."""
+    for slot in range(_SLOTS):
+        with _slots_lock:
+            if slot in _slots:
+                continue
+            _slots.add(slot)
+        try:
+            _forget_left(session, slot)
+            return slot, session.register(path, _slot_name(slot), groups)
+        except AlreadyExists:  # Another agent of this hoistd reads.
+            with _slots_lock:
+                _slots.discard(slot)
+        except BaseException:
+            with _slots_lock:
+                _slots.discard(slot)
+            raise
+    raise ResourceExhausted(f"{_SLOTS} loads read files on this node; wait "
+                            "until one has ended")
+
+
+def forget_left(session: _session.Session) -> None:
+    """For an agent that begins: files' models of one that was killed go,
+    unless somebody uses them."""
+    for slot in range(_SLOTS):
+        _forget_left(session, slot)
+
+
+def _forget_left(session: _session.Session, slot: int) -> None:
+    with contextlib.suppress(HoistError):
+        left = session.model(_slot_name(slot))
+        session.done_with(left)
+        session.forget(left)
+
+
+def _slot_name(slot: int) -> str:
+    return f"hoist.ray reads {slot}"
+
+
+class HeldReader(_ModelReader):
+    """A published model that is there already. hoistd has said what each of
+    its groups is: nothing is hashed here.
+
+    NotFound: there is no such model. FailedPrecondition: it is read from files.
+    """
+
+    def __init__(self, session: _session.Session, held: Held,
+                 deadline: float) -> None:
+        super().__init__(session, session.model(held.model), deadline)
+        assert self._model is not None
+        if not self._model.published:
+            self.close()
+            raise FailedPrecondition(
+                f'model "{held.model}" is read from files; load those')
+
+    def heads(self) -> list[GroupHead]:
+        """Of all groups, without a byte of them."""
+        assert self._model is not None
+        return [_published_head(group) for group in self._model]
+
+    def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
+        image = (c.c_uint8 * group.image_bytes).from_address(address)
+        return _published_head(group), np.ctypeslib.as_array(image)
+
+
+def _published_head(group: Group) -> GroupHead:
+    return GroupHead(group.name, tuple(group.tensors), group.image_bytes,
+                     group.content or b"")
 
 
 class IterableReader:

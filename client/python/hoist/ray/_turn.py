@@ -9,6 +9,7 @@ from typing import Any, Iterator
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .._errors import Cancelled
 from ._nodes import NAMESPACE
@@ -32,9 +33,10 @@ class _Turn:
 
 
 @contextlib.contextmanager
-def turn(model: str, cancelled: threading.Event) -> Iterator[None]:
+def turn(model: str, cancelled: threading.Event) -> Iterator[Any]:
     """Waits until nobody else loads that name. Ray's table of named actors is
-    the lock, so that a driver's death gives it back."""
+    the lock, so that a driver's death gives it back. The actor: whoever waits
+    for its `ended` learns of that death."""
     name = "hoist-load-" + hashlib.sha256(model.encode()).hexdigest()[:32]
     actor = None
     while actor is None:
@@ -42,16 +44,20 @@ def turn(model: str, cancelled: threading.Event) -> Iterator[None]:
         if actor is None:
             _wait(name, model, cancelled)
     try:
-        yield
+        yield actor
     finally:
         ray.kill(actor)
 
 
 def _make(name: str) -> Any:
+    here = ray.get_runtime_context().get_node_id()
     try:
+        # No other node's end takes it away.
         actor: Any = ray.remote(_Turn).options(
             name=name, namespace=NAMESPACE, num_cpus=0,
-            max_concurrency=64).remote()
+            max_concurrency=64,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                here, soft=False)).remote()
         ray.get(actor.mine.remote(name))
         return actor
     except (ValueError, RayActorError):  # The name is taken.
