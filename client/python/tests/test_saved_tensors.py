@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from typing import Any
@@ -168,7 +169,8 @@ def test_a_tensor_that_was_changed_is_found_as_torch_finds_it():
         y.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace") as at:
             y.sum().backward()
-        said.append(str(at.value))
+        # As torch 2.13 names nodes; older ones say Backward0, too.
+        said.append(re.sub(r"Backward[0-9]*,", ",", str(at.value)))
     assert said[1:] == said[:1] * 2
 
 

@@ -73,14 +73,13 @@ def test_a_module_goes_on(make_hoistd, device, tmp_path: pathlib.Path, budget):
     model = Stack().eval()
     values = {key: value.detach().clone()
               for key, value in model.state_dict().items()}
-    x = numbers(2, 5, WIDTH)
-    expected = model(x)
     path = tmp_path / "model.safetensors"
     safetensors.save_model(model, str(path))
+    x = numbers(2, 5, WIDTH).to(device)
+    expected = model.to(device)(x)
     daemon = make_hoistd()
     session = hoist.connect(daemon.socket, name="worker")
     model = hoist.load(lambda: Stack().eval(), path, budget, session=session)
-    x, expected = x.to(device), expected.to(device)
     assert torch.allclose(model(x), expected)
     first = model(x)
     before = the_session(daemon)
