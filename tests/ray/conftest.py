@@ -23,8 +23,9 @@ STORE = 80 * MIB  # Of objects, a node.
 class World:
     """The cluster, and by node id each node's raylet and hoistd."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, store: int = STORE) -> None:
         self.cluster = cluster
+        self.store = store
         self.raylets: dict[str, Any] = {}
         self.hoistds: dict[str, RealDaemon] = {}
 
@@ -38,7 +39,7 @@ class World:
     def add_raylet(self, hoistd: RealDaemon) -> str:
         """A node over a hoistd that is there; its id."""
         raylet = self.cluster.add_node(
-            num_cpus=1, object_store_memory=STORE,
+            num_cpus=1, object_store_memory=self.store,
             env_vars={"HOIST_SOCKET": hoistd.socket,
                       "HOIST_CTL": str(BUILD / "client/ctl/hoistctl")})
         self.raylets[raylet.node_id] = raylet
@@ -64,10 +65,10 @@ class World:
             hoistd.stop()
 
 
-def start(nodes: int, **sizes: Any) -> World:
+def start(nodes: int, store: int = STORE, **sizes: Any) -> World:
     """With a driver on the first node."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    world = World(Cluster())
+    world = World(Cluster(), store)
     for _ in range(nodes):
         world.add(**sizes)
     world.cluster.wait_for_nodes()

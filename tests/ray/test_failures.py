@@ -25,18 +25,20 @@ def want() -> dict[str, bytes]:
     return {"w": arrays(GROUPS)[-1][1]["w"].tobytes()}
 
 
-def broken_after_the_first(do) -> object:
-    """Groups; `do` is called once the first is everywhere."""
-    first, *rest = arrays(GROUPS)
-    yield first
-    do()
-    yield from rest
+def load_through(do) -> hoist.ray.NodesFailed | None:
+    """`do` is called once the first group is on both nodes."""
+    there = set()
 
+    def groups() -> object:
+        first, *rest = arrays(GROUPS)
+        yield first
+        until(lambda: len(there) == 2)
+        do()
+        yield from rest
 
-def load_through(do, **options) -> hoist.ray.NodesFailed | None:
     try:
-        hoist.ray.load(broken_after_the_first(do), "m", window=1, deadline=20,
-                       **options)
+        hoist.ray.load(groups(), "m", window=1, deadline=20,
+                       progress=lambda node, _: there.add(node))
     except hoist.ray.NodesFailed as error:
         return error
     return None
@@ -93,6 +95,40 @@ def test_a_raylet_is_killed(two):
         until(lambda: victim not in _nodes.alive())
 
     check_cost(two, load_through(kill), victim)
+
+
+@pytest.mark.parametrize("what", ["raylet", "agent"])
+def test_those_whom_it_serves_get_theirs_from_the_one_before(what):
+    """The first of a chain of three ends, with much of it on its way."""
+    world = start(4)
+    try:
+        reads, *others = world.nodes
+        victim, *rest = sorted(others)
+        there = set()
+
+        def groups():
+            first, *later = arrays(24)
+            yield first
+            until(lambda: len(there) == 4)
+            if what == "raylet":
+                world.cluster.remove_node(world.raylets[victim],
+                                          allow_graceful=False)
+            else:
+                os.kill(agents_pid(victim), signal.SIGKILL)
+            yield from later
+
+        try:
+            report = hoist.ray.load(groups(), "m", deadline=30,
+                                    progress=lambda node, _: there.add(node))
+        except hoist.ray.NodesFailed as failed:
+            assert set(failed.errors) == {victim}
+            report = failed.report
+        assert set(report.nodes) >= {reads, *rest}
+        want = {"w": arrays(24)[-1][1]["w"].tobytes()}
+        for node in (reads, *rest):
+            assert staged(world, node, "m") == want
+    finally:
+        world.stop()
 
 
 def test_the_node_that_reads_is_killed(two):

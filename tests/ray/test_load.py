@@ -85,7 +85,7 @@ def test_each_byte_is_read_once_and_is_everywhere(world, tmp_path):
     # Nothing of the reading is left at the source.
     assert names(first) == ["m"]
     assert report.sent_bytes == 4 * report.read_bytes
-    assert report.peak_bytes <= 2 * (BLOCK + 2 * 4096)
+    assert report.peak_bytes <= 4 * (BLOCK + 2 * 4096)
 
 
 def test_what_is_there_is_not_sent_again(world, tmp_path):
@@ -132,8 +132,8 @@ def test_the_first_group_is_staged_before_the_last_arrives(world):
     def groups():
         first, last = arrays(2)
         yield first
-        # The window is one: the first is everywhere now.
         node = world.nodes[-1]
+        assert there[node].wait(60)
         with hoist.connect(world.hoistds[node].socket) as session:
             model = session.model("m")
             with session.stage(model["g0"]) as lease:
@@ -167,8 +167,9 @@ def test_the_window_bounds_what_is_under_way(world):
     report = hoist.ray.load(groups(), "m", window=2)
     assert report.read_bytes == 88 * MIB
     grown = [now - then for row in used for now, then in zip(row, before)]
-    # The driver still names the one that it is about to drop.
-    assert max(grown) <= 3 * (4 * MIB + 4096)
+    # Of those that a node serves it has two; the driver still names the one
+    # that it is about to drop.
+    assert max(grown) <= 5 * (4 * MIB + 4096)
     assert max(grown) >= 4 * MIB
     assert all(store.spilled_bytes_total == 0 for store in stores())
     assert report.peak_bytes == 8 * MIB

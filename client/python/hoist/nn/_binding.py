@@ -223,8 +223,7 @@ class Binding:
         """Of bytes that were staged just now."""
         if self.idle.told:
             self._follow_flags()
-        shown = (self._shown.get(address) if self._placed is None
-                 else self._known_at(address))
+        shown = self._known_at(address)
         if shown is None or shown.casts or not self._buffers_seen:
             with torch.inference_mode(False):
                 shown = self._fill(address)

@@ -228,6 +228,15 @@ class Agent:
 
     # --- Taking.
 
+    def fetch(self, image: Any) -> None:
+        """The buffer is in this node's store, when this is called."""
+
+    def relay(self, image: Any) -> Iterator[Any]:
+        """Two objects: word of it, and the buffer as an object of this node's,
+        which others get from here alone."""
+        yield None
+        yield image
+
     def take(self, model: str, head: GroupHead, image: Any,
              readers: str | None, deadline: float) -> None:
         """Publishes a group into this node's hoistd, which looks whether the

@@ -26,7 +26,7 @@ Source = Union[str, "os.PathLike[str]", GroupSource, Iterable[Named]]
 
 def start_load(source: Source, name: str, *,
                nodes: Iterable[str] | None = None, copies: int | None = None,
-               source_node: str | None = None, window: int = 2,
+               source_node: str | None = None, window: int = 4,
                groups: Groups = "block", readers: str | None = None,
                deadline: float = 60.0,
                contents: Mapping[str, bytes] | None = None,
@@ -53,7 +53,7 @@ def start_load(source: Source, name: str, *,
 
 def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
          copies: int | None = None, source_node: str | None = None,
-         window: int = 2, groups: Groups = "block",
+         window: int = 4, groups: Groups = "block",
          readers: str | None = None, deadline: float = 60.0,
          contents: Mapping[str, bytes] | None = None,
          progress: Progress | None = None,
@@ -67,8 +67,9 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
         first if it is among them.
     source_node: None: this process's.
-    window: groups under way at once; that many buffers, and one that is about
-        to be dropped, are kept in a node's object store.
+    window: groups under way at once on a node, which has a buffer each in its
+        object store, two where it serves another node, and one that is about
+        to be dropped. Below 3 a chain of nodes waits for word of each group.
     groups: how files are grouped, as Session.register has it.
     readers: "owner", "everyone"; None: as each hoistd is configured.
     deadline: seconds to wait for a group, or for room for it on a node.
@@ -94,7 +95,7 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
 
 def replicate(model: str, *, nodes: Iterable[str] | None = None,
               copies: int | None = None, source_node: str | None = None,
-              content: bytes | None = None, window: int = 2,
+              content: bytes | None = None, window: int = 4,
               readers: str | None = None, deadline: float = 60.0,
               progress: Progress | None = None,
               sockets: Mapping[str, str] | None = None) -> Report:

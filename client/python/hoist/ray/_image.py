@@ -115,8 +115,13 @@ def _bits(dtype: str) -> int:
     return int(_dtypes.numpy_dtype(dtype).itemsize) * 8
 
 
-def pack(name: str, tensors: Mapping[str, Any]) -> tuple[GroupHead, Any]:
-    """NumPy arrays, or torch's tensors, as one contiguous buffer."""
+def pack(name: str, tensors: Mapping[str, Any], into: Any = None
+         ) -> tuple[GroupHead, Any]:
+    """NumPy arrays, or torch's tensors, as one contiguous buffer.
+
+    into: a buffer of an earlier call, which nobody has any more; used if it is
+        large enough, since memory that is new costs more than a copy.
+    """
     if not tensors:
         raise InvalidArgument(f'group "{name}" has no tensors')
     parts = {key: _bytes_of(value) for key, value in tensors.items()}
@@ -125,9 +130,14 @@ def pack(name: str, tensors: Mapping[str, Any]) -> tuple[GroupHead, Any]:
         infos.append(TensorInfo(key, dtype, shape, _contiguous(shape), at,
                                 data.size))
         at += -(-data.size // _ALIGNMENT) * _ALIGNMENT
-    image = np.zeros(at, np.uint8)
+    image = np.empty(at, np.uint8) if into is None or into.size < at else (
+        into[:at])
+    end = 0
     for info, (_, _, data) in zip(infos, parts.values()):
-        image[info.offset:info.offset + info.nbytes] = data
+        image[end:info.offset] = 0
+        end = info.offset + info.nbytes
+        image[info.offset:end] = data
+    image[end:] = 0
     return head_of(name, infos, image), image
 
 

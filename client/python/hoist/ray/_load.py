@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+import time
 import uuid
 from typing import Any, Callable, Iterable, Mapping, cast
 
 import ray
 
 from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
-                       HoistError, InvalidArgument, ResourceExhausted)
+                       HoistError, InvalidArgument, ResourceExhausted,
+                       Unavailable)
 from .._registration import Groups
 from ._image import GroupHead, model_content
+from ._moving import Moving
 from ._nodes import Node, ask, typed
 from ._source import GroupSource, Held, IterableReader, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
+_GLANCE = 0.01  # And at what this process reads.
 # After these the next load would fail alike: a node keeps nothing of the model.
 _LASTING = (DataLoss, ResourceExhausted)
 
@@ -35,7 +40,7 @@ class Report:
     errors: Mapping[str, HoistError]  # Of the others.
     read_bytes: int  # Of groups' buffers that were made at the source.
     sent_bytes: int  # Of those that were taken, added up over nodes.
-    peak_bytes: int  # Of buffers that were under way at once.
+    peak_bytes: int  # Of buffers that a node had at once.
 
 
 class NodesFailed(HoistError):
@@ -54,17 +59,6 @@ class NodesFailed(HoistError):
 
 
 Progress = Callable[[str, str], None]
-
-
-@dataclasses.dataclass
-class _Group:
-    """One that is under way."""
-
-    head: GroupHead
-    image: Any  # A reference to the object.
-    waiting: list[Node]
-    holders: int = 1
-    running: set[str] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +89,10 @@ class Run:
         self._had: dict[str, dict[str, bytes]] = {}
         self._errors: dict[str, HoistError] = {}
         self._contents: dict[str, bytes] = {}
-        self._under_way: list[_Group] = []
-        self._calls: dict[Any, tuple[_Group, Node]] = {}
-        self._read = self._sent = self._peak = 0
+        self._moving = Moving(
+            head, terms.window, self._take, self._taken,
+            lambda node, error: self._fail(node.id, error))
+        self._read = self._sent = 0
         self.cancelled = threading.Event()
 
     def run(self, turn: Any) -> Report:
@@ -185,25 +180,26 @@ class Run:
 
     def _move(self) -> None:
         more = True
-        while more or self._under_way:
+        while more or self._moving:
             self._check_cancelled()
             if not self._nodes:
                 return
             try:
-                while more and len(self._under_way) < self._terms.window:
+                if more and self._moving.may_read:
                     more = self._begin_group()
+                else:
+                    self._moving.wait(_LOOK)
             except Cancelled:
                 raise
             except BaseException:
                 # What has been read ends well, for the next load.
-                while self._under_way and not self.cancelled.is_set():
-                    self._start_calls()
-                    self._finish_calls()
+                while self._moving and not self.cancelled.is_set():
+                    with contextlib.suppress(Unavailable):
+                        self._moving.wait(_LOOK)
                 raise
-            self._start_calls()
-            self._finish_calls()
 
     def _begin_group(self) -> bool:
+        """False: there are no more. What is under way goes on meanwhile."""
         read = self._next()
         if read is None:
             return False
@@ -216,73 +212,60 @@ class Run:
         self._check(head)
         self._contents[head.name] = head.content
         self._read += head.nbytes
-        wanting = [node for node in self._nodes.values()
-                   if head.name not in self._had[node.id]]
-        # Who reads has the object already.
-        wanting.sort(key=lambda node: node.id != self._head.id)
-        if wanting:
-            self._under_way.append(_Group(head, image, wanting))
-            self._peak = max(self._peak, sum(
-                group.head.nbytes for group in self._under_way))
+        self._moving.add(head, image, [
+            node for node in self._nodes.values()
+            if head.name not in self._had[node.id]])
         return True
 
     def _next(self) -> tuple[GroupHead, Any] | None:
         if self._local is not None:
-            found = self._local.next()
-            return None if found is None else (found[0], ray.put(found[1]))
+            return self._next_here(self._local)
         head_ref, image = self._head.agent.read.options(
             num_returns=2).remote(self._id)
         head = self._from_head(head_ref)
         return None if head is None else (head, image)
 
-    def _start_calls(self) -> None:
-        """A group goes to as many nodes at once as have its object: they all
-        serve it on, and the node that read it does not serve all. A node gets
-        one at a time, so that models have their groups in the same order."""
-        busy: set[str] = set()
-        for group in self._under_way:
-            for node in list(group.waiting):
-                if len(group.running) == group.holders:
-                    break
-                if node.id in busy:
-                    continue
-                group.waiting.remove(node)
-                if node.id not in self._nodes:
-                    continue
-                call = node.agent.take.remote(
-                    self._terms.model, group.head, group.image,
-                    self._terms.readers, self._terms.deadline)
-                self._calls[call] = group, node
-                group.running.add(node.id)
-            busy |= group.running | {node.id for node in group.waiting}
+    def _next_here(self, local: IterableReader
+                   ) -> tuple[GroupHead, Any] | None:
+        """In a thread of its own, since what is under way goes on meanwhile."""
+        found: list[tuple[GroupHead, Any] | None] = []
+        failed: list[BaseException] = []
 
-    def _finish_calls(self) -> None:
-        if self._calls:
-            done, _ = ray.wait(list(self._calls), timeout=_LOOK)
-            for call in done:
-                group, node = self._calls.pop(call)
-                group.running.discard(node.id)
-                try:
-                    ray.get(call)
-                except Exception as error:  # noqa: BLE001 - the node's own.
-                    self._fail(node.id, typed(error, node.id))
-                else:
-                    group.holders += 1
-                    self._sent += group.head.nbytes
-                    if self._terms.progress is not None:
-                        self._terms.progress(node.id, group.head.name)
-        self._under_way = [group for group in self._under_way
-                           if group.running or any(
-                               node.id in self._nodes
-                               for node in group.waiting)]
+        def read() -> None:
+            try:
+                group = local.next()
+                found.append(None if group is None else
+                             (group[0], ray.put(group[1])))
+            except BaseException as error:  # noqa: BLE001 - it is the load's.
+                failed.append(error)
+
+        thread = threading.Thread(target=read, name="hoist.ray source")
+        thread.start()
+        try:
+            while thread.is_alive() and self._moving.calls:
+                self._moving.wait(_GLANCE)
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+        return found[0]
+
+    def _take(self, node: Node, head: GroupHead, image: Any) -> Any:
+        return node.agent.take.remote(
+            self._terms.model, head, image, self._terms.readers,
+            self._terms.deadline)
+
+    def _taken(self, node: Node, head: GroupHead) -> None:
+        self._sent += head.nbytes
+        if self._terms.progress is not None:
+            self._terms.progress(node.id, head.name)
 
     def _from_head(self, ref: Any) -> Any:
         """What the reading node says; its death ends the load."""
-        left = max(1, round(self._terms.deadline / _LOOK))
-        while not ray.wait([ref], timeout=_LOOK)[0]:
+        end = time.monotonic() + self._terms.deadline
+        while not self._moving.wait(_LOOK, beside=ref):
             self._check_cancelled()
-            left -= 1
-            if not left:
+            if time.monotonic() >= end:
                 raise DeadlineExceeded(
                     f"node {self._head.id}, which reads, gave nothing for "
                     f"{self._terms.deadline:g} s")
@@ -314,7 +297,7 @@ class Run:
                          if isinstance(error, _LASTING)])
         report = Report(self._terms.model, content, tuple(self._nodes),
                         dict(self._errors), self._read, self._sent,
-                        self._peak)
+                        self._moving.peak_bytes)
         if report.errors:
             raise NodesFailed(report)
         return report
@@ -322,8 +305,9 @@ class Run:
     def _undo(self) -> None:
         """Forgets the model where this load began it, once what was under way
         has ended there."""
-        if self._calls:
-            ray.wait(list(self._calls), num_returns=len(self._calls),
+        calls = self._moving.calls
+        if calls:
+            ray.wait(calls, num_returns=len(calls),
                      timeout=self._terms.deadline)
         self._forget_on(list(self._nodes))
 
@@ -332,8 +316,7 @@ class Run:
             "forget", self._terms.model)
 
     def _drop(self) -> None:
-        self._calls.clear()
-        self._under_way.clear()
+        self._moving.drop()
 
     def _close(self) -> None:
         if self._local is not None:

@@ -207,6 +207,7 @@ class IterableReader:
 
     def __init__(self, groups: Iterable[Named]) -> None:
         self._groups: Iterator[Named] | None = iter(groups)
+        self._buffer: Any = None
 
     def names(self) -> None:
         """Nobody knows before they come."""
@@ -221,10 +222,16 @@ class IterableReader:
         if self._groups is None:
             return None
         named = next(self._groups, None)
-        return None if named is None else pack(*named)
+        if named is None:
+            return None
+        head, image = pack(*named, into=self._buffer)
+        if image.base is None:  # It is a new one.
+            self._buffer = image
+        return head, image
 
     def close(self) -> None:
         """Of a generator: its `finally` runs."""
+        self._buffer = None
         groups, self._groups = self._groups, None
         close = getattr(groups, "close", None)
         if close is not None:
