@@ -160,7 +160,8 @@ def test_the_window_bounds_what_is_under_way(world):
 
     def groups():
         for group in arrays(22, 4 * MIB):
-            used.append([store.object_store_bytes_primary_copy for store in stores()])
+            used.append([store.object_store_bytes_primary_copy
+                         for store in stores()])
             yield group
 
     # More than an object store holds.

@@ -96,8 +96,8 @@ class Run:
         self.cancelled = threading.Event()
 
     def run(self, turn: Any) -> Report:
-        """In its turn. Cancelled: it was; nothing of it is left. What the source raises
-        ends it, and what nodes have stays for the next load."""
+        """In its turn. Cancelled: it was; nothing of it is left. What the
+        source raises ends it, and what nodes have stays for the next load."""
         began = False
         try:
             self._look_around()

@@ -56,9 +56,9 @@ class _Copy:
 class Moving:
     """The groups that are under way.
 
-    A node fetches a group's buffer into its object store, and serves it on as an
-    object of its own, so that others get it from there alone. It takes groups
-    one after another, in the order in which they came here.
+    A node fetches a group's buffer into its object store, and serves it on as
+    an object of its own, so that others get it from there alone. It takes
+    groups one after another, in the order in which they came here.
 
     A node has `window` buffers at most: those that it has not taken, or that
     have not come to those whom it serves and to whom those serve. So where one
