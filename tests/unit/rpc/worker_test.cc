@@ -16,6 +16,7 @@ namespace {
 
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace v1 = hoist::v1;
@@ -226,7 +227,8 @@ class PublishTest : public WorkerTest {
  protected:
   // Sends the header (4 KiB image) and `chunks`.
   grpc::Status Publish(const std::vector<std::string>& chunks,
-                       bool with_header = true, uint64_t deadline_ms = 0) {
+                       bool with_header = true, uint64_t deadline_ms = 0,
+                       const std::string& content = "") {
     grpc::ClientContext context;
     v1::Model model;
     const auto stream = worker_->Publish(&context, &model);
@@ -235,6 +237,7 @@ class PublishTest : public WorkerTest {
     part.mutable_header()->mutable_group()->set_name("g");
     part.mutable_header()->mutable_group()->set_image_bytes(4096);
     part.mutable_header()->set_deadline_ms(deadline_ms);
+    part.mutable_header()->set_content(content);
     if (with_header) stream->Write(part);
     for (const std::string& chunk : chunks) {
       part.set_chunk(chunk);
@@ -273,6 +276,25 @@ TEST_F(PublishTest, WithoutADeadlineItIsAMinute) {
   EXPECT_TRUE(Publish({std::string(4096, 'a')}, true, 250).ok());
   EXPECT_THAT(deadlines,
               ElementsAre(absl::Seconds(60), absl::Milliseconds(250)));
+}
+
+TEST_F(PublishTest, WhatItMustBeReachesTheEngine) {
+  std::vector<bool> said;
+  engine_.publish.Answer([&](auto call) {
+    said.push_back(call.args.expected.has_value());
+    if (said.back()) {
+      EXPECT_THAT(*call.args.expected, Each(0x5a));
+    }
+    call.done(MakeModel("m", {"g"}));
+  });
+  const std::string image(4096, 'a');
+  EXPECT_TRUE(Publish({image}).ok());
+  EXPECT_TRUE(Publish({image}, true, 0, std::string(32, 0x5a)).ok());
+  EXPECT_THAT(said, ElementsAre(false, true));
+  const grpc::Status status = Publish({image}, true, 0, std::string(31, 0x5a));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("SHA-256, of 32"));
+  EXPECT_EQ(engine_.publish.calls(), 2u);
 }
 
 TEST_F(PublishTest, OtherLengthsThanTheHeaderSaysAreRefused) {
