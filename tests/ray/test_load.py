@@ -265,3 +265,25 @@ def test_where_and_strategies_tell_of_tiers(world):
     assert all(row["tier"] == "host" for row in hoist.ray.where("m"))
     assert {row["node"] for row in hoist.ray.status()} == set(world.nodes)
     until(lambda: hoist.ray.models([first])[0]["content"])
+
+
+def test_agents_end_and_models_stay(world):
+    first, second = world.nodes[:2]
+    hoist.ray.load(arrays(2), "m", nodes=[first, second])
+
+    class Older:
+        def ready(self):
+            pass
+
+    older = ray.remote(Older).options(
+        name=f"hoist-agent-{first}", namespace=_nodes.NAMESPACE, num_cpus=0,
+        lifetime="detached").remote()
+    ray.get(older.ready.remote())
+    pids = [agents_pid(first), agents_pid(second)]
+    assert hoist.ray.end_agents([first]) == [first]
+    with pytest.raises(ValueError):
+        ray.get_actor(f"hoist-agent-{first}", namespace=_nodes.NAMESPACE)
+    assert hoist.ray.end_agents([first]) == []
+    assert agents_pid(first) != pids[0] and agents_pid(second) == pids[1]
+    again = hoist.ray.load(arrays(2), "m", nodes=[first, second])
+    assert again.sent_bytes == 0

@@ -14,10 +14,10 @@ from .._surroundings import require
 require("ray", "hoist.ray")
 require("numpy", "hoist.ray")
 
-from ._api import (actor_options, evict, forget, load, models, pin, replicate,
-                   start_load, status, strategies, where)
+from ._api import (actor_options, end_agents, evict, forget, load, models, pin,
+                   replicate, start_load, status, strategies, where)
 from ._load import Load, NodesFailed, Report
 
-__all__ = ["Load", "NodesFailed", "Report", "actor_options", "evict", "forget",
-           "load", "models", "pin", "replicate", "start_load", "status",
-           "strategies", "where"]
+__all__ = ["Load", "NodesFailed", "Report", "actor_options", "end_agents",
+           "evict", "forget", "load", "models", "pin", "replicate",
+           "start_load", "status", "strategies", "where"]

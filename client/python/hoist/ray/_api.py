@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .._errors import HoistError, InvalidArgument, NotFound, Unavailable
 from .._registration import Groups
+from . import _nodes
 from ._image import model_content
 from ._load import Load, Progress, Report, Run, Terms
 from ._nodes import Node, alive, ask, find
@@ -262,6 +263,20 @@ def actor_options(model: str, kind: Literal["soft", "hard"] = "hard", *,
     if kind == "soft":
         options["fallback_strategy"] = [{"label_selector": {}}]
     return options
+
+
+def end_agents(nodes: Iterable[str] | None = None, *,
+               deadline: float = 30.0) -> list[str]:
+    """Ends the agents of nodes, None: of all; which had one. So before another
+    version of this package is put there, or when it is not needed any more.
+
+    Models stay, and nobody holds them in use: a hoistd that needs the room may
+    do with them what it does with those that no worker has. Loads that are under
+    way end with Unavailable. The next call makes new agents.
+
+    deadline: seconds; DeadlineExceeded: Ray has not ended them.
+    """
+    return _nodes.end_agents(nodes, deadline)
 
 
 def _rows(model: str, nodes: list[Node]) -> dict[str, list[dict[str, Any]]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
+import time
 from typing import Any, Iterable, Mapping
 
 import ray
 from ray.exceptions import (GetTimeoutError, RayActorError, RayError,
                             RayTaskError)
+from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .._errors import (BY_CODE, DeadlineExceeded, HoistError, NotFound,
@@ -15,7 +19,12 @@ from .._errors import (BY_CODE, DeadlineExceeded, HoistError, NotFound,
 from ._agent import Agent
 
 NAMESPACE = "hoist"
+# Another number where what agents can be asked for changed: drivers of two
+# versions of this package have an agent each.
+_AGENTS = 2
+_NAME = re.compile(r"hoist-agent\d*-(?P<node>[0-9a-f]+)")
 _CALLS = 8  # That an agent serves at once.
+_LOOK = 0.05  # Seconds between looks at which agents there are.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +63,35 @@ def find(nodes: Iterable[str] | None = None, *,
 
 def _agent(node: str, socket: str | None, ctl: str | None) -> Any:
     return ray.remote(Agent).options(
-        name=f"hoist-agent-{node}", namespace=NAMESPACE, get_if_exists=True,
+        name=f"hoist-agent{_AGENTS}-{node}", namespace=NAMESPACE, get_if_exists=True,
         lifetime="detached", num_cpus=0, max_restarts=-1,
         max_concurrency=_CALLS,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     ).remote(node, socket, ctl)
+
+
+def end_agents(nodes: Iterable[str] | None, deadline: float) -> list[str]:
+    """Of those nodes, None: of all, also other versions' agents; the nodes that
+    had one. DeadlineExceeded: Ray has not ended them."""
+    wanted = None if nodes is None else set(nodes)
+    ended: set[str] = set()
+    end = time.monotonic() + deadline
+    while True:
+        there = {one["name"]: match["node"] for one in list_named_actors(
+            all_namespaces=True) if one["namespace"] == NAMESPACE and (
+                match := _NAME.fullmatch(one["name"]))}
+        left = {name: node for name, node in there.items()
+                if wanted is None or node in wanted}
+        if not left:
+            return sorted(ended)
+        if time.monotonic() >= end:
+            raise DeadlineExceeded("agents have not ended: "
+                                   + ", ".join(sorted(left)))
+        for name in left:
+            with contextlib.suppress(ValueError):  # It has just ended.
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+        ended |= {*left.values()}
+        time.sleep(_LOOK)
 
 
 def typed(error: BaseException, node: str) -> HoistError:
