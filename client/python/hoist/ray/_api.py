@@ -62,8 +62,8 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     """Brings a model into the hoistd of several nodes; one node reads it.
 
     source: a safetensors file or folder of `source_node`; a function, which
-        that node calls; or an iterable, which this process goes through. The
-        last two give (group, {tensor: array}).
+        that node calls; or an iterable, which threads of this process go
+        through. The last two give (group, {tensor: array}).
     name: of the published model, on each node.
     nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
         first if it is among them.
