@@ -16,8 +16,9 @@ the floor of that, which is plain's or what the streamed bytes take at the link'
 rate, measured here (with --static the prompt's pass counts, too); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
 streamed group; what of that is Python's, in hoist's hooks and but for the calls into
-libhoist, which wait where the stream is full; what those calls take; hoist's frames in
-a profile of a step; and whether all tokens and logits were plain's, bit for bit.
+libhoist, which wait where the stream is full; what those calls take; what the hooks
+around a pass take, once a pass; hoist's frames in a profile of a step; and whether all
+tokens and logits were plain's, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from hoist._plan import Plan
 from hoist.nn import _hooks
 from peers.llama import config_of
 
+LAUNCHES = 5  # That are measured, after each run.
 TOML = """
 [device]
 backend = "{device}"
@@ -63,35 +65,41 @@ def bytes_of(model: torch.nn.Module) -> int:
 
 
 class HookTime:
-    """Seconds in hoist's hooks, but for what calls into libhoist take; and
-    those."""
+    """Seconds in hoist's hooks of groups, but for what calls into libhoist take;
+    those; and in the hooks of a pass."""
+
+    BOOKS = ((_hooks.Begin, "__call__", "seconds"),
+             (_hooks.End, "__call__", "seconds"),
+             (_hooks.BeginPass, "__call__", "root"),
+             (_hooks.EndPass, "__call__", "root"),
+             (Plan, "stage", "stage"), (Plan, "done", "done"))
 
     def __enter__(self) -> "HookTime":
         self.seconds = 0.0
-        self.stage = self.done = 0.0
-        self._before = [(kind, name, getattr(kind, name)) for kind, name in (
-            (_hooks.Begin, "__call__"), (_hooks.End, "__call__"),
-            (Plan, "stage"), (Plan, "done"))]
-        for kind, name, call in self._before:
-            setattr(kind, name, self._timed(name, call))
+        self.stage = self.done = self.root = 0.0
+        self._before = [(kind, name, getattr(kind, name), book)
+                        for kind, name, book in self.BOOKS]
+        self._within = ""  # The book of the hook that runs.
+        for kind, name, call, book in self._before:
+            setattr(kind, name, self._timed(book, call))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for kind, name, call in self._before:
+        for kind, name, call, _ in self._before:
             setattr(kind, name, call)
 
-    def _timed(self, name: str, call: Any) -> Any:
+    def _timed(self, book: str, call: Any) -> Any:
         def timed(*args: Any, **kwargs: Any) -> Any:
+            around, self._within = self._within, book
             begin = time.perf_counter()
             try:
                 return call(*args, **kwargs)
             finally:
                 took = time.perf_counter() - begin
-                if name == "__call__":
-                    self.seconds += took
-                else:
-                    self.seconds -= took
-                    setattr(self, name, getattr(self, name) + took)
+                self._within = around
+                setattr(self, book, getattr(self, book) + took)
+                if around:
+                    setattr(self, around, getattr(self, around) - took)
 
         return timed
 
@@ -110,6 +118,7 @@ class Decoder:
         self.frames = 0
         # For each streamed group.
         self.hooks_us = self.stage_us = self.done_us = 0.0
+        self.root_us = 0.0  # Of a pass.
         self.streamed = 0.0
         self.streamed_bytes = 0  # A pass.
 
@@ -132,10 +141,11 @@ class Decoder:
         self.sync()
         self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
         ids = logits.argmax(-1)
-        self.sync()
-        begin = time.perf_counter()
-        self.step(ids, cache)
-        self.launch_us.append((time.perf_counter() - begin) * 1e6)
+        for _ in range(LAUNCHES):
+            self.sync()
+            begin = time.perf_counter()
+            self.step(ids, cache)
+            self.launch_us.append((time.perf_counter() - begin) * 1e6)
         self.sync()
         return logits
 
@@ -153,7 +163,7 @@ class Decoder:
     def run(self, work: Callable[[int], torch.Tensor], tokens: int) -> None:
         before = self._stages()
         given = work(tokens)
-        self.streamed = (self._stages() - before) / (tokens + 2)
+        self.streamed = (self._stages() - before) / (tokens + 1 + LAUNCHES)
         if self.name.startswith("hoist"):
             self.streamed_bytes = hoist.stats(self.model).streamed_bytes
         if self.given is None:
@@ -177,11 +187,12 @@ class Decoder:
             self.sync()
             stages = self._stages() - before
             if stages:
-                found.append([seconds / stages * 1e6 for seconds in (
-                    hooks.seconds, hooks.stage, hooks.done)])
+                found.append([*(seconds / stages * 1e6 for seconds in (
+                    hooks.seconds, hooks.stage, hooks.done)),
+                    hooks.root * 1e6])
         if found:
-            self.hooks_us, self.stage_us, self.done_us = map(
-                statistics.median, zip(*found))
+            (self.hooks_us, self.stage_us, self.done_us,
+             self.root_us) = map(statistics.median, zip(*found))
 
     def count_frames(self) -> None:
         cache = transformers.DynamicCache()
@@ -245,7 +256,7 @@ def report(found: list[Decoder], rate: float | None) -> None:
     rows: list[tuple[str, ...]] = [
         ("decoder", "ms/token", "x plain", "x floor", "streamed",
          "us/streamed group", "of it Python", "stage", "done",
-         "frames of hoist", "equal")]
+         "us of a pass", "frames of hoist", "equal")]
     for one in found:
         ratio = statistics.median(
             mine / other for mine, other in zip(one.token_ms, plain.token_ms))
@@ -263,7 +274,7 @@ def report(found: list[Decoder], rate: float | None) -> None:
         rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
                      f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
                      *(f"{us:.1f}" if one.hooks_us else "-" for us in
-                       (one.hooks_us, one.stage_us, one.done_us)),
+                       (one.hooks_us, one.stage_us, one.done_us, one.root_us)),
                      str(one.frames), "yes" if same else "NO"))
     table(rows)
 
