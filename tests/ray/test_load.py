@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 import pytest
@@ -99,16 +99,19 @@ def test_what_is_there_is_not_sent_again(world, tmp_path):
     assert third.content == again.content
 
 
+class Broken(Exception):
+    pass
+
+
+def breaks_after(count: int, groups: list[Any]) -> Iterator[Any]:
+    """So many of them, and then it raises."""
+    yield from groups[:count]
+    raise Broken()
+
+
 def test_an_interrupted_load_goes_on_where_it_stopped(world):
-    class Broken(Exception):
-        pass
-
-    def breaks():
-        yield from arrays(5)[:2]
-        raise Broken()
-
     with pytest.raises(Broken):
-        hoist.ray.load(breaks(), "m")
+        hoist.ray.load(breaks_after(2, arrays(5)), "m")
     report = hoist.ray.load(arrays(5), "m")
     assert report.sent_bytes == 4 * 3 * MIB
 

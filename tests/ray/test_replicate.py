@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import ray
 from real_daemon import MIB
-from test_load import arrays, made, names, staged
+from test_load import (Broken, arrays, breaks_after, made, names,
+                       staged)
 
 import hoist
 import hoist.ray
@@ -46,17 +47,10 @@ def test_a_model_comes_from_a_neighbour_when_its_source_is_gone(
 
 
 def test_a_part_of_a_model_is_not_taken_for_the_whole(world):
-    class Broken(Exception):
-        pass
-
-    def breaks():
-        yield from arrays(3)[:2]
-        raise Broken()
-
     first, second, third, _ = world.nodes
     whole = hoist.ray.load(arrays(3), "whole", nodes=[first]).content
     with pytest.raises(Broken):
-        hoist.ray.load(breaks(), "m", nodes=[first])
+        hoist.ray.load(breaks_after(2, arrays(3)), "m", nodes=[first])
     with pytest.raises(hoist.NotFound, match="of content"):
         hoist.ray.replicate("m", nodes=[second], content=whole)
     assert names(second) == []
@@ -114,17 +108,10 @@ def test_it_waits_for_a_load_of_that_name(world):
 
 
 def test_actors_go_where_all_of_it_is(world):
-    class Broken(Exception):
-        pass
-
-    def breaks():
-        yield from arrays(1)
-        raise Broken()
-
     first, second, third, _ = world.nodes
     hoist.ray.load(arrays(2), "m", nodes=[second, third])
     with pytest.raises(Broken):
-        hoist.ray.load(breaks(), "m", nodes=[first])
+        hoist.ray.load(breaks_after(1, arrays(1)), "m", nodes=[first])
     hard = hoist.ray.actor_options("m")
     assert set(hard) == {"label_selector"}
     soft = hoist.ray.actor_options("m", "soft", nodes=[first, second])
