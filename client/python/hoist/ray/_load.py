@@ -239,7 +239,8 @@ class Run:
             except BaseException as error:  # noqa: BLE001 - it is the load's.
                 failed.append(error)
 
-        thread = threading.Thread(target=read, name="hoist.ray source")
+        thread = threading.Thread(target=read, name="hoist.ray source",
+                                  daemon=True)
         thread.start()
         try:
             while thread.is_alive() and self._moving.calls:
