@@ -30,6 +30,10 @@ using std::chrono::milliseconds;
 constexpr char kOwnDeadline[] = "Deadline Exceeded";
 constexpr char kNoSignOfLife[] = "keepalive";
 
+// hoistd may have no room for a moment; gRPC's own second before it tries
+// again is longer than some timeouts.
+constexpr int kTryAgainMs = 100;
+
 // Who listens there; 0: not to be had.
 pid_t ListenerOf(int socket) {
   ucred credentials = {};
@@ -85,9 +89,6 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& socket,
   arguments.SetMaxReceiveMessageSize(-1);
   // hoistctl is no place for a proxy of the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // hoistd may have no room for a moment; gRPC's own second before it tries
-  // again is longer than some timeouts.
-  constexpr int kTryAgainMs = 100;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kTryAgainMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kTryAgainMs);
   // While a call is under way, hoistd's transport is asked for a sign of life.
@@ -146,12 +147,23 @@ std::unique_ptr<grpc::ClientContext> Connection::context(Lasts lasts) const {
 
 int Connection::Check(const Output& output) {
   if (!Opens(output)) return kExitNoDaemon;
-  const std::shared_ptr<grpc::Channel> channel = OpenChannel(socket_, timeout_);
-  if (!channel->WaitForConnected(std::chrono::system_clock::now() + Left())) {
+  channel_ = OpenChannel(socket_, timeout_);
+  if (!channel_->WaitForConnected(std::chrono::system_clock::now() + Left())) {
     return Opens(output) ? Silent(output) : kExitNoDaemon;
   }
-  admin_ = v1::Admin::NewStub(channel);
+  admin_ = v1::Admin::NewStub(channel_);
   return kExitOk;
+}
+
+int Connection::Answers(const Output& output) const {
+  using Clock = std::chrono::system_clock;
+  const Clock::time_point end = Clock::now() + timeout_;
+  do {
+    if (!Opens(output)) return kExitNoDaemon;
+    const milliseconds tried(kTryAgainMs);
+    if (channel_->WaitForConnected(Clock::now() + tried)) return kExitOk;
+  } while (Clock::now() < end);
+  return Silent(output);
 }
 
 int Connection::Silent(const Output& output) const {
@@ -213,6 +225,7 @@ int Connection::Fail(const grpc::Status& status, const Output& output) const {
     if (status.error_message().find(kNoSignOfLife) != std::string::npos) {
       return Silent(output);
     }
+    if (const int code = Answers(output); code != kExitOk) return code;
   }
   WriteError(output, CodeName(static_cast<Code>(status.error_code())),
              status.error_message());

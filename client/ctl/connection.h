@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "google/protobuf/message.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
 #include "hoist/v1/admin.grpc.pb.h"
@@ -69,6 +70,10 @@ class Connection {
   std::string FirstThatAnswers() const;
   // Writes why no socket opens, if so; whether one does.
   bool Opens(const Output& output) const;
+  // kExitOk: the call's own connection lives, or a new one is served; else
+  // writes why not. To open is not enough to know: a process that is killed
+  // may close its connections before the socket that it listens at.
+  int Answers(const Output& output) const;
   // Why a hoistd that lets us connect serves us not.
   int Silent(const Output& output) const;
 
@@ -78,6 +83,7 @@ class Connection {
   const std::vector<std::string> candidates_;
   // The first that answers, else the first.
   const std::string socket_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Admin::Stub> admin_;
 };
 

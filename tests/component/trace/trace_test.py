@@ -4,14 +4,17 @@ trace_test.py HOISTD [unittest options]; needs HOIST_LIBRARY and PYTHONPATH.
 """
 
 import collections
+import contextlib
 import decimal
 import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -55,6 +58,43 @@ class Recorded:
                 self.row_of(one)[1].startswith(row)]
 
 
+class SlowToFall:
+    """A socket before hoistd's; falls later than what came through it.
+
+    A process that is killed closes what it has open in an order of the
+    kernel's: here the listener comes last.
+    """
+
+    def __init__(self, path, behind):
+        self.path, self.behind = str(path), str(behind)
+        self.falls = False
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with self.listener:
+            while True:
+                ours, _ = self.listener.accept()
+                if self.falls:
+                    ours.close()
+                    return
+                theirs = socket.socket(socket.AF_UNIX)
+                theirs.connect(self.behind)
+                for ends in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self.carry, args=ends,
+                                     daemon=True).start()
+
+    def carry(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
 def bytes_of(slices):
     return sum(one["args"]["bytes"] for one in slices)
 
@@ -77,11 +117,11 @@ class Trace(unittest.TestCase):
         self.addCleanup(session.close)
         return session
 
-    def record(self, *words, out=None):
+    def record(self, *words, out=None, through=None):
         """Runs until it records."""
         running = subprocess.Popen(
-            [HOISTCTL, "--socket", self.daemon.grpc_socket, "trace", "record",
-             "--out", out or self.out, *words], text=True,
+            [HOISTCTL, "--socket", through or self.daemon.grpc_socket,
+             "trace", "record", "--out", out or self.out, *words], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
         def end():
@@ -327,6 +367,18 @@ class Trace(unittest.TestCase):
         self.daemon.kill()
         _, said = running.communicate(timeout=60)
         self.assertEqual(running.returncode, 3, said)
+        self.read()
+
+    def test_a_hoistd_whose_listener_ends_last_has_ended_too(self):
+        self.start()
+        door = SlowToFall(self.daemon.path / "door.grpc",
+                          self.daemon.grpc_socket)
+        running = self.record("--for", "10min", through=door.path)
+        door.falls = True
+        self.daemon.kill()
+        _, said = running.communicate(timeout=60)
+        self.assertEqual(running.returncode, 3, said)
+        self.assertIn("no hoistd at", said)
         self.read()
 
 
