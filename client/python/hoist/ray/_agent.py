@@ -20,7 +20,8 @@ from .._registration import Groups
 from ._ctl import Ctl
 from ._image import GroupHead, model_content, raw_tensors
 from ._source import (FileReader, GroupSource, Held, HeldReader,
-                      IterableReader, Reader, forget_left, source_key)
+                      IterableReader, Keep, KeptFiles, ModelReader, Reader,
+                      forget_left, published_heads)
 
 _KNOWN_SOURCES = 64  # Whose heads are remembered.
 
@@ -30,7 +31,7 @@ class _Reading:
     """What a load reads here."""
 
     reader: Reader
-    key: str | None  # Of its files.
+    files: bytes | None  # Model.fingerprint, of what is read from files.
     heads: list[GroupHead] = dataclasses.field(default_factory=list)
     # Held while Ray copies the reader's buffer, which close() takes away.
     busy: threading.Lock = dataclasses.field(default_factory=threading.Lock)
@@ -54,20 +55,34 @@ class Agent:
         self._ctl = Ctl(ctl, self._socket)
         self._lock = threading.Lock()
         self._held: dict[str, Model] = {}
+        self._kept: dict[str, KeptFiles] = {}
         self._readings: dict[str, _Reading] = {}
-        self._sources: collections.OrderedDict[str, list[GroupHead]] = (
+        self._known: collections.OrderedDict[bytes, list[GroupHead]] = (
             collections.OrderedDict())
         self._session = _session.connect(
             self._socket, name="hoist.ray", connect_deadline=10)
         forget_left(self._session)
 
     def _here(self) -> _session.Session:
-        """A session that lives: another one, where hoistd was restarted."""
+        """A session that lives: another one, where hoistd was restarted. It is
+        told again of files that it was to have."""
         with self._lock:
             before, self._session = self._session, self._session.reconnect()
-            if self._session is not before:
-                self._held.clear()
-            return self._session
+            session = self._session
+            if session is before:
+                return session
+            self._held.clear()
+            kept = dict(self._kept)
+        for name, files in kept.items():
+            with contextlib.suppress(HoistError):
+                model = files.register_again(session, name)
+                if model is not None:
+                    self._hold(name, model)
+        return session
+
+    def _hold(self, name: str, model: Model) -> None:
+        with self._lock:
+            self._held[name] = model
 
     def ready(self) -> dict[str, Any]:
         """Who answers."""
@@ -78,39 +93,55 @@ class Agent:
     # --- What is there.
 
     def contents(self, model: str) -> dict[str, bytes]:
-        """A published model's groups and what each is; {}: there is none.
-        FailedPrecondition: it is read from files."""
+        """A model's groups and what each is; {}: there is none.
+        FailedPrecondition: it is read from files, which nobody has read whole
+        through this agent."""
         session = self._here()
         try:
             found = session.model(model)
         except NotFound:
             return {}
         try:
-            if not found.published:
-                raise FailedPrecondition(
-                    f'model "{model}" is read from files on node {self._node}; '
-                    "take another name")
-            return {group.name: group.content or b"" for group in found}
+            return {head.name: head.content for head in self._heads(found)}
         finally:
-            if model not in self._held:
-                with contextlib.suppress(HoistError):
-                    session.done_with(found)
+            self._let_go(session, found)
+
+    def _let_go(self, session: _session.Session, model: Model) -> None:
+        """Of a model that this agent has only looked at."""
+        with self._lock:
+            held = self._held.get(model.name)
+        if held is None or held.id != model.id:
+            with contextlib.suppress(HoistError):
+                session.done_with(model)
+
+    def _heads(self, model: Model) -> list[GroupHead]:
+        if model.published:
+            return published_heads(model)
+        with self._lock:
+            known = self._known.get(model.fingerprint)
+        if known is None:
+            raise FailedPrecondition(
+                f'model "{model.name}" is read from files on node '
+                f"{self._node}, and what they hold nobody has seen yet; load "
+                "them, there, with from_files=True, or take another name")
+        return known
 
     def models(self) -> list[dict[str, Any]]:
-        """As `hoistctl models` says; `content`: of published ones that this
-        user may read, 32 bytes that hoistd computed."""
+        """As `hoistctl models` says; `content`: of those that this user may
+        read and of which it is known, 32 bytes."""
+        self._here()
         rows = self._ctl.models()
         for row in rows:
             contents: dict[str, bytes] = {}
-            if row["published"]:
-                with contextlib.suppress(HoistError):
-                    contents = self.contents(row["name"])
+            with contextlib.suppress(HoistError):
+                contents = self.contents(row["name"])
             row["content"] = model_content(contents.values()) if (
                 contents) else None
         return rows
 
     def where(self, model: str) -> list[dict[str, Any]]:
         """Each group by tier: bytes, pinned, leases, seconds since its use."""
+        self._here()
         return self._ctl.where(model)
 
     def status(self) -> dict[str, Any]:
@@ -134,6 +165,7 @@ class Agent:
             return False
         with self._lock:
             held = self._held.pop(model, None)
+            self._kept.pop(model, None)
         if held is not None:
             session.done_with(held)
         session.done_with(found)
@@ -143,35 +175,56 @@ class Agent:
     # --- Reading.
 
     def open(self, load: str, source: str | Held | GroupSource,
-             groups: Groups, deadline: float, turn: Any) -> dict[str, Any]:
+             groups: Groups, deadline: float, turn: Any,
+             keep: Keep | None) -> dict[str, Any]:
         """Begins to read; `heads`: what the groups are, if they are published
         or this agent has read those files before; `names`: which come, if that
-        is known. When the turn ends, as its driver does, so does this."""
-        reading, heads = self._begin(source, groups, deadline)
+        is known; `new`: what is kept was not there. When the turn ends, as its
+        driver does, so does this."""
+        if isinstance(source, str) and not os.path.exists(source):
+            raise NotFound(f"there is no {source} on node {self._node}; "
+                           "read on a node that has it: source_node=")
+        new = False
+        if isinstance(source, str) and keep is not None:
+            reading, new = self._begin_kept(source, groups, deadline, keep)
+        else:
+            reading = self._begin(source, groups, deadline)
+        heads: list[GroupHead] | None = None
+        if isinstance(reading.reader, HeldReader):
+            heads = reading.reader.heads()
+        elif reading.files is not None:
+            heads = self._known.get(reading.files)
         with self._lock:
             self._readings[load] = reading
         threading.Thread(target=self._close_after, args=(load, turn),
                          name="hoist.ray turn", daemon=True).start()
-        return {"names": reading.reader.names(), "heads": heads}
+        return {"names": reading.reader.names(), "heads": heads, "new": new}
 
     def _begin(self, source: str | Held | GroupSource, groups: Groups,
-               deadline: float) -> tuple[_Reading, list[GroupHead] | None]:
+               deadline: float) -> _Reading:
+        session = self._here()
         if isinstance(source, Held):
-            held = HeldReader(self._here(), source, deadline)
-            return _Reading(held, None), held.heads()
+            model = session.model(source.model)
+            try:
+                heads = self._heads(model)
+            except FailedPrecondition:
+                self._let_go(session, model)
+                raise
+            return _Reading(HeldReader(session, model, heads, deadline), None)
         if callable(source):
-            return _Reading(IterableReader(source()), None), None
-        if not os.path.exists(source):
-            raise NotFound(f"there is no {source} on node {self._node}; "
-                           "read on a node that has it: source_node=")
-        key = source_key(source, groups)
+            return _Reading(IterableReader(source()), None)
+        files = FileReader(session, source, groups, deadline)
+        return _Reading(files, files.fingerprint)
+
+    def _begin_kept(self, source: str, groups: Groups, deadline: float,
+                    keep: Keep) -> tuple[_Reading, bool]:
+        session = self._here()
+        kept, model, new = KeptFiles.register(session, source, groups, keep)
         with self._lock:
-            known = self._sources.get(key)
-        files = FileReader(self._here(), source, groups, deadline)
-        if known is not None and [head.name for head in known] != (
-                files.names()):
-            known = None
-        return _Reading(files, key), known
+            self._held[keep.name] = model
+            self._kept[keep.name] = kept
+        reader = ModelReader(session, session.model(keep.name), deadline)
+        return _Reading(reader, kept.fingerprint), new
 
     def _close_after(self, load: str, turn: Any) -> None:
         with contextlib.suppress(RayError):
@@ -202,12 +255,12 @@ class Agent:
             yield found[1]
 
     def _remember(self, reading: _Reading) -> None:
-        if reading.key is None:
+        if reading.files is None:
             return
         with self._lock:
-            self._sources[reading.key] = reading.heads
-            while len(self._sources) > _KNOWN_SOURCES:
-                self._sources.popitem(last=False)
+            self._known[reading.files] = reading.heads
+            while len(self._known) > _KNOWN_SOURCES:
+                self._known.popitem(last=False)
 
     def _reading(self, load: str) -> _Reading:
         with self._lock:
@@ -251,11 +304,8 @@ class Agent:
         published = session.publish(
             model, head.name, raw_tensors(head, image), readers,
             deadline=deadline, content=head.content)
-        with self._lock:
-            self._held[model] = published
+        self._hold(model, published)
 
     def hold(self, model: str) -> None:
         """Uses a model that is there already, as if it had come."""
-        found = self._here().model(model)
-        with self._lock:
-            self._held[model] = found
+        self._hold(model, self._here().model(model))

@@ -32,7 +32,8 @@ def start_load(source: Source, name: str, *,
                deadline: float = 60.0,
                contents: Mapping[str, bytes] | None = None,
                progress: Progress | None = None,
-               sockets: Mapping[str, str] | None = None) -> Load:
+               sockets: Mapping[str, str] | None = None,
+               from_files: bool = False) -> Load:
     """As load, which goes on in a thread of this process.
 
     `progress` is called there.
@@ -42,8 +43,13 @@ def start_load(source: Source, name: str, *,
         source)
     here = source_node or ray.get_runtime_context().get_node_id()
     head, targets = _choose(here, nodes, copies, sockets)
+    if from_files and not (isinstance(path, str) and head in targets):
+        raise InvalidArgument(
+            "from_files=True is for a source that is files, on a node that is "
+            "to have the model: leave it out, or name source_node in nodes")
     run = Run(path, head, targets, Terms(
-        name, window, groups, readers, deadline, contents, progress))
+        name, window, groups, readers, deadline, contents, progress,
+        from_files))
 
     def work() -> Report:
         with turn(name, run.cancelled) as mine:
@@ -58,13 +64,14 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
          readers: str | None = None, deadline: float = 60.0,
          contents: Mapping[str, bytes] | None = None,
          progress: Progress | None = None,
-         sockets: Mapping[str, str] | None = None) -> Report:
+         sockets: Mapping[str, str] | None = None,
+         from_files: bool = False) -> Report:
     """Brings a model into the hoistd of several nodes; one node reads it.
 
     source: a safetensors file or folder of `source_node`; a function, which
         that node calls; or an iterable, which threads of this process go
         through. The last two give (group, {tensor: array}).
-    name: of the published model, on each node.
+    name: of the model, on each node.
     nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
         first if it is among them.
     source_node: None: this process's.
@@ -77,6 +84,11 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     contents: what each group must be, 32 bytes, as Group.content.
     progress: called with (node, group) as each is there, and can be staged.
     sockets: of hoistd, by node; None: as each node's $HOIST_SOCKET says.
+    from_files: `source_node` has the model of its files, as if it had been
+        registered there: it takes no memory that hoistd cannot have back, since
+        what has to go is read again, and the files have to stay as they are.
+        It forgets it where the load ends before all of it was read. Else it is
+        published there as on the others.
 
     NodesFailed: some nodes do not have it, the others do. AlreadyExists: a node
     has other weights of that name. Unavailable: the node that reads has ended.
@@ -86,7 +98,8 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     going = start_load(
         source, name, nodes=nodes, copies=copies, source_node=source_node,
         window=window, groups=groups, readers=readers, deadline=deadline,
-        contents=contents, progress=progress, sockets=sockets)
+        contents=contents, progress=progress, sockets=sockets,
+        from_files=from_files)
     try:
         return going.result()
     except KeyboardInterrupt:
@@ -100,8 +113,8 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
               readers: str | None = None, deadline: float = 60.0,
               progress: Progress | None = None,
               sockets: Mapping[str, str] | None = None) -> Report:
-    """Brings a published model to more nodes, from one that has it. Its source
-    is not needed, and need not be there any more.
+    """Brings a model to more nodes, from one that has it. Its source is not
+    needed, and need not be there any more, unless it is what that node has.
 
     nodes, copies: as load has it; those that have the model are sent nothing.
     source_node: which sends it first; None: one that has most of its groups.
@@ -122,7 +135,8 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
             head, held = _holder(model, source_node, content)
             _, targets = _choose(head, nodes, copies, sockets)
             run = Run(Held(model), find([head])[0], targets, Terms(
-                model, window, "block", readers, deadline, held, progress))
+                model, window, "block", readers, deadline, held, progress,
+                from_files=False))
             run.cancelled = cancelled
             return run.run(mine)
 
@@ -147,7 +161,7 @@ def _holder(model: str, source_node: str | None, content: bytes | None
     where_ = f"node {source_node} does not have" if source_node else (
         "no node has")
     what = "" if content is None else f" of content {content.hex()}"
-    raise NotFound(f'{where_} a published model "{model}"{what}; '
+    raise NotFound(f'{where_} a model "{model}"{what}; '
                    "hoist.ray.load brings one from a source")
 
 
@@ -188,8 +202,8 @@ def status(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 def models(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """A row a node and model; `content`: what hoistd found a published one to
-    be, 32 bytes. It needs an admin's rights. Nodes that do not answer are
-    left out."""
+    be, 32 bytes, and what the agent found in files that it has read; else None.
+    It needs an admin's rights. Nodes that do not answer are left out."""
     said, _ = ask(find(nodes), "models")
     return [{"node": node, **row} for node, rows in said.items()
             for row in rows]

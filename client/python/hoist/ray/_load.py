@@ -18,7 +18,7 @@ from .._registration import Groups
 from ._image import GroupHead, model_content
 from ._moving import Moving
 from ._nodes import Node, ask, typed
-from ._source import GroupSource, Held, IterableReader, Named
+from ._source import GroupSource, Held, IterableReader, Keep, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
 _GLANCE = 0.01  # And at what this process reads.
@@ -72,6 +72,7 @@ class Terms:
     deadline: float
     contents: Mapping[str, bytes] | None
     progress: Progress | None
+    from_files: bool
 
 
 class Run:
@@ -87,12 +88,14 @@ class Run:
         self._id = uuid.uuid4().hex
         self._local: IterableReader | None = None
         self._had: dict[str, dict[str, bytes]] = {}
+        self._began_on: set[str] = set()  # Nodes that had nothing.
         self._errors: dict[str, HoistError] = {}
         self._contents: dict[str, bytes] = {}
         self._moving = Moving(
             head, terms.window, self._take, self._taken,
             lambda node, error: self._fail(node.id, error))
         self._read = self._sent = 0
+        self._whole = False  # All of it has been read.
         self.cancelled = threading.Event()
 
     def run(self, turn: Any) -> Report:
@@ -107,22 +110,33 @@ class Run:
                 self._move()
             else:
                 self._contents = {head.name: head.content for head in known}
+            self._whole = True
             return self._report()
         except Cancelled:
+            self._close(began)
             self._undo()
+            raise
+        except BaseException:
+            if self._terms.from_files and not self._whole:
+                # Nobody has seen all that the files hold.
+                self._close(began)
+                self._forget_on([self._head.id])
             raise
         finally:
             self._drop()
-            if began:
-                self._close()
+            self._close(began)
 
     # --- Before anything moves.
 
     def _look_around(self) -> None:
-        """What nodes have of that name; those that do not answer are out."""
-        self._had, failed = ask(list(self._nodes.values()), "contents",
-                                self._terms.model,
-                                deadline=self._terms.deadline)
+        """What nodes have of that name; those that do not answer are out. Of
+        files it is seen when they are opened."""
+        of_files = {self._head.id} if self._terms.from_files else set()
+        self._had, failed = ask(
+            [node for node in self._nodes.values() if node.id not in of_files],
+            "contents", self._terms.model, deadline=self._terms.deadline)
+        self._began_on = {node for node, had in self._had.items() if not had}
+        self._had.update((node, {}) for node in of_files)
         for node, error in failed.items():
             self._fail(node, error)
         if not self._had:
@@ -133,14 +147,21 @@ class Run:
                 self._source):
             self._local = IterableReader(self._source)
             return None
+        keep = (Keep(self._terms.model, self._terms.readers)
+                if self._terms.from_files else None)
         told = self._from_head(self._head.agent.open.remote(
             self._id, self._source, self._terms.groups,
-            self._terms.deadline, turn))
+            self._terms.deadline, turn, keep))
         heads = cast("list[GroupHead] | None", told["heads"])
+        if told["new"]:
+            self._began_on.add(self._head.id)
+        if keep is not None and heads is not None:
+            self._had[self._head.id] = {
+                head.name: head.content for head in heads}
         try:
             self._compare(told["names"], heads)
         except BaseException:
-            self._close()
+            self._close(True)
             raise
         return heads
 
@@ -212,6 +233,8 @@ class Run:
         self._check(head)
         self._contents[head.name] = head.content
         self._read += head.nbytes
+        if self._terms.from_files:
+            self._have_in_files(head)
         self._moving.add(head, image, [
             node for node in self._nodes.values()
             if head.name not in self._had[node.id]])
@@ -258,8 +281,18 @@ class Run:
 
     def _taken(self, node: Node, head: GroupHead) -> None:
         self._sent += head.nbytes
+        self._tell(node.id, head)
+
+    def _have_in_files(self, head: GroupHead) -> None:
+        """The node that reads has it: it is not sent there."""
+        had = self._had[self._head.id]
+        if head.name not in had:
+            had[head.name] = head.content
+            self._tell(self._head.id, head)
+
+    def _tell(self, node: str, head: GroupHead) -> None:
         if self._terms.progress is not None:
-            self._terms.progress(node.id, head.name)
+            self._terms.progress(node, head.name)
 
     def _from_head(self, ref: Any) -> Any:
         """What the reading node says; its death ends the load."""
@@ -313,16 +346,17 @@ class Run:
         self._forget_on(list(self._nodes))
 
     def _forget_on(self, nodes: list[str]) -> None:
-        ask([self._all[node] for node in nodes if not self._had.get(node)],
+        ask([self._all[node] for node in nodes if node in self._began_on],
             "forget", self._terms.model)
 
     def _drop(self) -> None:
         self._moving.drop()
 
-    def _close(self) -> None:
+    def _close(self, began: bool) -> None:
+        """Again: nothing happens."""
         if self._local is not None:
             self._local.close()
-        else:
+        elif began:
             ask([self._head], "close", self._id)
 
 

@@ -21,7 +21,7 @@ from ._agent import Agent
 NAMESPACE = "hoist"
 # Another number where what agents can be asked for changed: drivers of two
 # versions of this package have an agent each.
-_AGENTS = 2
+_AGENTS = 3
 _NAME = re.compile(r"hoist-agent\d*-(?P<node>[0-9a-f]+)")
 _CALLS = 8  # That an agent serves at once.
 _LOOK = 0.05  # Seconds between looks at which agents there are.

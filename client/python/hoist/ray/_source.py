@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes as c
 import dataclasses
-import hashlib
 import os
-import pathlib
 import threading
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
@@ -15,7 +13,7 @@ import numpy as np
 
 from .. import _session
 from .._errors import (AlreadyExists, FailedPrecondition, HoistError,
-                       InvalidArgument, ResourceExhausted)
+                       InvalidArgument, NotFound, ResourceExhausted)
 from .._model import Group, Model
 from .._registration import Groups
 from ._image import GroupHead, image_of, pack
@@ -45,12 +43,20 @@ class Reader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """A source that is a published model of the reading node's hoistd."""
+    """A source that is a model of the reading node's hoistd already."""
 
     model: str
 
 
-class _ModelReader:
+@dataclasses.dataclass(frozen=True)
+class Keep:
+    """What is read stays a model of the reading node, as its files."""
+
+    name: str
+    readers: str | None
+
+
+class ModelReader:
     """A model of this node's hoistd: out of its host tier into this process,
     a group at a time."""
 
@@ -109,13 +115,14 @@ class _ModelReader:
         """What a kind of model asks for after that."""
 
 
-class FileReader(_ModelReader):
+class FileReader(ModelReader):
     """Safetensors, which this node's hoistd reads. They are a model of it
     meanwhile, under a name of their own."""
 
     def __init__(self, session: _session.Session, path: str, groups: Groups,
                  deadline: float) -> None:
         self._slot, model = _register(session, os.path.realpath(path), groups)
+        self.fingerprint = model.fingerprint
         super().__init__(session, model, deadline)
 
     def _closed(self, model: Model) -> None:
@@ -171,35 +178,73 @@ def _slot_name(slot: int) -> str:
     return f"hoist.ray reads {slot}"
 
 
-class HeldReader(_ModelReader):
-    """A published model that is there already. hoistd has said what each of
-    its groups is: nothing is hashed here.
+class HeldReader(ModelReader):
+    """A model that is there already, of which it is known what each group is:
+    nothing is hashed here."""
 
-    NotFound: there is no such model. FailedPrecondition: it is read from files.
-    """
-
-    def __init__(self, session: _session.Session, held: Held,
-                 deadline: float) -> None:
-        super().__init__(session, session.model(held.model), deadline)
-        assert self._model is not None
-        if not self._model.published:
-            self.close()
-            raise FailedPrecondition(
-                f'model "{held.model}" is read from files; load those')
+    def __init__(self, session: _session.Session, model: Model,
+                 heads: list[GroupHead], deadline: float) -> None:
+        super().__init__(session, model, deadline)
+        self._heads = {head.name: head for head in heads}
 
     def heads(self) -> list[GroupHead]:
         """Of all groups, without a byte of them."""
-        assert self._model is not None
-        return [_published_head(group) for group in self._model]
+        return list(self._heads.values())
 
     def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
         image = (c.c_uint8 * group.image_bytes).from_address(address)
-        return _published_head(group), np.ctypeslib.as_array(image)
+        return self._heads[group.name], np.ctypeslib.as_array(image)
 
 
-def _published_head(group: Group) -> GroupHead:
-    return GroupHead(group.name, tuple(group.tensors), group.image_bytes,
-                     group.content or b"")
+def published_heads(model: Model) -> list[GroupHead]:
+    """What hoistd has found the groups of a published model to be."""
+    return [GroupHead(group.name, tuple(group.tensors), group.image_bytes,
+                      group.content or b"") for group in model]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptFiles:
+    """A model of files that hoistd has under the name that a load gave it."""
+
+    path: str
+    groups: Groups
+    readers: str | None
+    fingerprint: bytes  # Model.fingerprint: which files, as they are.
+
+    @classmethod
+    def register(cls, session: _session.Session, path: str, groups: Groups,
+                 keep: Keep) -> tuple[KeptFiles, Model, bool]:
+        """The model, and whether it is new.
+
+        AlreadyExists: other weights have that name. FailedPrecondition: another
+        user's model of these files is there, which hoistd gives instead.
+        """
+        path = os.path.realpath(path)
+        before: Model | None = None
+        with contextlib.suppress(NotFound):
+            before = session.model(keep.name)
+        model = session.register(path, keep.name, groups, keep.readers)
+        if before is not None and before.id != model.id:  # Root's, say.
+            session.done_with(before)
+            before = None
+        if model.name != keep.name:
+            session.done_with(model)
+            raise FailedPrecondition(
+                f'hoistd has these files already, as the model "{model.name}" '
+                f"of user {model.owner}: use that, or load without from_files")
+        return (cls(path, groups, keep.readers, model.fingerprint), model,
+                before is None)
+
+    def register_again(self, session: _session.Session, name: str
+                       ) -> Model | None:
+        """With another hoistd. None: the files have changed."""
+        model = session.register(self.path, name, self.groups, self.readers)
+        if model.fingerprint == self.fingerprint and model.name == name:
+            return model
+        session.done_with(model)
+        if model.name == name:
+            session.forget(model)
+        return None
 
 
 class IterableReader:
@@ -236,15 +281,3 @@ class IterableReader:
         close = getattr(groups, "close", None)
         if close is not None:
             close()
-
-
-def source_key(path: str, groups: Groups) -> str:
-    """Which files these are now: loads with one key are of one content."""
-    root = pathlib.Path(path)
-    files = sorted(root.glob("*.safetensors")) if root.is_dir() else [root]
-    told = [os.path.realpath(path), repr(groups)]
-    for file in files:
-        stat = file.stat()
-        told.append(f"{file.name} {stat.st_ino} {stat.st_size} "
-                    f"{stat.st_mtime_ns}")
-    return "\n".join(told)
