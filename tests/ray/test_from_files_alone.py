@@ -21,7 +21,7 @@ def test_it_may_be_larger_than_that_nodes_host_tier(tmp_path):
         world.cluster.wait_for_nodes()
         path, tensors = made(tmp_path)
         with pytest.raises(hoist.ResourceExhausted, match=f"node {first}"):
-            hoist.ray.load(path, "published")
+            hoist.ray.load(path, "published", deadline=3)
         assert not hoist.ray.forget("published")
         assert set(hoist.ray.load(path, "m", from_files=True).nodes) == {
             first, other}
