@@ -192,9 +192,9 @@ class Agent:
         heads: list[GroupHead] | None = None
         if isinstance(reading.reader, HeldReader):
             heads = reading.reader.heads()
-        elif reading.files is not None:
-            heads = self._known.get(reading.files)
         with self._lock:
+            if reading.files is not None:
+                heads = self._known.get(reading.files)
             self._readings[load] = reading
         threading.Thread(target=self._close_after, args=(load, turn),
                          name="hoist.ray turn", daemon=True).start()
