@@ -176,7 +176,7 @@ class Agent:
 
     def open(self, load: str, source: str | Held | GroupSource,
              groups: Groups, deadline: float, turn: Any,
-             keep: Keep | None) -> dict[str, Any]:
+             keep: Keep | None = None) -> dict[str, Any]:
         """Begins to read; `heads`: what the groups are, if they are published
         or this agent has read those files before; `names`: which come, if that
         is known; `new`: what is kept was not there. When the turn ends, as its

@@ -22,6 +22,8 @@ from ._source import GroupSource, Held, IterableReader, Keep, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
 _GLANCE = 0.01  # And at what this process reads.
+# Seconds past the deadline for an agent to say what it waited for.
+_ANSWER = 10.0
 # After these the next load would fail alike: a node keeps nothing of the model.
 _LASTING = (DataLoss, ResourceExhausted)
 
@@ -296,13 +298,13 @@ class Run:
 
     def _from_head(self, ref: Any) -> Any:
         """What the reading node says; its death ends the load."""
-        end = time.monotonic() + self._terms.deadline
+        end = time.monotonic() + self._terms.deadline + _ANSWER
         while not self._moving.wait(_LOOK, beside=ref):
             self._check_cancelled()
             if time.monotonic() >= end:
                 raise DeadlineExceeded(
                     f"node {self._head.id}, which reads, gave nothing for "
-                    f"{self._terms.deadline:g} s")
+                    f"{self._terms.deadline + _ANSWER:g} s")
         try:
             return ray.get(ref)
         except Exception as error:
