@@ -26,7 +26,7 @@ export HOIST_BUILD_DIR
 
 venv=build/ray-venv
 # grpcio asks raylets how full their object stores are.
-needs=('ray[serve]==2.60.0' numpy pytest==9.0.2 grpcio)
+needs=('ray[serve]==2.60.0' numpy pytest==9.0.2 grpcio tqdm)
 if [[ "$(cat "$venv/made" 2>/dev/null)" != "${needs[*]}" ]]; then
   python3 -m venv --clear "$venv"
   "$venv/bin/pip" install --quiet "${needs[@]}"

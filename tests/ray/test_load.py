@@ -88,6 +88,24 @@ def test_each_byte_is_read_once_and_is_everywhere(world, tmp_path):
     assert report.peak_bytes <= 4 * (BLOCK + 2 * 4096)
 
 
+def test_a_bar_shows_bytes_of_all_nodes(world, tmp_path, capsys):
+    path, _ = made(tmp_path)
+    first = world.nodes[0]
+    hoist.ray.load(path, "m", nodes=[first], progress=False)
+    assert capsys.readouterr().err == ""
+    report = hoist.ray.load(path, "m", progress=True)
+    *_, last = capsys.readouterr().err.strip().split("\r")
+    assert last.startswith("load m: 100%"), last
+    assert report.sent_bytes == 3 * report.read_bytes
+    total = f"{report.sent_bytes / MIB:.1f}M"
+    assert f"{total}/{total}" in last
+    assert "4 of 4 nodes have all" in last
+    # Of what an iterable gives nobody knows how much comes.
+    hoist.ray.load(arrays(2), "other", progress=True)
+    *_, last = capsys.readouterr().err.strip().split("\r")
+    assert last.startswith("load other: 8.00MB"), last
+
+
 def test_what_is_there_is_not_sent_again(world, tmp_path):
     path, _ = made(tmp_path)
     first, second, *rest = world.nodes

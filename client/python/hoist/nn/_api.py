@@ -26,7 +26,7 @@ from ._layout import choose_storage, lay_out
 from ._options import (Idle, InPlaceOption, M, Names, Pipeline, T, Wanted,
                        Where, as_names)
 from ._link import default_session
-from ._progress import progress_bar
+from .._progress import progress_bar
 from ._sources import Published
 from ._stats import AttachStats
 

@@ -18,7 +18,7 @@ from ._hand_over import (cast_name, derived_name, known_model,
 from ._layout import GroupSpec
 from ._matching import input_name, retype
 from ._options import Wanted
-from ._progress import progress_bar
+from .._progress import progress_bar
 
 
 @dataclasses.dataclass(frozen=True)

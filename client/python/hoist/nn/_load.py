@@ -31,7 +31,7 @@ from ._matching import (file_groups, match_pieces, match_weights,
                         why_not_as_it_is)
 from ._options import (Idle, InPlaceOption, LoadOptions, M, Names, Wanted,
                        Where, as_names)
-from ._progress import progress_bar
+from .._progress import progress_bar
 from ._sources import Files
 
 if TYPE_CHECKING:

@@ -178,7 +178,7 @@ class Agent:
              groups: Groups, deadline: float, turn: Any,
              keep: Keep | None = None) -> dict[str, Any]:
         """Begins to read; `heads`: what the groups are, if they are published
-        or this agent has read those files before; `names`: which come, if that
+        or this agent has read those files before; `sizes`: which come, if that
         is known; `new`: what is kept was not there. When the turn ends, as its
         driver does, so does this."""
         if isinstance(source, str) and not os.path.exists(source):
@@ -198,7 +198,7 @@ class Agent:
             self._readings[load] = reading
         threading.Thread(target=self._close_after, args=(load, turn),
                          name="hoist.ray turn", daemon=True).start()
-        return {"names": reading.reader.names(), "heads": heads, "new": new}
+        return {"sizes": reading.reader.sizes(), "heads": heads, "new": new}
 
     def _begin(self, source: str | Held | GroupSource, groups: Groups,
                deadline: float) -> _Reading:

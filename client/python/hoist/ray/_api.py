@@ -13,8 +13,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from .._errors import HoistError, InvalidArgument, NotFound, Unavailable
 from .._registration import Groups
 from . import _nodes
+from ._arrivals import Progress
 from ._image import model_content
-from ._load import Load, Progress, Report, Run, Terms
+from ._load import Load, Report, Run, Terms
 from ._nodes import Node, alive, ask, find
 from ._source import GroupSource, Held, Named
 from ._turn import turn
@@ -31,7 +32,7 @@ def start_load(source: Source, name: str, *,
                groups: Groups = "block", readers: str | None = None,
                deadline: float = 60.0,
                contents: Mapping[str, bytes] | None = None,
-               progress: Progress | None = None,
+               progress: Progress | bool | None = None,
                sockets: Mapping[str, str] | None = None,
                from_files: bool = False) -> Load:
     """As load, which goes on in a thread of this process.
@@ -63,7 +64,7 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
          window: int = 4, groups: Groups = "block",
          readers: str | None = None, deadline: float = 60.0,
          contents: Mapping[str, bytes] | None = None,
-         progress: Progress | None = None,
+         progress: Progress | bool | None = None,
          sockets: Mapping[str, str] | None = None,
          from_files: bool = False) -> Report:
     """Brings a model into the hoistd of several nodes; one node reads it.
@@ -82,7 +83,8 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
     readers: "owner", "everyone"; None: as each hoistd is configured.
     deadline: seconds to wait for a group, or for room for it on a node.
     contents: what each group must be, 32 bytes, as Group.content.
-    progress: called with (node, group) as each is there, and can be staged.
+    progress: called with (node, group) as each is there, and can be staged; or
+        True, False, None for a bar if stderr is a terminal; with tqdm.
     sockets: of hoistd, by node; None: as each node's $HOIST_SOCKET says.
     from_files: `source_node` has the model of its files, as if it had been
         registered there: it takes no memory that hoistd cannot have back, since
@@ -111,7 +113,7 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
               copies: int | None = None, source_node: str | None = None,
               content: bytes | None = None, window: int = 4,
               readers: str | None = None, deadline: float = 60.0,
-              progress: Progress | None = None,
+              progress: Progress | bool | None = None,
               sockets: Mapping[str, str] | None = None) -> Report:
     """Brings a model to more nodes, from one that has it. Its source is not
     needed, and need not be there any more, unless it is what that node has.

@@ -15,6 +15,7 @@ from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
                        HoistError, InvalidArgument, ResourceExhausted,
                        Unavailable)
 from .._registration import Groups
+from ._arrivals import Arrivals, Progress
 from ._image import GroupHead, model_content
 from ._moving import Moving
 from ._nodes import Node, ask, typed
@@ -60,9 +61,6 @@ class NodesFailed(HoistError):
             + "; ".join(map(str, report.errors.values())))
 
 
-Progress = Callable[[str, str], None]
-
-
 @dataclasses.dataclass(frozen=True)
 class Terms:
     """What a load was asked for; see hoist.ray.load."""
@@ -73,7 +71,7 @@ class Terms:
     readers: str | None
     deadline: float
     contents: Mapping[str, bytes] | None
-    progress: Progress | None
+    progress: Progress | bool | None
     from_files: bool
 
 
@@ -96,6 +94,7 @@ class Run:
         self._moving = Moving(
             head, terms.window, self._take, self._taken,
             lambda node, error: self._fail(node.id, error))
+        self._arrivals = Arrivals(terms.model, terms.progress)
         self._read = self._sent = 0
         self._whole = False  # All of it has been read.
         self.cancelled = threading.Event()
@@ -109,7 +108,8 @@ class Run:
             known = self._open(turn)
             began = True
             if known is None or not self._all_have(known):
-                self._move()
+                with self._arrivals.shown():
+                    self._move()
             else:
                 self._contents = {head.name: head.content for head in known}
             self._whole = True
@@ -148,6 +148,7 @@ class Run:
         if not isinstance(self._source, (str, Held)) and not callable(
                 self._source):
             self._local = IterableReader(self._source)
+            self._arrivals.expect(None, self._had)
             return None
         keep = (Keep(self._terms.model, self._terms.readers)
                 if self._terms.from_files else None)
@@ -160,26 +161,27 @@ class Run:
         if keep is not None and heads is not None:
             self._had[self._head.id] = {
                 head.name: head.content for head in heads}
+        self._arrivals.expect(told["sizes"], self._had)
         try:
-            self._compare(told["names"], heads)
+            self._compare(told["sizes"], heads)
         except BaseException:
             self._close(True)
             raise
         return heads
 
-    def _compare(self, names: list[str] | None,
+    def _compare(self, sizes: Mapping[str, int] | None,
                  heads: list[GroupHead] | None) -> None:
         """Groups that any node has by this name are looked at before the first
         one moves."""
-        if names is None:
+        if sizes is None:
             return
         for node, had in self._had.items():
-            more = sorted(had.keys() - set(names))
+            more = sorted(had.keys() - sizes.keys())
             if more:
                 raise self._other(node, more[0])
         by_name = {head.name: head for head in heads or []}
         there = {name for had in self._had.values() for name in had}
-        for name in names:
+        for name in sizes:
             if name in there:
                 self._check(by_name.get(name) or self._from_head(
                     self._head.agent.peek.remote(self._id, name)))
@@ -283,18 +285,14 @@ class Run:
 
     def _taken(self, node: Node, head: GroupHead) -> None:
         self._sent += head.nbytes
-        self._tell(node.id, head)
+        self._arrivals.came(node.id, head)
 
     def _have_in_files(self, head: GroupHead) -> None:
         """The node that reads has it: it is not sent there."""
         had = self._had[self._head.id]
         if head.name not in had:
             had[head.name] = head.content
-            self._tell(self._head.id, head)
-
-    def _tell(self, node: str, head: GroupHead) -> None:
-        if self._terms.progress is not None:
-            self._terms.progress(node, head.name)
+            self._arrivals.came(self._head.id, head)
 
     def _from_head(self, ref: Any) -> Any:
         """What the reading node says; its death ends the load."""

@@ -31,11 +31,12 @@ class Reader(Protocol):
         """None: there are no more. The buffer may be used until the next
         call."""
 
-    def names(self) -> list[str] | None:
-        """Of all groups to come; None: nobody knows yet."""
+    def sizes(self) -> dict[str, int] | None:
+        """Bytes of the buffers of all groups to come; None: nobody knows
+        yet."""
 
     def peek(self, group: str) -> GroupHead:
-        """What a group of names() is; next() gives it nevertheless."""
+        """What a group of sizes() is; next() gives it nevertheless."""
 
     def close(self) -> None:
         """Leaves nothing behind."""
@@ -68,9 +69,10 @@ class ModelReader:
         self._left = [group.name for group in model]
         self._image: Any = None
 
-    def names(self) -> list[str]:
+    def sizes(self) -> dict[str, int]:
         """In the model's order."""
-        return list(self._left)
+        assert self._model is not None
+        return {group: self._model[group].image_bytes for group in self._left}
 
     def next(self) -> tuple[GroupHead, Any] | None:
         """Waits until hoistd has it on the host."""
@@ -254,12 +256,12 @@ class IterableReader:
         self._groups: Iterator[Named] | None = iter(groups)
         self._buffer: Any = None
 
-    def names(self) -> None:
+    def sizes(self) -> None:
         """Nobody knows before they come."""
         return None
 
     def peek(self, group: str) -> GroupHead:
-        """Not asked for: see names."""
+        """Not asked for: see sizes."""
         raise InvalidArgument(f'group "{group}" has not come yet')
 
     def next(self) -> tuple[GroupHead, Any] | None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator, Protocol
 
 log = logging.getLogger("hoist.nn")
 
-Advance = Callable[[int], None]
+
+class Advance(Protocol):
+    """Takes bytes that are done, and what is to be said beside the bar."""
+
+    def __call__(self, nbytes: int, note: str = "") -> None: ...
 
 
 @contextlib.contextmanager
-def progress_bar(progress: Any, what: str, total: int) -> Iterator[Advance]:
+def progress_bar(progress: bool | None, what: str, total: int | None
+                 ) -> Iterator[Advance]:
     """Gives a function that takes bytes that are done.
 
     progress: True, False, or None for a bar if stderr is a terminal; needs
-    tqdm. The standard log tells without it.
+        tqdm. The standard log tells without it.
+    total: bytes; None: nobody knows yet.
     """
     if progress is None:
         progress = sys.stderr.isatty()
@@ -29,9 +35,16 @@ def progress_bar(progress: Any, what: str, total: int) -> Iterator[Advance]:
                                  unit_scale=True, unit_divisor=1024)
         except ImportError:
             log.info("no progress bar without tqdm")
-    log.info("%s: %d bytes", what, total)
+    log.info("%s: %s bytes", what, "?" if total is None else total)
+
+    def advance(nbytes: int, note: str = "") -> None:
+        if bar is not None:
+            if note:
+                bar.set_postfix_str(note, refresh=False)
+            bar.update(nbytes)
+
     try:
-        yield bar.update if bar is not None else lambda nbytes: None
+        yield advance
     finally:
         if bar is not None:
             bar.close()
