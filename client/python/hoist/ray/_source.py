@@ -239,12 +239,14 @@ class KeptFiles:
 
     def register_again(self, session: _session.Session, name: str
                        ) -> Model | None:
-        """With another hoistd. None: the files have changed."""
-        model = session.register(self.path, name, self.groups, self.readers)
-        if model.fingerprint == self.fingerprint and model.name == name:
+        """With another hoistd. None: the files have changed; whose model they
+        are by now stays as it is."""
+        kept, model, new = KeptFiles.register(
+            session, self.path, self.groups, Keep(name, self.readers))
+        if kept.fingerprint == self.fingerprint:
             return model
         session.done_with(model)
-        if model.name == name:
+        if new:
             session.forget(model)
         return None
 
