@@ -220,10 +220,11 @@ class Agent:
                     keep: Keep) -> tuple[_Reading, bool]:
         session = self._here()
         kept, model, new = KeptFiles.register(session, source, groups, keep)
+        # NotFound: it is another user's, of that name.
+        reader = ModelReader(session, session.model(keep.name), deadline)
         with self._lock:
             self._held[keep.name] = model
             self._kept[keep.name] = kept
-        reader = ModelReader(session, session.model(keep.name), deadline)
         return _Reading(reader, kept.fingerprint), new
 
     def _close_after(self, load: str, turn: Any) -> None:
