@@ -11,9 +11,12 @@ block and by leaf; with half of it, by block and by leaf; and under accelerate
 with half of it, if that is there. With --static it generates with a static
 cache instead, which transformers compiles, plain and under hoist with a budget
 for all and for half of it. With --embedding there is one decoder beside plain's: a
-budget for all but the embedding, which is read in place. Prints medians: milliseconds a token and times plain;
-the floor of that, which is plain's or what the streamed bytes take at the link's
-rate, measured here (with --static the prompt's pass counts, too); how much longer
+budget for all but the embedding, which is read in place. Prints medians: milliseconds
+a token and times plain; times the floor, which is plain's or what the streamed bytes
+take at the link's rate, measured here (with --static the prompt's pass counts, too);
+with --static, times the bound, what no order of copies can beat in that budget:
+between two tokens the GPU waits for the host, and device memory holds no more than
+the budget when it goes on, so the rest of the weights comes after that; how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
 streamed group; what of that is Python's, in hoist's hooks and but for the calls into
 libhoist, which wait where the stream is full; what those calls take; what the hooks
@@ -24,12 +27,13 @@ tokens and logits were plain's, bit for bit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import os
 import statistics
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import hoist
 import torch
@@ -104,6 +108,33 @@ class HookTime:
         return timed
 
 
+@contextlib.contextmanager
+def spans(model: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """Of the compiled calls in the block: events before and after each, on the GPU."""
+    compiled = model.get_compiled_call
+    found = []
+
+    def timed(config: Any) -> Any:
+        call = compiled(config)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            begin, end = (torch.cuda.Event(enable_timing=True)
+                          for _ in range(2))
+            begin.record()
+            output = call(*args, **kwargs)
+            end.record()
+            found.append((begin, end))
+            return output
+
+        return run
+
+    model.get_compiled_call = timed
+    try:
+        yield found
+    finally:
+        del model.get_compiled_call
+
+
 class Decoder:
     """One model; what it takes a token, and what it gave."""
 
@@ -121,6 +152,11 @@ class Decoder:
         self.root_us = 0.0  # Of a pass.
         self.streamed = 0.0
         self.streamed_bytes = 0  # A pass.
+        self.beyond_bytes = 0  # Of weights that the budget has no room for.
+        # Of generate(), for each run: what its tokens but the first take of the
+        # GPU together, and the rest of its time, a token each.
+        self.spans_ms: list[float] = []
+        self.idle_ms: list[float] = []
 
     def sync(self) -> None:
         if self.device.type == "cuda":
@@ -152,12 +188,18 @@ class Decoder:
     def generate(self, tokens: int) -> torch.Tensor:
         prompt = torch.arange(1, 17, device=self.device)[None]
         self.sync()
-        begin = time.perf_counter()
-        found = self.model.generate(
-            prompt, max_new_tokens=tokens, min_new_tokens=tokens,
-            do_sample=False, cache_implementation="static", pad_token_id=0)
-        self.sync()
-        self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
+        events = self.device.type == "cuda"
+        with spans(self.model) if events else contextlib.nullcontext() as timed:
+            begin = time.perf_counter()
+            found = self.model.generate(
+                prompt, max_new_tokens=tokens, min_new_tokens=tokens,
+                do_sample=False, cache_implementation="static", pad_token_id=0)
+            self.sync()
+            self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
+        if timed is not None:
+            spent = sum(one.elapsed_time(two) for one, two in timed) / tokens
+            self.spans_ms.append(spent)
+            self.idle_ms.append(self.token_ms[-1] - spent)
         return found
 
     def run(self, work: Callable[[int], torch.Tensor], tokens: int) -> None:
@@ -165,7 +207,9 @@ class Decoder:
         given = work(tokens)
         self.streamed = (self._stages() - before) / (tokens + 1 + LAUNCHES)
         if self.name.startswith("hoist"):
-            self.streamed_bytes = hoist.stats(self.model).streamed_bytes
+            stats = hoist.stats(self.model)
+            self.streamed_bytes = stats.streamed_bytes
+            self.beyond_bytes = max(0, stats.model_bytes - stats.budget_bytes)
         if self.given is None:
             self.given = given
         self.same &= torch.equal(given, self.given)
@@ -251,10 +295,18 @@ def decoders(arguments: argparse.Namespace,
     return found
 
 
-def report(found: list[Decoder], rate: float | None) -> None:
+def bound_ms(one: Decoder, plain: Decoder, tokens: int, rate: float) -> float:
+    """A token; see the program's description. The prompt's pass is taken to be as
+    short as plain's."""
+    comes = one.beyond_bytes / rate * (tokens - 1) / tokens
+    return (statistics.median(plain.idle_ms)
+            + max(statistics.median(plain.spans_ms), comes))
+
+
+def report(found: list[Decoder], tokens: int, rate: float | None) -> None:
     plain = found[0]
     rows: list[tuple[str, ...]] = [
-        ("decoder", "ms/token", "x plain", "x floor", "streamed",
+        ("decoder", "ms/token", "x plain", "x floor", "x bound", "streamed",
          "us/streamed group", "of it Python", "stage", "done",
          "us of a pass", "frames of hoist", "equal")]
     for one in found:
@@ -265,14 +317,18 @@ def report(found: list[Decoder], rate: float | None) -> None:
             each = f"""{(statistics.median(one.launch_us)
                          - statistics.median(plain.launch_us))
                         / one.streamed:.1f}"""
-        over = "-"
+        took = statistics.median(one.token_ms)
+        over = of_bound = "-"
         if rate is not None:
             floor = max(statistics.median(plain.token_ms),
                         one.streamed_bytes / rate)
-            over = f"{statistics.median(one.token_ms) / floor:.3f}"
+            over = f"{took / floor:.3f}"
+        if rate is not None and plain.spans_ms:
+            bound = bound_ms(one, plain, tokens, rate)
+            of_bound = f"{took / bound:.3f}"
         same = one.same and torch.equal(one.given, plain.given)
-        rows.append((one.name, f"{statistics.median(one.token_ms):.2f}",
-                     f"{ratio:.3f}", over, f"{one.streamed:.0f}", each,
+        rows.append((one.name, f"{took:.2f}", f"{ratio:.3f}", over, of_bound,
+                     f"{one.streamed:.0f}", each,
                      *(f"{us:.1f}" if one.hooks_us else "-" for us in
                        (one.hooks_us, one.stage_us, one.done_us, one.root_us)),
                      str(one.frames), "yes" if same else "NO"))
@@ -309,8 +365,9 @@ def main() -> int:
                 one.run(one.generate if arguments.static else one.decode,
                         arguments.tokens)
                 if at < 2:  # Orders are learned, code is compiled.
-                    one.token_ms.clear()
-                    one.launch_us.clear()
+                    for figures in (one.token_ms, one.launch_us, one.spans_ms,
+                                    one.idle_ms):
+                        figures.clear()
         # Registrations are watched for while any module has something that
         # comes and goes: each is looked at without those after it.
         for one in reversed(found):
@@ -319,7 +376,7 @@ def main() -> int:
                 one.count_frames()
             if one.name.startswith("hoist"):
                 hoist.detach(one.model)
-        report(found, link_rate(device))
+        report(found, arguments.tokens, link_rate(device))
     return 0
 
 

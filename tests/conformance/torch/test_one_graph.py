@@ -3,6 +3,7 @@ code cannot do right is an error or is compiled in pieces."""
 
 from __future__ import annotations
 
+import operator
 import shutil
 import threading
 from typing import Any
@@ -106,6 +107,29 @@ def test_a_module_is_one_graph_and_is_compiled_once(hoistd, device, way,
         hoist.check(module)
         hoist.detach(module)
         torch.testing.assert_close(code(ids), expected, rtol=1e-4, atol=1e-4)
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    return [hook for one in module.modules() for hooks in (
+        one._forward_pre_hooks, one._forward_hooks) for hook in hooks.values()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_hook_is_made_anew_by_a_pass(hoistd, device, way):
+    """All modules would be gone through, while a GPU that has just ended a token
+    waits for the next one."""
+    ids = tokens(device)
+    with torch.no_grad(), fresh_compiler():
+        module = a_model(device)
+        hoist.attach(module, 0.7)
+        code = compiled(module, way)
+        for _ in range(WARM + 1):
+            code(ids)
+        before = hooks_of(module)
+        code(ids)
+        after = hooks_of(module)
+        assert len(after) == len(before) > 4
+        assert all(map(operator.is_, after, before))
 
 
 @pytest.mark.parametrize("groups", ["block", "leaf"])

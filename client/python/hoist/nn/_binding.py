@@ -35,7 +35,6 @@ PRIVATE_BYTES = 1 << 20
 # is staged outside of it may lie anywhere.
 _ADDRESSES = 4
 
-
 _GONE = object()
 
 
@@ -332,16 +331,17 @@ class Binding:
         with_grad: autograd is on, which refuses that compiled code writes to
         what needs gradients, as it thinks that it does.
         """
-        assert self._placed is not None
-        if self._placed.with_grad != with_grad:
-            self._placed.with_grad = with_grad
-            for value in self._placed.shown.graded:
+        placed = self._placed
+        assert placed is not None
+        if placed.with_grad != with_grad:
+            placed.with_grad = with_grad
+            for value in placed.shown.graded:
                 value.requires_grad_(not with_grad)
-        self._show(self._placed.shown)
-        if not all(one.holder.get(one.key) is one.idle
-                   for one in self.rebuilt):
-            return False
-        self._in_code = [*self._placed.rebuilt]
+        self._show(placed.shown)
+        for one in placed.rebuilt.values():
+            if one.holder.get(one.key) is not one.idle:
+                return False
+        self._in_code = [*placed.rebuilt]
         return True
 
     def show_placed_again(self) -> None:

@@ -184,13 +184,14 @@ class LiveGroup:
         """Where the plan will put them, made of that type; the same list for
         as long as they stay the same tensors. None: it does not, or something
         is to be done to them at each forward."""
-        plan = self.part.plan
-        if (plan is None or self.bound or self.pinned
-                or plan.kind(self.staged) != "streamed"):
+        plan = self.part.held.plan
+        if plan is None or self.bound or self.pinned:
             return None
-        placed = self.binding.placed()
+        placed = self.binding.placed()  # Forgotten when the plan is made anew.
         if placed is not None:
             return placed
+        if plan.kind(self.staged) != "streamed":
+            return None
         tensors = plan.tensors(self.staged)
         for info in self.staged.tensors:
             if info.nbytes:

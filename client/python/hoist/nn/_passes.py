@@ -199,8 +199,9 @@ class Passes:
         if self.stands or not self.graph.is_possible:
             return
         known = self._reads_known and not self._planning.learns
-        if known and self._made == self._planning.made:
-            self._bind([*self._to_bind])  # So that it is the last graph, too.
+        if (known and self._made == self._planning.made
+                and self._bind([*self._to_bind])):
+            self._note_bound()  # So that it is the last graph, too.
         self._shown += self.graph.begin(self._planning.made, known)
 
     def end(self, output: Any) -> Any:
@@ -276,10 +277,9 @@ class Passes:
         self._made = self._planning.made
         residents = [group for group in self._groups if group.is_resident]
         self._to_bind = {group for group in residents if not group.bound}
-        if len(residents) == len(self._groups):
-            self._bind(residents)
-        else:
-            self._bind([group for group in residents if group.pinned])
+        self._bind(residents if len(residents) == len(self._groups) else
+                   [group for group in residents if group.pinned])
+        self._note_bound()
 
     def unbind(self, all_groups: bool = False) -> None:
         """Plans are about to change; pinned groups are in none."""
@@ -304,13 +304,14 @@ class Passes:
         elif self._to_bind:
             came = [*self._sequence, *(group for group in self._to_bind
                                        if group.pinned)]
-            self._bind([group for group in came if group in self._to_bind])
+            if self._bind([one for one in came if one in self._to_bind]):
+                self._note_bound()
 
-    def _bind(self, groups: list[LiveGroup]) -> None:
-        for group in groups:
-            if group.bind():
-                self._to_bind.discard(group)
-        self._note_bound()
+    def _bind(self, groups: list[LiveGroup]) -> bool:
+        """Whether any of them is bound."""
+        bound = [group for group in groups if group.bind()]
+        self._to_bind.difference_update(bound)
+        return bool(bound)
 
     def _note_bound(self) -> None:
         self.stands = all(group.bound for group in self._groups)
