@@ -10,6 +10,9 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 
+from activations import same  # noqa: E402
+from subclasses import Packed  # noqa: E402
+
 pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
                                 in_place=96 << 20)
 
@@ -50,3 +53,74 @@ def test_who_saved_what_a_backward_has_written_to_raises(hoistd, device, kept):
     assert "modified by an inplace operation" in plain
     with hoist.offload_activations(min_bytes=0, keep_last=kept) as offload:
         assert run(offload.layer) == plain
+
+
+class Saves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, saved, seen):
+        ctx.save_for_backward(saved)
+        ctx.seen = seen
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.seen.extend(ctx.saved_tensors)
+        return gradient * 2, None, None
+
+
+def of_inference(device):
+    with torch.inference_mode():
+        raw = torch.full((32, 32), 200, dtype=torch.uint8, device=device)
+    return Packed(raw)
+
+
+@pytest.mark.parametrize("make", [
+    lambda device: torch.quantize_per_tensor(
+        torch.randn(32, 32, device=device), 0.1, 3, torch.quint8),
+    lambda device: torch.eye(32, device=device).to_sparse(),
+    lambda device: torch.eye(32, device=device).to_sparse_csr(),
+    of_inference], ids=["quantised", "sparse", "compressed", "of_inference"])
+@pytest.mark.parametrize("keeps", [contextlib.nullcontext, hoist.keep])
+def test_what_is_not_bytes_and_strides_alone_stays(hoistd, device, make,
+                                                   keeps):
+    saved, seen = make(device), []
+    x = torch.ones(4, device=device, requires_grad=True)
+    with hoist.offload_activations(min_bytes=0, keep_last=0) as offload:
+        with offload.layer(), keeps():
+            y = Saves.apply(x, saved, seen)
+        y.sum().backward()
+        assert offload.stats().moved_out_bytes == 0
+        kept = offload.stats().kept_bytes
+        assert (kept.get("opaque", 0) > 0) == (keeps is not hoist.keep)
+    back, = seen
+    if isinstance(saved, Packed):
+        back, saved = back.dequantize(), saved.dequantize()
+    elif saved.is_quantized:
+        back, saved = back.dequantize(), saved.dequantize()
+    assert torch.equal(back.to_dense(), saved.to_dense())
+
+
+@pytest.mark.parametrize("least", [0, 4096])
+def test_nested_tensors_keep_their_shape(hoistd, device, least):
+    """Which torch knows by the object that has the rows' lengths."""
+    def run(layer):
+        torch.manual_seed(0)
+        y = torch.nested.nested_tensor(
+            [torch.randn(30, 16), torch.randn(50, 16)], layout=torch.jagged,
+            device=device, requires_grad=True)
+        weights = [torch.randn(16, 16, device=device, requires_grad=True)
+                   for _ in range(4)]
+        for weight in weights:
+            with layer():
+                y = (y @ weight).sin() * y
+        y.values().sum().backward()
+        return [one.grad for one in weights]
+
+    wanted = run(contextlib.nullcontext)
+    with hoist.offload_activations(min_bytes=least, keep_last=0) as offload:
+        assert same(run(offload.layer), wanted)
+        assert offload.stats().moved_in_bytes > 0
+    with hoist.offload_activations(min_bytes=0, keep_last=0) as offload:
+        with hoist.keep():
+            assert same(run(offload.layer), wanted)
+        assert offload.stats().moved_out_bytes == 0

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._eager import eager
-from .._saved_tensors import PASS, Pair, push
+from .._saved_tensors import PASS, Pair, is_plain, push
 from ._copying import Copier
 from ._counts import Counts
 from ._keep import is_marked
@@ -23,9 +23,6 @@ from ._memory import HostBlock, HostMemory
 from ._parking import Parked, Parking
 from ._pieces import Handle, Piece, WrapperHandle, room_for
 from ._runs import LayerRun
-
-# Those whose bytes are all that they are.
-_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 # TransformerEngine's own modules mark what they want kept by this attribute.
 _TE_MARK = "_TE_do_not_offload"
@@ -161,7 +158,7 @@ class Engine:
         """Why it stays, as Counts has it; "": it may go."""
         if isinstance(tensor, nn.Parameter):
             return "weight"
-        if type(tensor) not in _PLAIN or tensor.layout != torch.strided:
+        if not is_plain(tensor) or tensor.is_inference():
             return "opaque"
         if tensor.device != self.copier.device:
             return "elsewhere"
@@ -183,7 +180,9 @@ class Engine:
         parts = []
         for name in names:
             part = getattr(tensor, name)
-            packed = self.pack(run, part)
+            # Which object has its rows' lengths is a nested tensor's shape.
+            stays = tensor.is_nested and name != "_values"
+            packed = part if stays else self.pack(run, part)
             parts.append(part.detach() if packed is PASS else packed)
         if all(isinstance(part, torch.Tensor) for part in parts):
             return PASS
