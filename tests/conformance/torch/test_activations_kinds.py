@@ -124,3 +124,63 @@ def test_nested_tensors_keep_their_shape(hoistd, device, least):
         with hoist.keep():
             assert same(run(offload.layer), wanted)
         assert offload.stats().moved_out_bytes == 0
+
+
+class Discarded:
+    """A function whose output is dropped once it was used, and computed again
+    into the same storage when the backward comes to what used it, as
+    Megatron's CheckpointWithoutOutput does."""
+
+    def __init__(self, function, x):
+        self._function, self._x = function, x
+        with torch.no_grad():
+            output = function(x)
+        self.output = output.requires_grad_()
+        self._size = output.untyped_storage().nbytes()
+
+    def discard(self, used_by):
+        # Somebody else has that memory then.
+        self.output.data.fill_(7)
+        self.output.untyped_storage().resize_(0)
+        used_by.register_hook(self._again)
+
+    def _again(self, gradient):
+        with torch.no_grad():
+            output = self._function(self._x)
+        self.output.untyped_storage().resize_(self._size)
+        self.output.untyped_storage().copy_(output.untyped_storage())
+
+
+@pytest.mark.parametrize("kept", [0, 9])
+def test_outputs_that_are_discarded_are_computed_again(hoistd, device, kept):
+    def run(layer):
+        torch.manual_seed(0)
+        x = torch.randn(32, 32, device=device)
+        weights = [torch.randn(32, 32, device=device, requires_grad=True)
+                   for _ in range(5)]
+        y = 0
+        for weight in weights:
+            with layer():
+                discarded = Discarded(torch.nn.functional.gelu, x)
+                used = discarded.output @ weight
+                discarded.discard(used)
+            y = y + and_more(used.sin(), layer, 1)
+        y.sum().backward()
+        return [one.grad for one in weights]
+
+    wanted = run(contextlib.nullcontext)
+    with hoist.offload_activations(min_bytes=0, keep_last=kept) as offload:
+        assert same(run(offload.layer), wanted)
+
+
+def test_what_is_discarded_and_not_computed_again_raises(hoistd, device):
+    weight = torch.randn(32, 32, device=device, requires_grad=True)
+    x = torch.randn(32, 32, device=device)
+    with hoist.offload_activations(min_bytes=0, keep_last=0) as offload:
+        with offload.layer():
+            y = x @ weight
+            x.untyped_storage().resize_(0)
+        assert x.untyped_storage().nbytes() == 0
+        with pytest.raises(RuntimeError, match="resized"):
+            y.sum().backward()
+    assert x.untyped_storage().nbytes() == 0

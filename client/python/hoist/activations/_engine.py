@@ -88,7 +88,7 @@ class Engine:
         with self.lock:
             self.counts.fold()
             pieces = [piece for piece in run.own()
-                      if piece.here is not None and not piece.is_leaving]
+                      if piece.is_whole and not piece.is_leaving]
             if not pieces:
                 return True
             self.copier.check()
