@@ -97,21 +97,21 @@ class Engine:
             if block is None:
                 self.counts.keep("arena", nbytes)
                 return False
-            at, copies = 0, []
-            for piece in pieces:
-                copies.append(piece.leave(block, at))
-                at += padded(piece.nbytes)
             try:
+                at, copies = 0, []
+                for piece in pieces:
+                    copies.append(piece.leave(block, at))
+                    at += padded(piece.nbytes)
                 mark = self.copier.copy_out(copies)
+                stream = self.copier.current()
+                for piece in pieces:
+                    piece.left(mark, stream)
             except BaseException:
                 self.copier.synchronize()  # Some may be under way.
                 for piece in pieces:
                     piece.stay()
                 raise
-            stream = self.copier.current()
-            for piece in pieces:
-                piece.left(mark, stream)
-                self.counts.moved_out += piece.nbytes
+            self.counts.moved_out += sum(piece.nbytes for piece in pieces)
             self.counts.offloaded_layers += 1
             return True
 
@@ -207,14 +207,14 @@ class Engine:
         stream = self.copier.current()
         try:
             marks = self.copier.copy_in([piece.fetch() for piece in pieces])
+            for piece, mark in zip(pieces, marks):
+                piece.came(mark, stream)
         except BaseException:
             self.copier.synchronize()  # Some may be under way.
             for piece in pieces:
                 piece.did_not_come()
             raise
-        for piece, mark in zip(pieces, marks):
-            piece.came(mark, stream)
-            self.counts.moved_in += piece.nbytes
+        self.counts.moved_in += sum(piece.nbytes for piece in pieces)
         # A copy of memory that is not pinned has read it by now.
         for block in {piece.block for piece in pieces}:
             if block is not None:
