@@ -55,7 +55,7 @@ class World:
 
         # Nothing is parked here, and so nothing asked of a session.
         self.engine = Engine(self.copier, HostMemory(lease, self.copier, fixed),
-                             Parking(None), 0)
+                             Parking(self), 0)
         self.offload = Offload(self.engine, model, list(model.layers), (),
                                None, keep_last)
 
