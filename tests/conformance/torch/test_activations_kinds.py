@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 
-from activations import same  # noqa: E402
+from activations import Blocks, batch, same  # noqa: E402
 from subclasses import Packed  # noqa: E402
 
 pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
@@ -184,3 +184,26 @@ def test_what_is_discarded_and_not_computed_again_raises(hoistd, device):
         with pytest.raises(RuntimeError, match="resized"):
             y.sum().backward()
     assert x.untyped_storage().nbytes() == 0
+
+
+def test_within_transforms_nothing_is_offloaded(hoistd, device):
+    """They forbid hooks; parameters are of theirs then, without memory."""
+    torch.manual_seed(0)
+    model = Blocks(4).to(device).eval()
+    named = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(weights, x):
+        return torch.func.functional_call(model, weights, (x,)).square().sum()
+
+    def run():
+        found = torch.func.grad(loss)(named, batch(device))
+        each = torch.func.vmap(torch.func.grad(loss, 1), (None, 0))(
+            named, torch.stack([batch(device, seed) for seed in range(2)]))
+        return [*found.values(), each]
+
+    wanted = run()
+    with hoist.offload_activations(model, min_bytes=0) as offload:
+        assert same(run(), wanted)
+        assert offload.stats().moved_out_bytes == 0
+        model(batch(device)).sum().backward()
+        assert offload.stats().moved_out_bytes > 0
