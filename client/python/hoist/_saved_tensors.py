@@ -190,6 +190,12 @@ class _StandIn(torch.Tensor):
         return func(*args, **kwargs)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Its bytes and strides are all that it is."""
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout is torch.strided and not tensor.is_quantized)
+
+
 # What a graph has in the place of a tensor.
 
 
@@ -213,7 +219,7 @@ class _Packed:
 
     def unpack(self) -> torch.Tensor:
         self._version.check()
-        return self._packer.unpack(self._packed)
+        return self._version.shared_by(self._packer.unpack(self._packed))
 
 
 class _Delegated:
@@ -246,7 +252,9 @@ class _Version:
     """Which version of a tensor was saved.
 
     What shares a tensor's version counter need not share its memory: `of` is an
-    alias without any, so that nothing is kept for the check alone.
+    alias without any, so that nothing is kept for the check alone. And what a
+    backward is given shares it, too, as without hooks: a function that writes
+    to it there is found by whoever saved the tensor beside it.
     """
 
     __slots__ = ("of", "_saved", "_what")
@@ -255,19 +263,27 @@ class _Version:
         """alias: else the caller says of what."""
         self._saved = tensor._version
         node = tensor.grad_fn
-        self._what = (tensor.type() if type(tensor) is torch.Tensor else
-                      type(tensor).__name__, list(tensor.shape),
+        plain = is_plain(tensor)
+        self._what = (tensor.type() if plain and type(tensor) is torch.Tensor
+                      else type(tensor).__name__, list(tensor.shape),
                       None if node is None else node.name(), tensor.output_nr)
         self.of: Any = None
         if not alias:
             return
-        if (type(tensor) in (torch.Tensor, torch.nn.Parameter)
-                and tensor.layout is torch.strided):
+        if plain:
             self.of = tensor.detach()
             self.of.data = torch.empty(0, dtype=tensor.dtype,
                                        device=tensor.device)
         else:  # A wrapper, or sparse: there is no alias without its memory.
             self.of = weakref.ref(tensor)
+
+    def shared_by(self, back: torch.Tensor) -> torch.Tensor:
+        """The same bytes; who writes to them makes a new version."""
+        if not isinstance(self.of, torch.Tensor) or not is_plain(back):
+            return back
+        made: torch.Tensor = self.of.detach()
+        made.data = back
+        return made
 
     def check(self) -> None:
         """RuntimeError, as torch raises it: it was changed since."""

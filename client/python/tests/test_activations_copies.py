@@ -4,6 +4,7 @@ needs, and memory stays until its copy is made."""
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -16,6 +17,7 @@ from hoist.activations._engine import Engine  # noqa: E402
 from hoist.activations._memory import HostMemory  # noqa: E402
 from hoist.activations._offload import Offload  # noqa: E402
 from hoist.activations._parking import Parking  # noqa: E402
+from hoist.activations._pieces import Piece  # noqa: E402
 
 from late import Arena, LateCopier  # noqa: E402
 
@@ -53,7 +55,7 @@ class World:
 
         # Nothing is parked here, and so nothing asked of a session.
         self.engine = Engine(self.copier, HostMemory(lease, self.copier, fixed),
-                             Parking(None), 0)
+                             Parking(self), 0)
         self.offload = Offload(self.engine, model, list(model.layers), (),
                                None, keep_last)
 
@@ -143,6 +145,35 @@ def test_what_is_set_aside_on_its_way_is_waited_for(model):
     world.copier.synchronize()
     world.offload.close()
     assert same(gradients_of(model, model(x())), wanted)
+
+
+@pytest.mark.parametrize("verb", ["left", "came"])
+def test_an_interrupt_between_a_copy_and_its_note_leaves_no_half(
+        model, monkeypatch, verb):
+    """KeyboardInterrupt comes between any two lines of Python."""
+    wanted = gradients_of(model, model(x()))
+    world = World(model, 0)
+    whole, left = getattr(Piece, verb), [7]
+
+    def note(self, *arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        whole(self, *arguments)
+
+    monkeypatch.setattr(Piece, verb, note)
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    loss = None if verb == "left" else model(x())
+    with pytest.raises(KeyboardInterrupt):
+        model(x()) if loss is None else loss.backward(retain_graph=True)
+    model.zero_grad()
+    assert same(gradients_of(model, model(x()) if loss is None else loss),
+                wanted)
+    del loss
+    gc.collect()
+    assert not ignored and world.offload.stats().live_bytes == 0
+    assert not any(arena.taken for arena in world.arenas)
 
 
 def test_a_block_is_given_back_after_its_last_copy(model):

@@ -184,6 +184,45 @@ def test_a_view_of_it_that_was_changed_counts():
         y.sum().backward()
 
 
+class WritesToWhatItSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        x.mul_(gradient)
+        return x * 2
+
+
+class Lends(Doubles):
+    """Gives the same memory each time, as one does who has one copy of it."""
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        return tensor.detach().clone()
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        return packed.view_as(packed)
+
+
+@pytest.mark.parametrize("packer", [None, Lends()], ids=["kept", "packed"])
+def test_what_a_backward_writes_to_is_found_by_the_next(packer):
+    for pushed in (torch.enable_grad, lambda: saved.pushed(packer)):
+        x = a_leaf() * 3
+        with pushed():
+            y = WritesToWhatItSaved.apply(x)
+        y.sum().backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            y.sum().backward()
+        x = a_leaf() * 3
+        with pushed():
+            y = x * x + WritesToWhatItSaved.apply(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            y.sum().backward()
+
+
 def test_the_check_keeps_no_memory():
     x = a_leaf(1000)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import os
 import pickle
 import re
+import sys
 
 import pytest
 
@@ -346,6 +348,28 @@ def test_what_is_dropped_gives_its_memory_back(hoistd, device):
         assert stats.live_bytes == 0
         assert stats.arena_bytes <= stats.moved_out_bytes // 10
         gc.collect()
+        assert offload.stats().live_bytes == 0
+
+
+@pytest.mark.only_emulated("a child of a fork has no CUDA")
+def test_the_child_of_a_fork_drops_its_parents_graph_in_silence(
+        hoistd, device, monkeypatch):
+    model = blocks(device, 8)
+    with hoist.offload_activations(model, min_bytes=0) as offload:
+        loss = model(batch(device)).square().mean()
+        child = os.fork()
+        if child == 0:
+            said = []
+            try:
+                monkeypatch.setattr(sys, "unraisablehook", said.append)
+                del loss
+                gc.collect()
+                model(batch(device)).square().mean().backward()
+            except BaseException as error:
+                said.append(error)
+            os._exit(min(len(said), 1))
+        assert os.waitpid(child, 0)[1] == 0
+        loss.backward()
         assert offload.stats().live_bytes == 0
 
 

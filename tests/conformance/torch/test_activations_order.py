@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from hoist._copier import Copier  # noqa: E402
+from hoist.activations._runs import Pass  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.autograd.graph import save_on_cpu  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -265,6 +266,30 @@ def test_threads_have_passes_of_their_own(hoistd, device, model):
         loss = model(batch(device, seed)).square().mean()
         assert same(found[seed], torch.autograd.grad(
             loss, list(model.parameters())))
+
+
+def test_passes_begin_while_another_thread_plans_its_own(hoistd, device, model,
+                                                         monkeypatch):
+    """A budget is shared by all passes that are under way."""
+    model.eval()
+    looks = Pass.is_live.fget
+    others, found = [], []
+
+    def looked_at(self):
+        if not others:
+            others.append(threading.Thread(target=lambda: found.append(
+                loss_of(model, device, 1))))
+            others[0].start()
+            others[0].join()
+        return looks(self)
+
+    with hoist.offload_activations(model, "8MiB", min_bytes=0) as offload:
+        losses = [loss_of(model, device, 0) for _ in range(2)]
+        monkeypatch.setattr(Pass, "is_live", property(looked_at))
+        losses.append(loss_of(model, device, 0))
+        sum((*losses, *found)).backward()
+        assert offload.stats().passes == 4 and len(found) == 1
+        assert offload.stats().live_bytes == 0
 
 
 # Checkpoints.

@@ -128,6 +128,22 @@ def test_without_a_disk_it_stays_where_it_is_and_says_so(make_hoistd, device,
         assert same(gradients(model), wanted)
 
 
+def test_what_ends_after_close_is_forgotten_by_another(hoistd, device, model,
+                                                       wanted):
+    torch.manual_seed(7)
+    with hoist.offload_activations(model, min_bytes=0, keep_last=0) as offload:
+        outputs = [model(batch(device, seed)) for seed in range(3)]
+        went = offload.park()
+    backward(outputs)
+    assert same(gradients(model), wanted)
+    outputs.clear()
+    gc.collect()
+    assert on_disk(hoistd) >= went
+    with hoist.offload_activations(model, min_bytes=0) as offload:
+        model(batch(device))
+        assert on_disk(hoistd) == 0
+
+
 def test_within_a_pass_it_is_refused(hoistd, device, model):
     with hoist.offload_activations(model, min_bytes=0) as offload:
         model.layers[3].register_forward_pre_hook(

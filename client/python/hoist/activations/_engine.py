@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._eager import eager
-from .._saved_tensors import PASS, Pair, push
+from .._saved_tensors import PASS, Pair, is_plain, push
 from ._copying import Copier
 from ._counts import Counts
 from ._keep import is_marked
@@ -23,9 +23,6 @@ from ._memory import HostBlock, HostMemory
 from ._parking import Parked, Parking
 from ._pieces import Handle, Piece, WrapperHandle, room_for
 from ._runs import LayerRun
-
-# Those whose bytes are all that they are.
-_PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 # TransformerEngine's own modules mark what they want kept by this attribute.
 _TE_MARK = "_TE_do_not_offload"
@@ -91,7 +88,7 @@ class Engine:
         with self.lock:
             self.counts.fold()
             pieces = [piece for piece in run.own()
-                      if piece.here is not None and not piece.is_leaving]
+                      if piece.is_whole and not piece.is_leaving]
             if not pieces:
                 return True
             self.copier.check()
@@ -100,21 +97,21 @@ class Engine:
             if block is None:
                 self.counts.keep("arena", nbytes)
                 return False
-            at, copies = 0, []
-            for piece in pieces:
-                copies.append(piece.leave(block, at))
-                at += padded(piece.nbytes)
             try:
+                at, copies = 0, []
+                for piece in pieces:
+                    copies.append(piece.leave(block, at))
+                    at += padded(piece.nbytes)
                 mark = self.copier.copy_out(copies)
+                stream = self.copier.current()
+                for piece in pieces:
+                    piece.left(mark, stream)
             except BaseException:
                 self.copier.synchronize()  # Some may be under way.
                 for piece in pieces:
                     piece.stay()
                 raise
-            stream = self.copier.current()
-            for piece in pieces:
-                piece.left(mark, stream)
-                self.counts.moved_out += piece.nbytes
+            self.counts.moved_out += sum(piece.nbytes for piece in pieces)
             self.counts.offloaded_layers += 1
             return True
 
@@ -161,7 +158,7 @@ class Engine:
         """Why it stays, as Counts has it; "": it may go."""
         if isinstance(tensor, nn.Parameter):
             return "weight"
-        if type(tensor) not in _PLAIN or tensor.layout != torch.strided:
+        if not is_plain(tensor) or tensor.is_inference():
             return "opaque"
         if tensor.device != self.copier.device:
             return "elsewhere"
@@ -183,7 +180,9 @@ class Engine:
         parts = []
         for name in names:
             part = getattr(tensor, name)
-            packed = self.pack(run, part)
+            # Which object has its rows' lengths is a nested tensor's shape.
+            stays = tensor.is_nested and name != "_values"
+            packed = part if stays else self.pack(run, part)
             parts.append(part.detach() if packed is PASS else packed)
         if all(isinstance(part, torch.Tensor) for part in parts):
             return PASS
@@ -208,14 +207,14 @@ class Engine:
         stream = self.copier.current()
         try:
             marks = self.copier.copy_in([piece.fetch() for piece in pieces])
+            for piece, mark in zip(pieces, marks):
+                piece.came(mark, stream)
         except BaseException:
             self.copier.synchronize()  # Some may be under way.
             for piece in pieces:
                 piece.did_not_come()
             raise
-        for piece, mark in zip(pieces, marks):
-            piece.came(mark, stream)
-            self.counts.moved_in += piece.nbytes
+        self.counts.moved_in += sum(piece.nbytes for piece in pieces)
         # A copy of memory that is not pinned has read it by now.
         for block in {piece.block for piece in pieces}:
             if block is not None:

@@ -49,7 +49,8 @@ def weights_of(roots: Sequence[nn.Module]) -> set[int]:
     """The addresses of parameters' and buffers' storages.
 
     Of wrappers' the tensors that they are made of are not among them: such a
-    weight is known by being a parameter.
+    weight is known by being a parameter. Nor is what torch.func has in a
+    parameter's place, which has no memory; hooks see nothing within it.
     """
     found = set()
     for root in roots:
@@ -57,6 +58,12 @@ def weights_of(roots: Sequence[nn.Module]) -> set[int]:
             for one in (*module._parameters.values(),
                         *module._buffers.values()):
                 if one is not None and type(one) in PLAIN and (
-                        one.layout == torch.strided):
+                        one.layout == torch.strided
+                        and not _is_of_transform(one)):
                     found.add(one.untyped_storage()._cdata)
+    return found
+
+
+def _is_of_transform(tensor: torch.Tensor) -> bool:
+    found: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return found

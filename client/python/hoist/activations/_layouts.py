@@ -51,6 +51,10 @@ class Layout:
         storage: has what the tensor's own had from byte `begin` on, which is
             a multiple of ALIGNMENT.
         """
+        if storage.nbytes() < self.span()[1] - begin:  # set_ would grow it.
+            raise RuntimeError(
+                f"a tensor of {list(self.size)} that was saved for backward "
+                f"has {storage.nbytes()} bytes of storage left: it was resized")
         made = torch.empty(0, dtype=self.dtype, device=storage.device)
         made.set_(storage, self.offset - begin // self.dtype.itemsize,
                   self.size, self.stride)

@@ -9,6 +9,7 @@ with its last block.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from typing import Any, Callable, Protocol
@@ -79,6 +80,7 @@ class HostBlock:
         self._bytes: torch.Tensor | None = torch.frombuffer(
             memory, dtype=torch.uint8)
         self.parked: Parked | None = None
+        self._process = os.getpid()
 
     def bytes(self) -> torch.Tensor:
         """Of one that is parked, until drop(): waits until they are read."""
@@ -104,7 +106,8 @@ class HostBlock:
             lease.arena.give(self._block, self.last_stream)
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        # In the child of a fork the block is its parent's.
+        if not sys.is_finalizing() and os.getpid() == self._process:
             self._give()
 
 

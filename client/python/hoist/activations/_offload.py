@@ -117,7 +117,7 @@ class Offload:
         if self._thread.root is not None or self._thread.layer is not None:
             raise FailedPrecondition("a pass is under way; park between passes")
         parked = 0
-        passes = [one for one in self._passes if not one.has_come_back]
+        passes = [one for one in self._all_passes() if not one.has_come_back]
         for forward in passes:
             forward.finish()
         self._engine.copier.synchronize()
@@ -225,7 +225,13 @@ class Offload:
         here.forward = Pass(self._engine, self._layers, self._kept)
         here.run, here.seen = None, set()
         here.kept_before = kept_bytes()
-        self._passes.add(here.forward)
+        with self._engine.lock:
+            self._passes.add(here.forward)
+
+    def _all_passes(self) -> list[Pass]:
+        """Those that somebody has yet; other threads begin some meanwhile."""
+        with self._engine.lock:
+            return list(self._passes)
 
     def _whole(self, forward: Pass) -> None:
         """A pass has had all its layers. One that calls some of the layers, or
@@ -241,7 +247,7 @@ class Offload:
         """
         if self._budget is None or not self._sizes:
             return
-        live = 1 + sum(one.is_live for one in self._passes)
+        live = 1 + sum(one.is_live for one in self._all_passes())
         live = self._most_live = max(live, self._most_live)
         sizes = self._sizes
         budget = to_bytes(self._budget, sum(sizes)) // live

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import collections
 import sys
+import threading
 import uuid
 import weakref
-from typing import Any
 
 import torch
 
@@ -55,6 +55,13 @@ class Parked:
             self._parking.over.append(self._model)
 
 
+# Models that nobody needs, by their session: finalizers send no messages. A
+# backward may end after its Offload was closed, so another may forget them.
+_over_lock = threading.Lock()
+_over: weakref.WeakKeyDictionary[
+    _session.Session, collections.deque[Model]] = weakref.WeakKeyDictionary()
+
+
 class Parking:
     """What of a session's blocks lies there.
 
@@ -63,8 +70,8 @@ class Parking:
 
     def __init__(self, session: _session.Session) -> None:
         self.session = session
-        # Models that nobody needs: finalizers send no messages.
-        self.over: collections.deque[Model] = collections.deque()
+        with _over_lock:
+            self.over = _over.setdefault(session, collections.deque())
         self._parked: weakref.WeakSet[Parked] = weakref.WeakSet()
 
     @property
@@ -91,7 +98,10 @@ class Parking:
     def forget_some(self) -> None:
         """Those that are over, but for what hoistd is reading."""
         for _ in range(len(self.over)):
-            model: Any = self.over.popleft()
+            try:
+                model = self.over.popleft()
+            except IndexError:
+                return  # Another Offload has forgotten it.
             try:
                 self.session.forget(model)
             except FailedPrecondition:

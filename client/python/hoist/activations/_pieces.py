@@ -56,6 +56,12 @@ class Piece:
         return self.end - self.begin
 
     @property
+    def is_whole(self) -> bool:
+        """Here, and nobody has taken its bytes away (`resize_`), to compute
+        them again before the backward."""
+        return self.here is not None and self.here.nbytes() >= self.end
+
+    @property
     def is_leaving(self) -> bool:
         return self.here is not None and self._host is not None
 
