@@ -282,10 +282,12 @@ def _share(run: list[_Piece]) -> None:
 
 def copy_of(tensor: torch.Tensor,
             device: torch.device | None = None) -> torch.Tensor:
-    """With the same strides, as clone() and to() keep them only where no
-    element is shared or left out."""
+    """With the same attributes and strides, as clone() and to() keep those
+    only where no element is shared or left out."""
     to = device or tensor.device
     count = span_bytes(tensor) // tensor.element_size()
     flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
-    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
+    made = torch.empty(0, dtype=tensor.dtype, device=to).set_(
         flat.untyped_storage(), 0, tensor.shape, tensor.stride())
+    made.__dict__.update(tensor.__dict__)
+    return made
