@@ -67,7 +67,13 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
             made.__dict__.update(state)
         return made
 
-    return [("", tensor.detach())], put_together
+    return [("", _plain(tensor))], put_together
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Bytes that are its value: where torch conjugates or negates a view of
+    others when it is read, a copy."""
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _of_wrapper(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
@@ -105,7 +111,7 @@ def _of_subclass(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
         return made
 
     plain = tensor.detach().as_subclass(torch.Tensor)
-    return [("", plain), *parts], put_together
+    return [("", _plain(plain)), *parts], put_together
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
