@@ -261,6 +261,9 @@ class _Count:
         self._units = units  # And numbers of no unit.
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if (not torch.compiler.is_compiling()
+                and torch._C._functorch.peek_interpreter_stack() is not None):
+            return  # torch.func's transforms refuse writes to others' tensors.
         if self._units == 1:
             self._counts.index_add_(0, self._first, self._one_more)
             return
