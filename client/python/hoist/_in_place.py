@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 from . import _dtypes
 from . import _library as lib
 from ._errors import InvalidArgument
-from ._library import ask, call, milliseconds, sized
+from ._library import ask, call, make, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._plan import Stream, _handle
 from ._tensor import Tensor
@@ -186,9 +186,8 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
     options.deadline_ms = milliseconds(deadline)
     if counts is not None:
         options.counts, options.count_length = counts
-    handle = c.c_void_p()
-    call("in_place_create", session._handle, model._handle, records,
-         len(records), c.byref(options), c.byref(handle))
+    handle = make("in_place_create", "in_place_free", session._handle,
+                  model._handle, records, len(records), c.byref(options))
     return InPlace(session, facts, handle, tensors, keep)
 
 

@@ -363,6 +363,20 @@ def call(name: str, *arguments: Any) -> None:
         fail(code, error)
 
 
+def make(name: str, end: str, *arguments: Any) -> c.c_void_p:
+    """What hoist_<name> makes, its last argument. hoist_<end> ends it if an
+    exception comes with it: Ctrl-C, which Python raises as soon as a call that
+    waited is over."""
+    handle = c.c_void_p()
+    try:
+        call(name, *arguments, c.byref(handle))
+    except BaseException:
+        if handle:
+            ask(end, handle)
+        raise
+    return handle
+
+
 def fail(code: int, error: c.c_void_p) -> NoReturn:
     """Raises what a call has returned, and frees it."""
     lib = load()

@@ -10,7 +10,8 @@ from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
                     TypedDict, Union)
 
 from . import _library as lib
-from ._errors import FailedPrecondition, InvalidArgument, NotFound
+from ._errors import (FailedPrecondition, HoistError, InvalidArgument,
+                      NotFound)
 from ._library import call, fail, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
@@ -195,8 +196,14 @@ class Plan:
         if stream is not None and type(stream) is not int:
             stream = _handle(stream)
         data, error = c.c_void_p(), c.c_void_p()
-        code = self._stage(self._handle, group.index, stream,
-                           c.byref(data), c.byref(error))
+        try:
+            code = self._stage(self._handle, group.index, stream,
+                               c.byref(data), c.byref(error))
+        except BaseException:  # Ctrl-C, once the wait was over.
+            if data:
+                with contextlib.suppress(HoistError):
+                    self.done(group, stream=stream)
+            raise
         if code:
             fail(code, error)
         return data.value or 0

@@ -17,7 +17,7 @@ from ._errors import HoistError, InvalidArgument, NotFound
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceTensor
 from ._in_place import create as create_in_place
-from ._library import (READERS, ask, call, choice, milliseconds, sized,
+from ._library import (READERS, ask, call, choice, make, milliseconds, sized,
                        text)
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanTerms, write_terms
@@ -82,8 +82,7 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
     options.device_budget_bytes = device_budget
     options.connect_deadline_ms = milliseconds(connect_deadline)
     options.call_deadline_ms = max(1, milliseconds(call_deadline))
-    handle = c.c_void_p()
-    call("connect", c.byref(options), c.byref(handle))
+    handle = make("connect", "session_free", c.byref(options))
     return Session(handle, lambda: connect(
         socket, name=name, device_budget=device_budget,
         call_deadline=call_deadline))
@@ -225,8 +224,7 @@ class Session:
         call("forget_model", self._handle, model._handle)
 
     def _model(self, verb: str, argument: Any) -> Model:
-        handle = c.c_void_p()
-        call(verb, self._handle, argument, c.byref(handle))
+        handle = make(verb, "model_free", self._handle, argument)
         return Model(handle)
 
     def stage(self, group: Group, *, device: int = 0,
@@ -235,9 +233,9 @@ class Session:
 
         deadline: seconds to wait for space; 0: refuse at once.
         """
-        handle = c.c_void_p()
-        call("stage", self._handle, group.model._handle, group.index, device,
-             milliseconds(deadline), c.byref(handle))
+        handle = make("stage", "lease_free", self._handle,
+                      group.model._handle, group.index, device,
+                      milliseconds(deadline))
         return Lease(self, group, handle)
 
     def host_image(self, group: Group) -> HostImage:
@@ -296,9 +294,8 @@ class Session:
         options.deadline_ms = milliseconds(deadline)
         options.learn = learn
         write_terms(options, terms)
-        handle = c.c_void_p()
-        call("set_plan", self._handle, model._handle, c.byref(options),
-             c.byref(handle))
+        handle = make("set_plan", "plan_free", self._handle, model._handle,
+                      c.byref(options))
         return Plan(self, model, handle)
 
     def check_in_place(self) -> None:

@@ -221,3 +221,38 @@ def test_a_large_cache_that_is_written_late_is_kept():
     assert done.returncode == 0, (
         signal.Signals(-done.returncode).name if done.returncode < 0 else
         done.stderr)
+
+
+@pytest.mark.skipif(not hasattr(nn, "Buffer"), reason="torch 2.5 and newer")
+def test_buffers_stay_what_they_are_called(device):
+    """nn.Buffer is an attribute of a tensor; others have theirs, too."""
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, WIDTH)
+            self.small = nn.Buffer(torch.randn(WIDTH))
+            self.large = nn.Buffer(torch.randn(5000, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(x) + self.small + self.large[0]
+
+    model = nn.Sequential(*(Table() for _ in range(3))).to(device)
+    x = numbers(2, WIDTH).to(device)
+
+    def assert_they_are() -> None:
+        for table in model:
+            assert isinstance(table.small, nn.Buffer)
+            assert isinstance(table.large, nn.Buffer)
+            assert table.small.scale == 3
+
+    for table in model:  # .to(another device) makes plain ones.
+        table.small, table.large = map(nn.Buffer, (table.small, table.large))
+        table.small.scale = 3
+    with torch.no_grad():
+        expected = model(x)
+        hoist.attach(model, budget="3MiB")
+        for _ in range(3):
+            assert_equal_outputs(model(x), expected)
+            assert_they_are()
+    hoist.detach(model)
+    assert_they_are()

@@ -201,3 +201,36 @@ def test_load_casts_as_from_pretrained_does(hoistd, device, tmp_path, make_one,
         assert value.dtype == own[key].dtype, key
         assert same_bytes(value.cpu(), own[key]), key
     hoist.detach(model)
+
+
+class Filters(nn.Module):
+    """What torch conjugates or negates as it is read, or has so in memory."""
+
+    def __init__(self, lazy: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        made = torch.randn(2, 64, 64, dtype=torch.complex64)
+        self.weight = nn.Parameter(made[0].conj() if lazy else made[0].clone(),
+                                   requires_grad=False)
+        self.register_buffer("imaginary", made[1].conj().imag if lazy else
+                             made[1].imag.clone())
+        assert self.weight.is_conj() == self.imaginary.is_neg() == lazy
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.weight @ self.weight, self.imaginary + 1
+
+
+@pytest.mark.usefixtures("hoistd")
+def test_what_is_conjugated_when_it_is_read_is_no_other_weight(device):
+    """One has the bytes of the other, and another value."""
+    models = [Filters(lazy).to(device) for lazy in (False, True)]
+    expected = [[one.clone() for one in model()] for model in models]
+    with hoist.connect() as session:
+        for model in models:
+            hoist.attach(model, 1.0, session=session)
+        for _ in range(2):
+            for model, want in zip(models, expected):
+                assert_equal_outputs(list(model()), want)
+        for model, want in zip(models, expected):
+            hoist.detach(model)
+            assert_equal_outputs(list(model()), want)

@@ -186,6 +186,61 @@ def test_gradients_are_refused(hoistd, device):
             assert_equal_outputs(model(x), y.detach())
 
 
+class _Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(WIDTH).to_sparse(),
+                                   requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(self.weight, x[0])
+
+
+class _Ids(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WIDTH, WIDTH, max_norm=1.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(x[0].argmax(-1))
+
+
+class _Beside(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [layer(x) for layer in self.layers]
+
+
+@pytest.mark.parametrize("what, why", [
+    (lambda: torch.jit.script(nn.Linear(WIDTH, WIDTH)),
+     "layers.1.*TorchScript"),
+    (_Sparse, "sparse.*exclude"),
+    (_Ids, "layers.1.table.*max_norm"),
+], ids=["TorchScript", "sparse", "max_norm"])
+def test_what_cannot_be_staged_is_refused_by_name(hoistd, device, what, why):
+    """And is its owner's, where it is excluded. (Embeddings of a maximal norm
+    are written to by their forward.)"""
+    def make_one() -> nn.Module:
+        torch.manual_seed(0)
+        return _Beside(Block(), what(), Block()).to(device)
+
+    model, plain = make_one(), make_one()
+    kept = list(model.parameters())
+    x = numbers(2, WIDTH, WIDTH).to(device)
+    with pytest.raises(hoist.Unimplemented, match=why):
+        hoist.attach(model)
+    assert_untouched(model, kept)
+    hoist.attach(model, budget="140KiB", exclude=[model.layers[1]])
+    with torch.no_grad():
+        for _ in range(3):
+            assert_equal_outputs(model(x), plain(x))
+        hoist.detach(model)
+        assert_equal_outputs(model(x), plain(x))
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("idle", ["cpu", "slot"])
 @pytest.mark.parametrize("name", ["stack", "image", "transformer"])

@@ -191,14 +191,15 @@ def test_what_is_refused_leaves_all_as_it_was(device, options, replace, error,
         assert_equal_outputs(model(x), expected)
 
 
+@pytest.mark.parametrize("budget", [0.5, 1.0])
 @torch.no_grad()
-def test_an_idle_weight_is_not_swapped_for_another(device):
+def test_a_weight_is_not_swapped_for_another(device, budget):
     """torch.utils.swap_tensors would change an object that is not there in a
-    pass."""
+    pass; or, of a resident, what detach would take for hoist's."""
     model = Stack(4).eval()
     x = numbers(2, WIDTH).to(device)
     expected = copy.deepcopy(model).to(device)(x)
-    hoist.attach(model, 0.5)
+    hoist.attach(model, budget)
     with pytest.raises(RuntimeError, match="weakref"):
         torch.utils.swap_tensors(model.layers[3].up.weight,
                                  nn.Parameter(torch.zeros(4 * WIDTH, WIDTH)))

@@ -113,7 +113,8 @@ class Attachment(NotCopied):
         self._source = source
         self.link.attached(self, self.original)
         self._place = self.link.place
-        self._tree.look()
+        self._tree.look([] if self._in_place is None
+                        else self._in_place.weights)
         for module in self._known_modules():
             _registry.know(module, self)
         _registry.watch_weights()

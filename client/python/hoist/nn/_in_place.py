@@ -261,6 +261,9 @@ class _Count:
         self._units = units  # And numbers of no unit.
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if (not torch.compiler.is_compiling()
+                and torch._C._functorch.peek_interpreter_stack() is not None):
+            return  # torch.func's transforms refuse writes to others' tensors.
         if self._units == 1:
             self._counts.index_add_(0, self._first, self._one_more)
             return
@@ -308,19 +311,26 @@ class InPlaceWeights:
             self._touches.remove()
             raise
         self._before = [one.weight.value for one in weights]
+        self._bound: list[torch.Tensor] = []  # What modules have, in order.
         self._keeper: _Keeper | None = _Keeper(self._tensors, self._device)
 
     @property
     def nbytes(self) -> int:
         return sum(one.stored.nbytes for one in self._weights)
 
+    @property
+    def weights(self) -> list[Weight]:
+        return [one.weight for one in self._weights]
+
     def bind(self) -> None:
         """The modules have them from now on; what they had is let go."""
         for one in self._weights:
             view = self._tensors[one.weight.name]
             tensor = Tensor(self._keeper, view.info, view.address).torch()  # type: ignore[arg-type]
-            one.weight.put(guarded(nn.Parameter(
-                tensor, requires_grad=one.weight.requires_grad)))
+            made = guarded(one.weight.put_together([tensor]).requires_grad_(
+                one.weight.requires_grad))
+            one.weight.put(made)
+            self._bound.append(made)
             one.stored.tensor = None
             for piece in one.pieces:
                 piece.stored[0].tensor = None
@@ -374,13 +384,16 @@ class InPlaceWeights:
 
     def own_weights(self, devices: dict[str, torch.device]
                     ) -> list[tuple[dict[str, Any], str, Any]]:
-        """Copies, where the module had them; what goes where."""
+        """Copies, where the module had them; what goes where, but where
+        somebody has put something else, or has taken ours out."""
         own: list[tuple[dict[str, Any], str, Any]] = []
-        for one in self._weights:
-            shown = self._tensors[one.weight.name].torch()
-            tensor = copy_of(shown, devices[one.stored.name])
-            own += one.weight.swaps(nn.Parameter(
-                tensor, requires_grad=one.weight.requires_grad))
+        for one, bound in zip(self._weights, self._bound):
+            # Of memory that is mapped here, also when hoistd has ended.
+            made = one.weight.put_together([copy_of(
+                torch.Tensor.detach(bound), devices[one.stored.name])])
+            made.requires_grad_(bound.requires_grad)
+            own += [swap for swap in one.weight.swaps(made)
+                    if swap[0].get(swap[1]) is bound]
         return own
 
     def restore(self) -> None:
@@ -390,6 +403,7 @@ class InPlaceWeights:
     def let_go(self) -> None:
         """What somebody holds keeps its bytes."""
         self._touches.remove()
+        self._bound = []
         self._keeper = self._tensors = self.operands = None
 
     def counts(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 
+from .._errors import Unimplemented
 from ._take_apart import PLAIN, PutTogether, holds_tensors, take_apart
 
 
@@ -138,6 +139,8 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
 
     Ties (one object in several places) are one weight; views of one another
     are weights whose parts lie in the same stored bytes.
+
+    Unimplemented: what a module holds, or how, is not for hoist; by name.
     """
     weights: dict[int, Weight] = {}
     pieces: list[tuple[Weight, str, torch.Tensor]] = []
@@ -145,6 +148,7 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
     for module_name, module in root.named_modules():
         if module in excluded:
             continue
+        _refuse(module_name, module)
         _settle(module)
         for kind, holder, key, value in _held(module):
             place = Place(module, holder, key)
@@ -163,6 +167,20 @@ def take_inventory(root: nn.Module, excluded: set[nn.Module]) -> list[Weight]:
             pieces += [(weight, name + rest, part) for rest, part in own]
     _store(pieces)
     return list(weights.values())
+
+
+def _refuse(name: str, module: nn.Module) -> None:
+    """Unimplemented: its weights cannot be hoist's."""
+    why = None
+    if isinstance(module, torch.jit.ScriptModule):
+        why = "TorchScript holds its weights itself"
+    elif getattr(module, "max_norm", None) is not None and isinstance(
+            module, (nn.Embedding, nn.EmbeddingBag)):
+        why = "with max_norm= its forward writes to its weight"
+    if why is not None:
+        raise Unimplemented(
+            f'"{name or "the module"}", a {type(module).__name__}, cannot be '
+            f"staged: {why}; exclude= leaves it to you")
 
 
 def _settle(module: nn.Module) -> None:
@@ -282,10 +300,12 @@ def _share(run: list[_Piece]) -> None:
 
 def copy_of(tensor: torch.Tensor,
             device: torch.device | None = None) -> torch.Tensor:
-    """With the same strides, as clone() and to() keep them only where no
-    element is shared or left out."""
+    """With the same attributes and strides, as clone() and to() keep those
+    only where no element is shared or left out."""
     to = device or tensor.device
     count = span_bytes(tensor) // tensor.element_size()
     flat = tensor.detach().as_strided((count,), (1,)).to(to, copy=True)
-    return torch.empty(0, dtype=tensor.dtype, device=to).set_(
+    made = torch.empty(0, dtype=tensor.dtype, device=to).set_(
         flat.untyped_storage(), 0, tensor.shape, tensor.stride())
+    made.__dict__.update(tensor.__dict__)
+    return made

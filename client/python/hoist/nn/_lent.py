@@ -7,7 +7,9 @@ its output, is to stay what it was: it gets memory of its own, or an error.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+import threading
+import time
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -16,6 +18,8 @@ from .._errors import FailedPrecondition
 # How many tensors show a storage; torch before 2.5 does not tell.
 uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count",
                                      lambda cdata: 0)
+
+_PATIENCE = 1.0  # Seconds for other threads to let go of a view.
 
 
 class _Weight:
@@ -70,6 +74,19 @@ class _Weight:
                 "keep a clone(), or a budget for all of the module")
 
 
+def _viewed(weights: Sequence[_Weight]) -> list[_Weight]:
+    """Those that somebody has a view of; another thread may let go of it: torch
+    makes one of each weight in a state_dict, before that is given true ones."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        found = [weight for weight in weights if weight.is_viewed]
+        if (not found or threading.active_count() == 1
+                or sys.exc_info()[1] is not None  # Which may have them.
+                or time.monotonic() > end):
+            return found
+        time.sleep(0.001)
+
+
 class Lent:
     """Parameters over bytes that stay there for a forward.
 
@@ -115,7 +132,7 @@ class Lent:
     def keep(self) -> None:
         """While the bytes are there. FailedPrecondition: somebody has a view,
         which cannot be given other memory."""
-        viewed = [weight for weight in self._weights if weight.is_viewed]
+        viewed = _viewed(self._weights)
         for weight in self._weights:
             if weight.is_referred_to:
                 weight.own()
@@ -124,9 +141,8 @@ class Lent:
 
     def refuse_views(self) -> None:
         """FailedPrecondition: somebody has a view."""
-        for weight in self._weights:
-            if weight.is_viewed:
-                weight.refuse()
+        for weight in _viewed(self._weights):
+            weight.refuse()
 
     def _counts(self) -> tuple[list[int], list[int]]:
         # No function of ours for each of them.

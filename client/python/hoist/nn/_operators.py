@@ -184,7 +184,10 @@ def keeps_weights_in_place() -> bool:
     global compilations
     compilations += 1
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    output = InstructionTranslator.current_tx().output
+    try:
+        output = InstructionTranslator.current_tx().output
+    except AttributeError:
+        return False  # torch.export traces by itself.
     watch(output, _tell_misplaced)
     backend: Any = output.compiler_fn
     while hasattr(backend, "_torchdynamo_orig_backend"):

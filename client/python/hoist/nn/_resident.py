@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import weakref
 from typing import Any, Callable, NoReturn
 
 import torch
@@ -132,6 +133,10 @@ class ResidentTensor(_ReadOnly, torch.Tensor):  # type: ignore[misc]
 class ResidentParameter(_ReadOnly, nn.Parameter):  # type: ignore[misc]
     """A parameter of a module, over bytes that stay there."""
 
+    # torch.utils.swap_tensors refuses what somebody refers to so: what it
+    # would put into this object would be neither hoist's nor its owner's.
+    _self: weakref.ref[ResidentParameter]
+
     @staticmethod
     def __new__(cls, data: torch.Tensor, requires_grad: bool = False) -> Any:
         return torch.Tensor._make_subclass(cls, data, requires_grad)
@@ -157,4 +162,5 @@ def guarded(value: Any, kind: type[ResidentParameter] =
     made = torch.Tensor._make_subclass(kind, value.detach(),
                                        value.requires_grad)
     made.__dict__.update(value.__dict__)
+    made._self = weakref.ref(made)
     return made

@@ -37,7 +37,7 @@ def take_apart(value: Any) -> tuple[Parts, PutTogether]:
     """The plain tensors in a tensor or an object that holds tensors.
 
     Unimplemented: a tensor subclass that neither has memory of its own nor
-    says what it is made of (`__tensor_flatten__`).
+    says what it is made of (`__tensor_flatten__`); or see `_plain`.
     """
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
@@ -67,7 +67,22 @@ def _of_tensor(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
             made.__dict__.update(state)
         return made
 
-    return [("", tensor.detach())], put_together
+    return [("", _plain(tensor))], put_together
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Bytes that are its value: where torch conjugates or negates a view of
+    others when it is read, a copy.
+
+    Unimplemented: it is sparse, or quantised by torch itself.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = ("a quantised tensor of torch's own" if tensor.is_quantized
+                else f"a tensor of layout {tensor.layout}")
+        raise Unimplemented(
+            f"{kind} has more than its elements in memory, which hoist does "
+            "not keep; exclude the module that holds it")
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _of_wrapper(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
@@ -105,7 +120,7 @@ def _of_subclass(tensor: torch.Tensor) -> tuple[Parts, PutTogether]:
         return made
 
     plain = tensor.detach().as_subclass(torch.Tensor)
-    return [("", plain), *parts], put_together
+    return [("", _plain(plain)), *parts], put_together
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

@@ -4,13 +4,14 @@ goes."""
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from ._device_part import DevicePart
 from ._idle import IdleTensor
+from ._inventory import Weight
 from ._live import LiveGroup
 from ._others import Modules
 
@@ -34,13 +35,22 @@ class Tree:
         self._note_end = note_end
         self._managed: weakref.WeakKeyDictionary[
             nn.Module, dict[str, LiveGroup]] = weakref.WeakKeyDictionary()
+        # What is read in place, and no group's.
+        self._placed: weakref.WeakKeyDictionary[
+            nn.Module, dict[str, weakref.ref[torch.Tensor]]] = (
+                weakref.WeakKeyDictionary())
         # Of each group, those of its modules that somebody has.
         self._alive: dict[LiveGroup, set[weakref.ref[nn.Module]]] = {}
         self.changed = False  # It has modules or weights we do not know.
         self.known = Modules()  # Of the whole tree, as last seen.
 
-    def look(self) -> None:
-        """Notes where the groups' weights are."""
+    def look(self, placed: Sequence[Weight] = ()) -> None:
+        """Notes where the groups' weights are, and those read in place."""
+        for weight in placed:
+            for place in weight.places:
+                if place.module is not None:
+                    self._placed.setdefault(place.module, {})[
+                        place.key] = weakref.ref(weight.value)
         for group in self._groups:
             for weight in group.spec.weights:
                 for place in weight.places:
@@ -79,7 +89,8 @@ class Tree:
     @property
     def modules(self) -> Iterable[nn.Module]:
         """Those with weights of hoist's."""
-        return list(self._managed)
+        return list({**dict.fromkeys(self._managed),
+                     **dict.fromkeys(self._placed)})
 
     @property
     def device(self) -> torch.device:
@@ -90,6 +101,12 @@ class Tree:
         self.changed = True
 
     def manages(self, module: nn.Module, name: str) -> bool:
+        placed = self._placed.get(module, {}).get(name)
+        return self._is_a_groups(module, name) or (
+            placed is not None and placed() is not None
+            and module._parameters.get(name) is placed())
+
+    def _is_a_groups(self, module: nn.Module, name: str) -> bool:
         group = self._managed.get(module, {}).get(name)
         return group is not None and (
             group.binding.is_own_place(module, name)
@@ -107,9 +124,10 @@ class Tree:
             group.binding.is_own_place(module, name) for group in self._groups)
 
     def trains(self) -> bool:
-        """Weights that are not hoist's need gradients."""
+        """Weights that are not hoist's need gradients, or that are read in
+        place, which may have them."""
         return any(value is not None and value.requires_grad
-                   and not self.manages(module, key)
+                   and not self._is_a_groups(module, key)
                    for module in self.known
                    for key, value in module._parameters.items())
 

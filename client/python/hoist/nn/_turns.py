@@ -41,6 +41,8 @@ class Turns:
     KeyboardInterrupt runs no hooks, and gives nothing back: whoever waits looks
     at its stack, and takes the turn over if no module of these runs there.
 
+    A thread that the owner waits for is refused.
+
     A backward is no thread's. On a GPU its nodes run in a thread of the
     engine's, which has the nodes of all backwards, while whoever called it
     waits within the engine. So a backward holds the turn from its first need of
@@ -157,6 +159,13 @@ class Turns:
                     backward and self._has_a_part(me)):
                 if not self._changed.wait(_LOOK):
                     self._take_over()
+                    if self._depth and _waits_for_this_thread(self._owner):
+                        raise FailedPrecondition(
+                            "the module is running, and waits for this thread, "
+                            "which calls it or a part of it: what comes and "
+                            "goes is for one thread at a time; call it from "
+                            "the one that runs the module, or give hoist."
+                            "set_budget(module, 1.0) room for all of it")
             if not self._depth:
                 self._owner = _BACKWARDS if backward else me
             if backward and self._owner != me:
@@ -220,6 +229,26 @@ def _is_called_from_here() -> bool:
 def _waits_for_backward(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code.co_name == _ENGINE
+
+
+def _waits_for_this_thread(thread: int) -> bool:
+    """For ever: it joins this one, or waits for what this one computes for an
+    executor. (Who waits in other ways may wait for somebody else.)"""
+    mine: set[int] = {id(threading.current_thread())}
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "run":
+            mine.add(id(getattr(frame.f_locals.get("self"), "future", None)))
+        frame = frame.f_back
+    mine.discard(id(None))
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if (frame.f_code.co_name in ("join", "result")
+                and frame.f_locals.get("timeout") is None
+                and id(frame.f_locals.get("self")) in mine):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _calls_above(frame: types.FrameType | None,
