@@ -221,6 +221,41 @@ def test_a_buffer_whose_values_were_lost_is_an_error():
         settle_the_rest(model, torch.device("cpu"), lost)
 
 
+@pytest.mark.parametrize("make", [
+    lambda: torch.triu(torch.empty(3, 3).fill_(7.0), 1),
+    lambda: torch.ones_like(torch.empty(3)),
+    lambda: torch.empty(3).new_ones(3),
+    lambda: torch.ones(3, device=torch.empty(3).device),
+    lambda: torch.arange(3.0, out=torch.empty(3)),
+    lambda: torch.empty(3).fill_(2.0).clone(),
+])
+def test_a_buffer_that_was_computed_on_meta_is_an_error(make):
+    class Computed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", make())
+
+    model, lost = build_on_meta(Computed)
+    with pytest.raises(hoist.FailedPrecondition, match="table"):
+        settle_the_rest(model, torch.device("cpu"), lost)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.empty(3).to(torch.float16),
+    lambda: torch.empty_like(torch.empty(3)),
+    lambda: torch.empty(2, 3)[1].view(3, 1),
+])
+def test_a_buffer_that_never_had_values_has_none_of_hoists(make):
+    class Scratch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", make())
+
+    model, lost = build_on_meta(Scratch)
+    settle_the_rest(model, torch.device("cpu"), lost)
+    assert not model.table.is_meta and model.table.shape == make().shape
+
+
 def test_bound_parameters_refuse_to_be_loaded_anew():
     model, trace, _ = traced(Fused.load)
     bind(model, {"norm": torch.ones(4)})
