@@ -256,6 +256,24 @@ def test_a_buffer_that_never_had_values_has_none_of_hoists(make):
     assert not model.table.is_meta and model.table.shape == make().shape
 
 
+@pytest.mark.parametrize("load", [
+    lambda model, files: model.table.copy_(files["norm"]),
+    lambda model, files: setattr(model, "table", files["norm"]),
+    lambda model, files: setattr(model, "table", files["norm"] * 2),
+    lambda model, files: setattr(model, "table", torch.zeros(
+        4, device=model.table.device)),
+])
+def test_an_attribute_that_the_loading_code_gave_values_is_an_error(load):
+    class Attribute(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.empty(4)
+
+    model, trace, lost = traced(load, Attribute)
+    with pytest.raises(hoist.FailedPrecondition, match="table"):
+        settle_the_rest(model, torch.device("cpu"), lost | trace.written)
+
+
 def test_bound_parameters_refuse_to_be_loaded_anew():
     model, trace, _ = traced(Fused.load)
     bind(model, {"norm": torch.ones(4)})

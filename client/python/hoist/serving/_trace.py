@@ -68,6 +68,12 @@ class Trace(TorchDispatchMode):
         """Whether the code put anything into its storage, or in its place."""
         return storage_id(tensor) in self._storages
 
+    @property
+    def written(self) -> frozenset[int]:
+        """Storages that the code has put something into, and the files'; their
+        numbers are theirs while this lives."""
+        return frozenset(self._storages)
+
     def ranges_of(self, tensor: torch.Tensor) -> list[FileRange]:
         """Of its elements, row-major. Untraceable: they are no such ranges."""
         if not tensor.is_contiguous():
@@ -137,7 +143,11 @@ class Trace(TorchDispatchMode):
         if func is _aten.copy_.default:
             return self._copied(args[0], args[1])
         if not any(map(self._is_ours, _tensors((args, kwargs)))):
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            for one in _tensors(made):
+                if one.is_meta and not _is_empty(func):
+                    self._known(one)  # As torch.zeros makes it.
+            return made
         if func in _FILLS:
             return self._filled(args[0])
         if func is _aten._local_scalar_dense.default:
@@ -199,8 +209,7 @@ class Trace(TorchDispatchMode):
                 self._note_copy(one, args[0])
             elif func in (_aten.cat.default, _aten.stack.default):
                 self._note_joined(func, one, args)
-            elif not func._schema.name.startswith("aten::empty") and (
-                    not func._schema.name.startswith("aten::new_empty")):
+            elif not _is_empty(func):
                 self._spoil(one, f"{func} computes it")
 
     def _note_joined(self, func: Any, made: torch.Tensor, args: Any) -> None:
@@ -211,6 +220,11 @@ class Trace(TorchDispatchMode):
             size = one.shape[dim]
             self._note_copy(made.narrow(dim, at, size), one)
             at += size
+
+
+def _is_empty(func: Any) -> bool:
+    """Whether what the operator makes has no values."""
+    return str(func._schema.name).startswith(("aten::empty", "aten::new_empty"))
 
 
 def _written_by(func: Any, args: Sequence[Any],

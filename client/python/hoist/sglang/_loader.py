@@ -64,7 +64,7 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
                     "server")
             weights = self._weights(model, model_config, recipes, device)
             bind(model, weights.tensors)
-            settle_the_rest(model, device, lost)
+            settle_the_rest(model, device, lost | self._trace.written)
             self.postprocess_weights(model, device)
         _refuse_moved(model, weights)
         model.hoist_weights = weights  # They live as long as it does.

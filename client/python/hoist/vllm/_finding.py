@@ -53,6 +53,7 @@ class Finding:
     model_config: ModelConfig
     prefix: str
     device: torch.device
+    trace: Trace = dataclasses.field(default_factory=Trace)
 
     def take_early(self, model: nn.Module) -> int:
         """Has the model's weights on the device from now on, unless they have
@@ -74,9 +75,8 @@ class Finding:
 
     def _find(self, model: nn.Module, may_publish: bool) -> Weights | None:
         """None: they are not published, and may not be."""
-        trace = Trace()
-        loader = HeaderLoader(self.of_disk, trace)
-        recipes, why = self._recipes(model, loader, trace)
+        loader = HeaderLoader(self.of_disk, self.trace)
+        recipes, why = self._recipes(model, loader)
         connect = self._connect_of(type(model).__name__)
         session = connect()
         device = device_of(session, self.device)
@@ -140,8 +140,8 @@ class Finding:
             options.socket, name=f"vllm {architecture}",
             connect_deadline=options.deadline)
 
-    def _recipes(self, model: nn.Module, loader: HeaderLoader,
-                 trace: Trace) -> tuple[Recipes, str | None]:
+    def _recipes(self, model: nn.Module, loader: HeaderLoader
+                 ) -> tuple[Recipes, str | None]:
         """And why they do not do, if so."""
         try:
             loader.load_weights(model, self.model_config)
@@ -151,7 +151,7 @@ class Finding:
             if not loader.files:
                 raise
             return Recipes(), f"its loading code: {error}"
-        recipes = write_recipes(model, trace, loader.headers)
+        recipes = write_recipes(model, self.trace, loader.headers)
         if recipes.refused:
             name, why = next(iter(recipes.refused.items()))
             return recipes, f"{name}: {why}"

@@ -94,10 +94,11 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
             why = why_not_shared(model)
             if why is not None:
                 return self._private(vllm_config, model_config, prefix, why)
-            weights = Finding(self.options, self._of_disk(), vllm_config,
-                              model_config, prefix, device).weights_of(model)
+            finding = Finding(self.options, self._of_disk(), vllm_config,
+                              model_config, prefix, device)
+            weights = finding.weights_of(model)
             bind(model, weights.tensors)
-            settle_the_rest(model, device, lost)
+            settle_the_rest(model, device, lost | finding.trace.written)
             bound = time.perf_counter()
             self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as it does.
