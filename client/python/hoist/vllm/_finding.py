@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from vllm.config import ModelConfig, VllmConfig
 from vllm.config.load import LoadConfig
-from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed import (get_dp_group, get_pp_group,
+                              get_tensor_model_parallel_rank)
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.offloader import get_offloader
 
@@ -30,7 +31,7 @@ from ..serving._trace import Trace
 from ..serving._weights import Connect, Find, Weights, device_of
 from ._cpu import kernels_over_shared_memory
 from ._headers import HeaderLoader
-from ._key import key_of
+from ._key import environment, key_of
 from ._layers import layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
@@ -98,6 +99,7 @@ class Finding:
                 f"are not the files' bytes ({why}); start it without one")
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
+        key["environment"] = environment()
         name = self._name(key)
         if not may_publish and _published.find(session, name) is None:
             return None
@@ -163,9 +165,12 @@ class Finding:
             return _published.name_of(slug(self.model_config.model), key)
         draft = ("" if self.model_config is self.vllm_config.model_config
                  else ".draft")
+        data = get_dp_group()
         return (f"{self.options.name}{draft}.tp"
                 f"{get_tensor_model_parallel_rank()}.pp"
-                f"{get_pp_group().rank_in_group}")
+                f"{get_pp_group().rank_in_group}"
+                + (f".dp{data.rank_in_group}" if data.world_size > 1
+                   and key["experts"] != "none" else ""))
 
     def _claim(self, session: _session.Session, name: str,
                key: dict[str, str]) -> None:
