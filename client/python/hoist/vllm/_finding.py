@@ -70,7 +70,10 @@ class Finding:
         """Of a model on the meta device, whose own loading code is run. It may
         have fewer parameters afterwards, and others: those that vLLM computes
         with."""
-        weights = self._find(model, may_publish=True)
+        try:
+            weights = self._find(model, may_publish=True)
+        finally:
+            _early.clear()  # Of files that have changed since.
         assert weights is not None
         return weights
 
@@ -92,7 +95,10 @@ class Finding:
                 return register_files(session, self.model_config.model, files,
                                       recipes)
 
-            return self._bound(model, session, connect, find, recipes, device)
+            weights = self._bound(model, session, connect, find, recipes,
+                                  device)
+            loader.check_unchanged()
+            return weights
         if self.options.budget is not None:
             raise Unimplemented(
                 f"{self.model_config.model} takes no budget, as its weights "
@@ -103,7 +109,7 @@ class Finding:
         name = self._name(key)
         if not may_publish and _published.find(session, name) is None:
             return None
-        manifest = self._published(session, name, key)
+        manifest = self._published(session, name, key, loader)
         _published.shape_like(model, manifest)
         return self._whole(session, connect,
                            lambda session: session.model(name),
@@ -184,21 +190,21 @@ class Finding:
                 found[1].check(name, key)
 
     def _published(self, session: _session.Session, name: str,
-                   key: dict[str, str]) -> Manifest:
+                   key: dict[str, str], files: HeaderLoader) -> Manifest:
         """Of two that start at once, one publishes."""
         found = _published.find(session, name)
         if found is None:
             with _published.one_at_a_time(name, self.options.deadline):
                 found = _published.find(session, name)
                 if found is None:
-                    self._publish(session, name, key)
+                    self._publish(session, name, key, files)
                     found = _published.find(session, name)
         assert found is not None
         found[1].check(name, key)
         return found[1]
 
     def _publish(self, session: _session.Session, name: str,
-                 key: dict[str, str]) -> None:
+                 key: dict[str, str], files: HeaderLoader) -> None:
         """Loads the files into this process, as vLLM does, for a moment."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(layers_of_its_own(self.vllm_config, keep=False))
@@ -206,6 +212,7 @@ class Finding:
                 stack.enter_context(kernels_over_shared_memory())
             loaded = DefaultModelLoader(self.of_disk).load_model(
                 self.vllm_config, self.model_config, self.prefix)
+            files.check_unchanged()  # The key would be of others.
             _published.publish(session, name, key, loaded,
                                self.options.deadline)
         del loaded
