@@ -11,6 +11,7 @@ pytest.importorskip("vllm")
 import hoist  # noqa: E402
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
+from hoist.serving import _weights  # noqa: E402
 from hoist.serving._trace import Trace  # noqa: E402
 from hoist.vllm import _finding  # noqa: E402
 from hoist.vllm._headers import HeaderLoader  # noqa: E402
@@ -100,3 +101,17 @@ def test_what_came_early_and_is_not_taken_is_given_back(monkeypatch):
     monkeypatch.setattr(finding, "_find", lambda *_, **__: "weights")
     assert finding.weights_of(nn.Linear(1, 1)) == "weights"
     assert not _finding._early
+
+
+def test_an_engine_that_cannot_sleep_stays_awake(monkeypatch):
+    from hoist.vllm._sleep import CuMemBackend, HoistSleepBackend
+
+    class Planned:
+        def check_suspend(self):
+            raise hoist.FailedPrecondition("it has a budget")
+
+    monkeypatch.setattr(_weights, "_all", {Planned()})
+    monkeypatch.setattr(CuMemBackend, "suspend",
+                        lambda *_: pytest.fail("its KV cache is gone"))
+    with pytest.raises(hoist.FailedPrecondition, match="budget"):
+        HoistSleepBackend().suspend()
