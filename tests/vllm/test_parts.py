@@ -14,11 +14,15 @@ import torch  # noqa: E402
 from hoist.serving import _weights  # noqa: E402
 from hoist.serving._trace import Trace  # noqa: E402
 from hoist.vllm import _finding  # noqa: E402
+from hoist.vllm._cpu import kernels_over_shared_memory  # noqa: E402
 from hoist.vllm._headers import HeaderLoader  # noqa: E402
 from torch import nn  # noqa: E402
 from vllm.config.load import LoadConfig  # noqa: E402
+from vllm.model_executor.layers import utils  # noqa: E402
 from vllm.model_executor.model_loader.default_loader import (  # noqa: E402
     DefaultModelLoader)
+from vllm.model_executor.utils import (  # noqa: E402
+    weights_already_processed)
 
 
 class Model(nn.Module):
@@ -115,3 +119,18 @@ def test_an_engine_that_cannot_sleep_stays_awake(monkeypatch):
                         lambda *_: pytest.fail("its KV cache is gone"))
     with pytest.raises(hoist.FailedPrecondition, match="budget"):
         HoistSleepBackend().suspend()
+
+
+def test_convolutions_are_packed_by_who_computes_and_not_published_packed(
+        monkeypatch):
+    packed = []
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm",
+                        lambda layer, remove_weight: packed.append(layer))
+    layer = nn.Conv1d(8, 8, 4, groups=8)
+    with kernels_over_shared_memory():
+        utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+        assert not packed
+        with weights_already_processed():
+            utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
+            utils.dispatch_cpu_unquantized_gemm(nn.Linear(1, 1), True)
+    assert packed == [layer]
