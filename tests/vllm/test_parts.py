@@ -16,6 +16,7 @@ from hoist.serving._trace import Trace  # noqa: E402
 from hoist.vllm import _finding  # noqa: E402
 from hoist.vllm._cpu import kernels_over_shared_memory  # noqa: E402
 from hoist.vllm._headers import HeaderLoader  # noqa: E402
+from hoist.vllm._processing import why_not_shared  # noqa: E402
 from torch import nn  # noqa: E402
 from vllm.config.load import LoadConfig  # noqa: E402
 from vllm.model_executor.layers import utils  # noqa: E402
@@ -134,3 +135,9 @@ def test_convolutions_are_packed_by_who_computes_and_not_published_packed(
             utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
             utils.dispatch_cpu_unquantized_gemm(nn.Linear(1, 1), True)
     assert packed == [layer]
+
+
+def test_experts_that_vllm_moves_are_not_shared():
+    model = nn.Linear(1, 1)
+    assert why_not_shared(model, balanced=False) is None
+    assert "eplb" in (why_not_shared(model, balanced=True) or "")

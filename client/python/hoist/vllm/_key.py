@@ -39,8 +39,7 @@ def key_of(model: nn.Module, files: Sequence[pathlib.Path],
         "dtype": str(model_config.dtype).removeprefix("torch."),
         "expert parallel": ("no" if experts is None else
                             f"{experts.rank_in_group} of "
-                            f"{experts.world_size}"
-                            + ", balanced" * bool(parallel.enable_eplb)),
+                            f"{experts.world_size}"),
         "experts": experts_of(model, parallel.eplb_config
                               .num_redundant_experts),
         "kernels": f"linear {vllm_config.kernel_config.linear_backend}, "

@@ -59,7 +59,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 layers_of_its_own(vllm_config, keep=False):
             model, _ = build_on_meta(lambda: initialize_model(
                 vllm_config=vllm_config, model_config=model_config))
-            if why_not_shared(model) is not None:
+            if self._why_not_shared(model, vllm_config) is not None:
                 return 0
             return Finding(self.options, self._of_disk(), vllm_config,
                            model_config, "", device).take_early(model)
@@ -91,7 +91,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 vllm_config=vllm_config, model_config=model_config,
                 prefix=prefix))
             built = time.perf_counter()
-            why = why_not_shared(model)
+            why = self._why_not_shared(model, vllm_config)
             if why is not None:
                 return self._private(vllm_config, model_config, prefix, why)
             finding = Finding(self.options, self._of_disk(), vllm_config,
@@ -109,6 +109,10 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                   (bound - built) * 1e3)
         made: nn.Module = model.eval()
         return made
+
+    def _why_not_shared(self, model: nn.Module,
+                        vllm_config: VllmConfig) -> str | None:
+        return why_not_shared(model, vllm_config.parallel_config.enable_eplb)
 
     def _refuse_offloading(self) -> None:
         """InvalidArgument: vLLM was asked to offload weights of its own."""

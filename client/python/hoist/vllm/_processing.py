@@ -20,9 +20,15 @@ from .._errors import Unimplemented
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
 
 
-def why_not_shared(model: nn.Module) -> str | None:
+def why_not_shared(model: nn.Module, balanced: bool) -> str | None:
     """Names the layers that cannot be told that their weights are processed
-    already; vLLM says so of each method. None: all can."""
+    already; vLLM says so of each method. None: all can.
+
+    balanced: whether vLLM moves experts between engines while they run.
+    """
+    if balanced:
+        return ("its experts are moved while it runs (--enable-eplb), and "
+                "hoistd's memory is not written to")
     found = [f"{name or 'the model'} ({type(method).__name__})"
              for name, method in methods_of(model)
              if not method.supports_pre_processed_weights]
