@@ -22,6 +22,7 @@ from vllm.utils.torch_utils import set_default_torch_dtype
 
 from .._errors import InvalidArgument, Unimplemented
 from ..serving._binding import bind, refuse_to_write, settle_the_rest
+from ..serving._guard import Guard
 from ..serving._meta import build_on_meta
 from ._cpu import kernels_over_shared_memory
 from ._finding import Finding
@@ -100,7 +101,8 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
             bind(model, weights.tensors)
             settle_the_rest(model, device, lost | finding.trace.written)
             bound = time.perf_counter()
-            self._finish(model, model_config, device)
+            with Guard(weights.spans()):
+                self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as it does.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
