@@ -169,14 +169,21 @@ class Finding:
         """In hoistd, of what this process computes with."""
         if self.options.name is None:
             return _published.name_of(slug(self.model_config.model), key)
-        draft = ("" if self.model_config is self.vllm_config.model_config
-                 else ".draft")
         data = get_dp_group()
-        return (f"{self.options.name}{draft}.tp"
+        return (f"{self.options.name}{'.draft' * self._is_draft}.tp"
                 f"{get_tensor_model_parallel_rank()}.pp"
                 f"{get_pp_group().rank_in_group}"
                 + (f".dp{data.rank_in_group}" if data.world_size > 1
                    and key["experts"] != "none" else ""))
+
+    @property
+    def _is_draft(self) -> bool:
+        """Some of vLLM's proposers give a draft a configuration of its own,
+        which has it as the model."""
+        speculative = self.vllm_config.speculative_config
+        return self.model_config is not self.vllm_config.model_config or (
+            speculative is not None
+            and self.model_config is speculative.draft_model_config)
 
     def _claim(self, session: _session.Session, name: str,
                key: dict[str, str]) -> None:
