@@ -1,4 +1,4 @@
-"""Locks of those that publish."""
+"""Those that publish: their locks, and what they find half-way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.serving._published import one_at_a_time  # noqa: E402
+import torch  # noqa: E402
+from hoist.serving._published import one_at_a_time, publish  # noqa: E402
+from torch import nn  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +69,36 @@ def test_a_folder_that_another_has_made_is_not_locked_in(folder, tmp_path):
         with one_at_a_time("name", 0):
             pytest.fail("it is another's")
     assert not list(elsewhere.iterdir())
+
+
+class Session:
+    """As far as publishing goes: of one model, its groups."""
+
+    def __init__(self):
+        self.groups = {}
+
+    def publish(self, model, group, tensors, deadline):
+        given = {name: one.tolist() for name, one in tensors.items()}
+        if self.groups.setdefault(group, given) != given:
+            raise hoist.AlreadyExists(group)
+
+    def model(self, name):
+        return self.groups
+
+    def forget(self, model):
+        model.clear()
+
+
+def test_what_was_left_half_way_makes_room_and_what_is_whole_does_not():
+    session = Session()
+    session.groups["(outside)"] = {"weight": [[7.0]], "bias": [7.0]}
+    session.groups["0"] = {}
+    module = nn.Linear(1, 1)
+    publish(session, "name", {}, module, 1)
+    whole = dict(session.groups)
+    assert set(whole) == {"(outside)", "(manifest)"}
+    with torch.no_grad():
+        module.weight.add_(1)
+    with pytest.raises(hoist.AlreadyExists):
+        publish(session, "name", {}, module, 1)
+    assert session.groups == whole

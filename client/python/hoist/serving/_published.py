@@ -23,7 +23,8 @@ import torch
 from torch import nn
 
 from .. import _dtypes, _session
-from .._errors import DataLoss, DeadlineExceeded, FailedPrecondition, NotFound
+from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
+                       FailedPrecondition, NotFound)
 from .._model import Model
 from ._binding import put
 from ._recipes import Held, group_of, held_by
@@ -93,7 +94,23 @@ def publish(session: _session.Session, name: str, key: Mapping[str, str],
             module: nn.Module | None, deadline: float) -> None:
     """Hands over all of the module's parameters and buffers; None: a key
     alone, for weights that are in files. deadline: seconds to wait for space,
-    each group. AlreadyExists: other weights are there under that name."""
+    each group. AlreadyExists: other weights are there under that name.
+
+    What somebody has left half-way makes room, unless it is the same: memory
+    that nobody filled has other bytes each time.
+    """
+    try:
+        _publish(session, name, key, module, deadline)
+    except AlreadyExists:
+        half = session.model(name)
+        if _MANIFEST in half:
+            raise
+        session.forget(half)
+        _publish(session, name, key, module, deadline)
+
+
+def _publish(session: _session.Session, name: str, key: Mapping[str, str],
+             module: nn.Module | None, deadline: float) -> None:
     held = held_by(module) if module is not None else []
     groups: dict[str, dict[str, torch.Tensor]] = {}
     for one in held:
