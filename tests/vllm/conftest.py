@@ -152,6 +152,23 @@ def make_llama(folder: pathlib.Path, dtype: str = "bfloat16",
     return folder
 
 
+def make_deepseek(folder: pathlib.Path) -> pathlib.Path:
+    """DeepSeek-V2 of 2 layers, the second with experts: vLLM makes its latent
+    attention's weights of what the files have."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+    torch.manual_seed(0)
+    config = DeepseekV2Config(
+        hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, vocab_size=2048,
+        max_position_embeddings=512, q_lora_rank=None, kv_lora_rank=512,
+        qk_rope_head_dim=64, qk_nope_head_dim=64, v_head_dim=64,
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+        n_shared_experts=1, first_k_dense_replace=1, initializer_range=0.15)
+    DeepseekV2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def disk_tokens(llama: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
                 ) -> list[list[int]]:

@@ -9,6 +9,9 @@ from conftest import Refused, make_llama
 
 pytest.importorskip("vllm")
 
+import hoist  # noqa: E402
+from hoist.serving._published import find  # noqa: E402
+
 NAMED = {"model_loader_extra_config": {"name": "prod"}}
 
 
@@ -33,6 +36,16 @@ def test_a_name_is_for_engines_of_one_dtype_size_and_checkpoint(
         path.write_bytes(path.read_bytes())  # Another file's times.
     says = refusal(start, model=copied, **NAMED).splitlines()[0]
     assert "checkpoint is" in says and "dtype" not in says
+
+
+def test_a_draft_has_a_name_of_its_own(start, hoistd, tmp_path, llama):
+    draft = make_llama(tmp_path / "draft", seed=1)
+    start(speculative_config={"model": str(draft), "method": "draft_model",
+                              "num_speculative_tokens": 2}, **NAMED)
+    with hoist.connect(hoistd.socket) as session:
+        keys = [find(session, name)[1].key for name in
+                ("prod.tp0.pp0", "prod.draft.tp0.pp0")]
+    assert keys[0]["checkpoint"] != keys[1]["checkpoint"]
 
 
 def test_a_file_that_changed_while_it_slept_is_told(start, hoistd, tmp_path):

@@ -6,6 +6,7 @@ import os
 import pathlib
 
 import pytest
+from conftest import make_deepseek
 
 pytest.importorskip("vllm")
 
@@ -88,6 +89,12 @@ def test_two_ranks_read_each_byte_once_and_say_the_same(start, hoistd, llama):
     # A page more or less at the ends of what is read.
     assert hoistd.counters()["file_read_bytes"] <= 1.01 * weights_bytes(llama)
     assert hoistd.tier("HOST")["used_bytes"] <= 1.01 * weights_bytes(llama)
+
+
+def test_what_vllm_makes_of_weights_is_shared_as_they_are(start, tmp_path):
+    # No more than that: vLLM's latent attention does not run on every CPU.
+    (facts,) = start(model=make_deepseek(tmp_path / "deepseek")).facts()
+    assert facts["shared"] == facts["bytes"] and facts["dirty"] == 0
 
 
 def test_what_was_evicted_is_had_of_the_files_again(start, hoistd,

@@ -12,7 +12,7 @@ from hoist.serving._ranges import (Copy, FileRange, Gaps,  # noqa: E402
 
 
 def copy(offset, shape, strides, source_offset, source_strides):
-    return Copy(offset, shape, strides, 0, source_offset, source_strides)
+    return Copy(offset, shape, strides, 0, 0, source_offset, source_strides)
 
 
 def test_rows_are_one_run():
@@ -36,6 +36,12 @@ def test_a_transposed_matrix_is_an_element_a_run():
     assert ranges_of_copy(copy(0, (3, 2), (2, 1), 0, (1, 3)), "w") == [
         (0, FileRange("w", 0, 1, 3, 2)), (2, FileRange("w", 1, 1, 3, 2)),
         (4, FileRange("w", 2, 1, 3, 2))]
+
+
+def test_an_element_that_goes_to_many_places_is_a_range_for_each():
+    # Runs of hoistd's do not overlap.
+    assert ranges_of_copy(copy(0, (3,), (1,), 5, (0,)), "w") == [
+        (at, FileRange("w", 5, 1)) for at in range(3)]
 
 
 def test_what_is_put_to_a_place_last_counts():

@@ -40,6 +40,14 @@ def values():
 HEADERS = {name: FileTensor("F32", shape) for name, shape in FILES.items()}
 
 
+class Two(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.empty(4, 4), requires_grad=False)
+        self.two = nn.Parameter(torch.empty(4, 4), requires_grad=False)
+
+
 class Fused(nn.Module):
     """As engines have it: fused, sharded, stacked; buffers of its own."""
 
@@ -148,6 +156,47 @@ def test_clones_and_concatenations_are_copies_still():
                            getattr(plain, name)), name
 
 
+def test_memory_that_is_used_again_is_taken_as_it_was_when_it_was_read():
+    def load(model, files):
+        scratch = torch.empty_like(files["k"])
+        for name, to in (("k", model.one), ("v", model.two)):
+            scratch.copy_(files[name])
+            to.data.copy_(scratch)
+
+    model, trace, _ = traced(load, Two)
+    recipes = write_recipes(model, trace, HEADERS)
+    for name, source in (("one", "k"), ("two", "v")):
+        assert torch.equal(rebuilt(recipes.joined[name]), values()[source])
+
+
+def swap_in_place(tensor):
+    first = tensor[:2].clone()
+    tensor[:2] = tensor[2:]
+    tensor[2:] = first
+
+
+@pytest.mark.parametrize("what, why", [
+    (lambda m, f: (swap_in_place(f["k"]), m.one.data.copy_(f["k"])),
+     "writes to the files' tensors"),
+    (lambda m, f: (m.one.data.copy_(f["k"]), swap_in_place(m.one.data)),
+     "more than once"),
+    (lambda m, f: (m.one.data.copy_(f["k"]),
+                   torch.cat([f["v"][2:], f["v"][:2]], out=m.one.data)),
+     "aten.cat.out"),
+    (lambda m, f: (m.one.data.copy_(f["k"]), torch._foreach_copy_(
+        [m.two.data, m.one.data], [f["v"], f["v"]])), "aten._foreach_copy_"),
+    (lambda m, f: setattr(m.one, "data", f["k"].view(torch.int32)),
+     "bytes of torch.float32 as torch.int32"),
+    (lambda m, f: setattr(m, "one", nn.Parameter(
+        torch.empty(4, 8, dtype=torch.int16, device="meta").copy_(
+            f["k"].view(torch.int16)), requires_grad=False)),
+     "files have torch.float32"),
+])
+def test_what_is_written_over_or_read_as_another_type_is_refused(what, why):
+    model, trace, _ = traced(what, Two)
+    assert why in write_recipes(model, trace, HEADERS).refused["one"]
+
+
 def test_code_that_looks_at_values_is_told_that_there_are_none():
     with pytest.raises(Untraceable, match="looks at values"):
         traced(lambda model, files: files["norm"][0].item())
@@ -170,6 +219,59 @@ def test_a_buffer_whose_values_were_lost_is_an_error():
     model, lost = build_on_meta(Filled)
     with pytest.raises(hoist.FailedPrecondition, match="table"):
         settle_the_rest(model, torch.device("cpu"), lost)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.triu(torch.empty(3, 3).fill_(7.0), 1),
+    lambda: torch.ones_like(torch.empty(3)),
+    lambda: torch.empty(3).new_ones(3),
+    lambda: torch.ones(3, device=torch.empty(3).device),
+    lambda: torch.arange(3.0, out=torch.empty(3)),
+    lambda: torch.empty(3).fill_(2.0).clone(),
+])
+def test_a_buffer_that_was_computed_on_meta_is_an_error(make):
+    class Computed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", make())
+
+    model, lost = build_on_meta(Computed)
+    with pytest.raises(hoist.FailedPrecondition, match="table"):
+        settle_the_rest(model, torch.device("cpu"), lost)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: torch.empty(3).to(torch.float16),
+    lambda: torch.empty_like(torch.empty(3)),
+    lambda: torch.empty(2, 3)[1].view(3, 1),
+])
+def test_a_buffer_that_never_had_values_has_none_of_hoists(make):
+    class Scratch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", make())
+
+    model, lost = build_on_meta(Scratch)
+    settle_the_rest(model, torch.device("cpu"), lost)
+    assert not model.table.is_meta and model.table.shape == make().shape
+
+
+@pytest.mark.parametrize("load", [
+    lambda model, files: model.table.copy_(files["norm"]),
+    lambda model, files: setattr(model, "table", files["norm"]),
+    lambda model, files: setattr(model, "table", files["norm"] * 2),
+    lambda model, files: setattr(model, "table", torch.zeros(
+        4, device=model.table.device)),
+])
+def test_an_attribute_that_the_loading_code_gave_values_is_an_error(load):
+    class Attribute(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.empty(4)
+
+    model, trace, lost = traced(load, Attribute)
+    with pytest.raises(hoist.FailedPrecondition, match="table"):
+        settle_the_rest(model, torch.device("cpu"), lost | trace.written)
 
 
 def test_bound_parameters_refuse_to_be_loaded_anew():

@@ -12,6 +12,7 @@ knows how to fill. So that code is asked, with tensors that have no bytes:
     _weights   a model's tensors on a device: bound, given up, had again
     _planned   the same, of layers that come just before they are needed
     _binding   parameters and buffers of a module, shown over them
+    _guard     what engines would write to it afterwards
     _compared  two modules, tensor by tensor
 
 Nothing here knows an engine by name. It is no interface for callers.

@@ -65,7 +65,8 @@ def settle_the_rest(module: nn.Module, device: torch.device,
     FailedPrecondition: something else is still on the meta device, and would be
     computed with.
 
-    lost: storages (storage_id) that had values which are gone.
+    lost: storages (storage_id) that had values which are gone: of a
+    constructor, or of loading code that was traced.
     """
     for held in held_by(module):
         if held.tensor.is_meta and (not held.tensor.numel() or (

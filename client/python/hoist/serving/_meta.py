@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Iterator, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
+
+# Tensors without values, of whatever they are given.
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty",
+          "new_empty_strided")
+# Tensors of the elements that they are given.
+_SAME = ("bfloat16", "clone", "contiguous", "double", "float", "half", "to",
+         "type")
 
 
 def build_on_meta(make: Callable[[], T]) -> tuple[T, frozenset[int]]:
@@ -15,8 +22,8 @@ def build_on_meta(make: Callable[[], T]) -> tuple[T, frozenset[int]]:
     that it makes by torch.empty: engines make parameters so, and give them
     values later. All else is real, such as tables of rotations.
 
-    Also the storages (`storage_id`) of those that `make` wrote to by a function
-    of torch's: their values are lost.
+    Also the storages (`storage_id`) of those that have had values all the same,
+    by a function of torch's: these are lost.
     """
     mode = _EmptyOnMeta()
     with mode:
@@ -46,12 +53,38 @@ class _EmptyOnMeta(TorchFunctionMode):
         to = args[0] if args else kwargs.get("tensor")
         name = getattr(func, "__name__", "")
         init = getattr(func, "__module__", "") == "torch.nn.init"
-        if isinstance(to, torch.Tensor) and to.is_meta and (
-                init or name == "__setitem__" or (
-                    name.endswith("_") and not name.endswith("__")
-                    and name not in ("requires_grad_", "detach_"))):
-            self.written.add(storage_id(to))
-            self._keep.append(to.untyped_storage())
-            if init:  # Working out that nothing changes takes longer.
-                return to
-        return func(*args, **kwargs)
+        if init or name == "__setitem__" or (
+                name.endswith("_") and not name.endswith("__")
+                and name not in ("requires_grad_", "detach_")):
+            self._note(to)
+            if init and getattr(to, "is_meta", False):
+                return to  # Working out that nothing changes takes longer.
+        self._note(kwargs.get("out"))
+        made = func(*args, **kwargs)
+        if name not in _EMPTY:
+            self._note_made(name, (args, kwargs), made)
+        return made
+
+    def _note_made(self, name: str, given: Any, made: Any) -> None:
+        """What is not a view has values, unless it is a copy without any."""
+        found = list(_on_meta(made))
+        before = {storage_id(one) for one in _on_meta(given)} if found else ()
+        if name in _SAME and self.written.isdisjoint(before):
+            return
+        self._note([one for one in found if storage_id(one) not in before])
+
+    def _note(self, to: Any) -> None:
+        for one in _on_meta(to):
+            self.written.add(storage_id(one))
+            self._keep.append(one.untyped_storage())
+
+
+def _on_meta(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        if tree.is_meta:
+            yield tree
+    elif isinstance(tree, (list, tuple)):
+        for one in tree:
+            yield from _on_meta(one)
+    elif isinstance(tree, dict):
+        yield from _on_meta(list(tree.values()))

@@ -14,15 +14,17 @@ import hashlib
 import json
 import os
 import pathlib
+import stat
 import tempfile
 import time
-from typing import Any, Iterator, Mapping
+from typing import IO, Any, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from .. import _dtypes, _session
-from .._errors import DataLoss, DeadlineExceeded, FailedPrecondition, NotFound
+from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
+                       FailedPrecondition, NotFound)
 from .._model import Model
 from ._binding import put
 from ._recipes import Held, group_of, held_by
@@ -92,7 +94,23 @@ def publish(session: _session.Session, name: str, key: Mapping[str, str],
             module: nn.Module | None, deadline: float) -> None:
     """Hands over all of the module's parameters and buffers; None: a key
     alone, for weights that are in files. deadline: seconds to wait for space,
-    each group. AlreadyExists: other weights are there under that name."""
+    each group. AlreadyExists: other weights are there under that name.
+
+    What somebody has left half-way makes room, unless it is the same: memory
+    that nobody filled has other bytes each time.
+    """
+    try:
+        _publish(session, name, key, module, deadline)
+    except AlreadyExists:
+        half = session.model(name)
+        if _MANIFEST in half:
+            raise
+        session.forget(half)
+        _publish(session, name, key, module, deadline)
+
+
+def _publish(session: _session.Session, name: str, key: Mapping[str, str],
+             module: nn.Module | None, deadline: float) -> None:
     held = held_by(module) if module is not None else []
     groups: dict[str, dict[str, torch.Tensor]] = {}
     for one in held:
@@ -146,24 +164,44 @@ def one_at_a_time(name: str, deadline: float) -> Iterator[None]:
     others wait, until it ends or dies. Containers do not see each other's, and
     then publish the same bytes twice, which hoistd keeps once.
 
-    DeadlineExceeded: it took longer than so many seconds.
+    DeadlineExceeded: it took longer than so many seconds. FailedPrecondition:
+    another user has made the folder of this one's locks.
     """
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    path = _folder_of_locks() / f"{digest}.lock"
+    end = time.monotonic() + deadline
+    while True:
+        with open(path, "a") as file:
+            if _lock(file, path):
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        if time.monotonic() >= end:
+            raise DeadlineExceeded(
+                f'another process has been publishing "{name}" for '
+                f"{deadline:g} s; wait longer (deadline), or see what keeps it")
+        time.sleep(_LOOK_AGAIN)
+
+
+def _folder_of_locks() -> pathlib.Path:
     folder = pathlib.Path(
         os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),
         f"hoist-publish-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    end = time.monotonic() + deadline
-    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
-    with open(folder / f"{digest}.lock", "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    raise DeadlineExceeded(
-                        f'another process has been publishing "{name}" for '
-                        f"{deadline:g} s; wait longer (deadline), or see what "
-                        "keeps it") from None
-                time.sleep(_LOOK_AGAIN)
-        yield
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise FailedPrecondition(
+            f"{folder} is not a folder of this user's, who has to lock there; "
+            "have it removed, or set XDG_RUNTIME_DIR")
+    return folder
+
+
+def _lock(file: IO[str], path: pathlib.Path) -> bool:
+    """Whether it is locked now; who had it before has removed it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False

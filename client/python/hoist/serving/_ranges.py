@@ -56,6 +56,7 @@ class Copy:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     source: int  # A storage's number.
+    source_copies: int  # That had been put into it by then.
     source_offset: int
     source_strides: tuple[int, ...]
 
@@ -69,7 +70,8 @@ def ranges_of_copy(copy: Copy, tensor: str) -> list[tuple[int, FileRange]]:
     else:
         outer, run = dims, 1
     stride = times = 0
-    if outer and outer[-1][1] == run:  # End to end where they go.
+    # End to end where they go, and apart where they are from.
+    if outer and outer[-1][1] == run <= outer[-1][2]:
         *outer, (times, _, stride) = outer
     count = 1
     for size, _, _ in outer:

@@ -10,7 +10,7 @@ and whatever takes its values from there cannot be had of the files.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -41,7 +41,7 @@ class _Storage:
     dtype: torch.dtype
     file: str | None = None  # It is this tensor of the files, contiguous.
     why: str | None = None   # Its elements are somebody's work.
-    copies: list[Copy] = dataclasses.field(default_factory=list)
+    copies: list[Copy] = dataclasses.field(default_factory=list)  # In order.
 
 
 class Trace(TorchDispatchMode):
@@ -68,11 +68,21 @@ class Trace(TorchDispatchMode):
         """Whether the code put anything into its storage, or in its place."""
         return storage_id(tensor) in self._storages
 
+    @property
+    def written(self) -> frozenset[int]:
+        """Storages that the code has put something into, and the files'; their
+        numbers are theirs while this lives."""
+        return frozenset(self._storages)
+
     def ranges_of(self, tensor: torch.Tensor) -> list[FileRange]:
         """Of its elements, row-major. Untraceable: they are no such ranges."""
         if not tensor.is_contiguous():
             raise Untraceable(f"it has the strides {tuple(tensor.stride())}")
         first = int(tensor.storage_offset())
+        known = self._storages.get(storage_id(tensor))
+        if known is not None and known.dtype != tensor.dtype:
+            raise Untraceable(f"it has the bytes of {known.dtype} as "
+                              f"{tensor.dtype}")
         try:
             return self._ranges(storage_id(tensor), first,
                                 first + tensor.numel())
@@ -86,7 +96,9 @@ class Trace(TorchDispatchMode):
         except TooMany as error:
             raise Untraceable(str(error)) from None
 
-    def _ranges(self, number: int, begin: int, end: int) -> list[FileRange]:
+    def _ranges(self, number: int, begin: int, end: int,
+                copies: int | None = None) -> list[FileRange]:
+        """Of the storage as it was after so many copies; None: after all."""
         known = self._storages.get(number)
         if known is None:
             raise Gaps(end - begin)
@@ -95,7 +107,7 @@ class Trace(TorchDispatchMode):
         if known.file is not None:
             return [FileRange(known.file, begin, end - begin)] * (end > begin)
         found: list[tuple[int, FileRange]] = []
-        for copy in known.copies:
+        for copy in known.copies[:copies]:
             source = self._storages[copy.source]
             if source.why is not None:
                 raise Untraceable(source.why)
@@ -105,7 +117,8 @@ class Trace(TorchDispatchMode):
                     continue
                 for run in one.runs():
                     for part in self._ranges(copy.source, run.start,
-                                             run.start + run.count):
+                                             run.start + run.count,
+                                             copy.source_copies):
                         found.append((at, part))
                         at += part.elements
         return ranges_within(lay_end_to_end(found), begin, end)
@@ -129,9 +142,12 @@ class Trace(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _aten.copy_.default:
             return self._copied(args[0], args[1])
-        given = list(_tensors((args, kwargs)))
-        if not any(self._is_ours(one) for one in given):
-            return func(*args, **kwargs)
+        if not any(map(self._is_ours, _tensors((args, kwargs)))):
+            made = func(*args, **kwargs)
+            for one in _tensors(made):
+                if one.is_meta and not _is_empty(func):
+                    self._known(one)  # As torch.zeros makes it.
+            return made
         if func in _FILLS:
             return self._filled(args[0])
         if func is _aten._local_scalar_dense.default:
@@ -140,7 +156,7 @@ class Trace(TorchDispatchMode):
             kwargs = {**kwargs, "device": torch.device("meta")}
             kwargs.pop("pin_memory", None)
         made = func(*args, **kwargs)
-        self._note(func, args, given, made)
+        self._note(func, args, kwargs, made)
         return made
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
@@ -161,15 +177,16 @@ class Trace(TorchDispatchMode):
         known = self._known(to)
         if not to.numel():
             return
-        if to.dtype != source.dtype or to.dtype != known.dtype:
-            known.why = (f"the files have {source.dtype}, and it is {to.dtype}"
-                         if known.file is None else "its elements are cut")
-            return
-        self._known(source)
-        known.copies.append(Copy(
-            int(to.storage_offset()), tuple(to.shape), tuple(to.stride()),
-            storage_id(source), int(source.storage_offset()),
-            tuple(source.stride())))
+        had = self._known(source)
+        if known.file is not None:
+            known.why = "its loading code writes to the files' tensors"
+        elif not to.dtype == source.dtype == known.dtype == had.dtype:
+            known.why = f"the files have {had.dtype}, and it is {to.dtype}"
+        else:
+            known.copies.append(Copy(
+                int(to.storage_offset()), tuple(to.shape), tuple(to.stride()),
+                storage_id(source), len(had.copies),
+                int(source.storage_offset()), tuple(source.stride())))
 
     def _filled(self, to: torch.Tensor) -> torch.Tensor:
         known = self._known(to)
@@ -180,13 +197,11 @@ class Trace(TorchDispatchMode):
     def _spoil(self, tensor: torch.Tensor, why: str) -> None:
         self._known(tensor).why = why
 
-    def _note(self, func: Any, args: Any, given: Sequence[torch.Tensor],
-              made: Any) -> None:
+    def _note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         """What an operator that was run has made, or written to."""
-        before = {storage_id(one) for one in given}
-        if func._schema.is_mutable:
-            for one in given[:1]:
-                self._spoil(one, f"{func} computes it")
+        before = {storage_id(one) for one in _tensors((args, kwargs))}
+        for one in _written_by(func, args, kwargs):
+            self._spoil(one, f"{func} computes it")
         for one in _tensors(made):
             if storage_id(one) in before:
                 continue  # A view, or what was written to.
@@ -194,8 +209,7 @@ class Trace(TorchDispatchMode):
                 self._note_copy(one, args[0])
             elif func in (_aten.cat.default, _aten.stack.default):
                 self._note_joined(func, one, args)
-            elif not func._schema.name.startswith("aten::empty") and (
-                    not func._schema.name.startswith("aten::new_empty")):
+            elif not _is_empty(func):
                 self._spoil(one, f"{func} computes it")
 
     def _note_joined(self, func: Any, made: torch.Tensor, args: Any) -> None:
@@ -206,6 +220,20 @@ class Trace(TorchDispatchMode):
             size = one.shape[dim]
             self._note_copy(made.narrow(dim, at, size), one)
             at += size
+
+
+def _is_empty(func: Any) -> bool:
+    """Whether what the operator makes has no values."""
+    return str(func._schema.name).startswith(("aten::empty", "aten::new_empty"))
+
+
+def _written_by(func: Any, args: Sequence[Any],
+                kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Those of an operator's arguments that its schema says it writes to."""
+    for at, one in enumerate(func._schema.arguments):
+        if one.alias_info is not None and one.alias_info.is_write:
+            yield from _tensors(args[at] if at < len(args)
+                                else kwargs.get(one.name))
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

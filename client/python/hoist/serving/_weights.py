@@ -105,11 +105,16 @@ class Weights:
         return [(at, at + nbytes) for at, nbytes in self._spans if nbytes]
 
 
+def check_suspend_all() -> None:
+    """FailedPrecondition: some weights of this process cannot be suspended."""
+    for one in list(_all):
+        one.check_suspend()
+
+
 def suspend_all() -> None:
     """All weights of this process, or, if some cannot be, none. See
     Weights.suspend."""
-    for one in list(_all):
-        one.check_suspend()
+    check_suspend_all()
     for one in list(_all):
         one.suspend()
 

@@ -17,6 +17,7 @@ from .._model import Model
 from ..checkpoint import FileTensor, read_headers
 from ..serving._binding import bind, settle_the_rest
 from ..serving._files import register_files
+from ..serving._guard import Guard
 from ..serving._meta import build_on_meta
 from ..serving._recipes import Recipes, held_by, write_recipes
 from ..serving._trace import Trace
@@ -64,8 +65,9 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
                     "server")
             weights = self._weights(model, model_config, recipes, device)
             bind(model, weights.tensors)
-            settle_the_rest(model, device, lost)
-            self.postprocess_weights(model, device)
+            settle_the_rest(model, device, lost | self._trace.written)
+            with Guard(weights.spans()):
+                self.postprocess_weights(model, device)
         _refuse_moved(model, weights)
         model.hoist_weights = weights  # They live as long as it does.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only",

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from vllm.config import ModelConfig, VllmConfig
 from vllm.config.load import LoadConfig
-from vllm.distributed import get_pp_group, get_tensor_model_parallel_rank
+from vllm.distributed import (get_dp_group, get_pp_group,
+                              get_tensor_model_parallel_rank)
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.offloader import get_offloader
 
@@ -30,7 +31,7 @@ from ..serving._trace import Trace
 from ..serving._weights import Connect, Find, Weights, device_of
 from ._cpu import kernels_over_shared_memory
 from ._headers import HeaderLoader
-from ._key import key_of
+from ._key import environment, key_of
 from ._layers import layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
@@ -53,6 +54,7 @@ class Finding:
     model_config: ModelConfig
     prefix: str
     device: torch.device
+    trace: Trace = dataclasses.field(default_factory=Trace)
 
     def take_early(self, model: nn.Module) -> int:
         """Has the model's weights on the device from now on, unless they have
@@ -68,15 +70,17 @@ class Finding:
         """Of a model on the meta device, whose own loading code is run. It may
         have fewer parameters afterwards, and others: those that vLLM computes
         with."""
-        weights = self._find(model, may_publish=True)
+        try:
+            weights = self._find(model, may_publish=True)
+        finally:
+            _early.clear()  # Of files that have changed since.
         assert weights is not None
         return weights
 
     def _find(self, model: nn.Module, may_publish: bool) -> Weights | None:
         """None: they are not published, and may not be."""
-        trace = Trace()
-        loader = HeaderLoader(self.of_disk, trace)
-        recipes, why = self._recipes(model, loader, trace)
+        loader = HeaderLoader(self.of_disk, self.trace)
+        recipes, why = self._recipes(model, loader)
         connect = self._connect_of(type(model).__name__)
         session = connect()
         device = device_of(session, self.device)
@@ -91,17 +95,21 @@ class Finding:
                 return register_files(session, self.model_config.model, files,
                                       recipes)
 
-            return self._bound(model, session, connect, find, recipes, device)
+            weights = self._bound(model, session, connect, find, recipes,
+                                  device)
+            loader.check_unchanged()
+            return weights
         if self.options.budget is not None:
             raise Unimplemented(
                 f"{self.model_config.model} takes no budget, as its weights "
                 f"are not the files' bytes ({why}); start it without one")
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
+        key["environment"] = environment()
         name = self._name(key)
         if not may_publish and _published.find(session, name) is None:
             return None
-        manifest = self._published(session, name, key)
+        manifest = self._published(session, name, key, loader)
         _published.shape_like(model, manifest)
         return self._whole(session, connect,
                            lambda session: session.model(name),
@@ -140,8 +148,8 @@ class Finding:
             options.socket, name=f"vllm {architecture}",
             connect_deadline=options.deadline)
 
-    def _recipes(self, model: nn.Module, loader: HeaderLoader,
-                 trace: Trace) -> tuple[Recipes, str | None]:
+    def _recipes(self, model: nn.Module, loader: HeaderLoader
+                 ) -> tuple[Recipes, str | None]:
         """And why they do not do, if so."""
         try:
             loader.load_weights(model, self.model_config)
@@ -151,7 +159,7 @@ class Finding:
             if not loader.files:
                 raise
             return Recipes(), f"its loading code: {error}"
-        recipes = write_recipes(model, trace, loader.headers)
+        recipes = write_recipes(model, self.trace, loader.headers)
         if recipes.refused:
             name, why = next(iter(recipes.refused.items()))
             return recipes, f"{name}: {why}"
@@ -161,11 +169,21 @@ class Finding:
         """In hoistd, of what this process computes with."""
         if self.options.name is None:
             return _published.name_of(slug(self.model_config.model), key)
-        draft = ("" if self.model_config is self.vllm_config.model_config
-                 else ".draft")
-        return (f"{self.options.name}{draft}.tp"
+        data = get_dp_group()
+        return (f"{self.options.name}{'.draft' * self._is_draft}.tp"
                 f"{get_tensor_model_parallel_rank()}.pp"
-                f"{get_pp_group().rank_in_group}")
+                f"{get_pp_group().rank_in_group}"
+                + (f".dp{data.rank_in_group}" if data.world_size > 1
+                   and key["experts"] != "none" else ""))
+
+    @property
+    def _is_draft(self) -> bool:
+        """Some of vLLM's proposers give a draft a configuration of its own,
+        which has it as the model."""
+        speculative = self.vllm_config.speculative_config
+        return self.model_config is not self.vllm_config.model_config or (
+            speculative is not None
+            and self.model_config is speculative.draft_model_config)
 
     def _claim(self, session: _session.Session, name: str,
                key: dict[str, str]) -> None:
@@ -179,21 +197,21 @@ class Finding:
                 found[1].check(name, key)
 
     def _published(self, session: _session.Session, name: str,
-                   key: dict[str, str]) -> Manifest:
+                   key: dict[str, str], files: HeaderLoader) -> Manifest:
         """Of two that start at once, one publishes."""
         found = _published.find(session, name)
         if found is None:
             with _published.one_at_a_time(name, self.options.deadline):
                 found = _published.find(session, name)
                 if found is None:
-                    self._publish(session, name, key)
+                    self._publish(session, name, key, files)
                     found = _published.find(session, name)
         assert found is not None
         found[1].check(name, key)
         return found[1]
 
     def _publish(self, session: _session.Session, name: str,
-                 key: dict[str, str]) -> None:
+                 key: dict[str, str], files: HeaderLoader) -> None:
         """Loads the files into this process, as vLLM does, for a moment."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(layers_of_its_own(self.vllm_config, keep=False))
@@ -201,6 +219,7 @@ class Finding:
                 stack.enter_context(kernels_over_shared_memory())
             loaded = DefaultModelLoader(self.of_disk).load_model(
                 self.vllm_config, self.model_config, self.prefix)
+            files.check_unchanged()  # The key would be of others.
             _published.publish(session, name, key, loaded,
                                self.options.deadline)
         del loaded

@@ -11,8 +11,8 @@ from vllm.config import ModelConfig
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-from .._errors import InvalidArgument, Unimplemented
-from ..checkpoint import FileTensor, read_headers
+from .._errors import DataLoss, InvalidArgument, Unimplemented
+from ..checkpoint import FileTensor, identity, read_headers
 from ..serving._trace import Trace
 
 
@@ -27,13 +27,27 @@ class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
         super().__init__(load_config)
         self._trace = trace
         self.files: list[pathlib.Path] = []
+        self._seen: list[str] = []  # What each was before its header was read.
         self.headers: dict[str, FileTensor] = {}
 
     def load_weights(self, model: nn.Module,
                      model_config: ModelConfig) -> None:
-        """Untraceable, or what vLLM raises where values are looked at."""
+        """Untraceable, or what vLLM raises where values are looked at; all of
+        the files are known even then."""
         with self._trace:
-            super().load_weights(model, model_config)
+            try:
+                super().load_weights(model, model_config)
+            except Exception:
+                for _ in self.get_all_weights(model_config, model):
+                    pass  # The code has ended in the midst of them.
+                raise
+
+    def check_unchanged(self) -> None:
+        """DataLoss: a file is another one than that whose header was read."""
+        for path, seen in zip(self.files, self._seen):
+            if not path.exists() or identity([path], "") != seen:
+                raise DataLoss(f"{path} has changed while the engine was "
+                               "starting; start it once more")
 
     def _get_weights_iterator(
             self, source: DefaultModelLoader.Source
@@ -47,12 +61,14 @@ class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
                 "from those alone: save it once more as such (save_pretrained "
                 "does)")
         files = [pathlib.Path(name) for name in sorted(names)]
+        new = [one for one in files if one not in self.files]
+        self.files += new
+        self._seen += [identity([one], "") for one in new]
         found = read_headers(files)
         twice = sorted(found.keys() & self.headers.keys())
-        if twice:
+        if twice and new:
             raise InvalidArgument(f"{twice[0]} is in two of the folders that "
                                   "the model takes its weights from")
-        self.files += [one for one in files if one not in self.files]
         self.headers |= found
         for name, tensor in found.items():
             yield source.prefix + name, self._trace.file_tensor(name, tensor)

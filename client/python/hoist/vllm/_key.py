@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import pathlib
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
+import vllm.envs
 import vllm.version
 from torch import nn
 from vllm.config import ModelConfig, VllmConfig
@@ -16,6 +18,8 @@ from vllm.distributed import (get_ep_group, get_pp_group,
                               get_tensor_model_parallel_world_size)
 
 from ..checkpoint import identity
+from ..serving._recipes import held_by
+from ._processing import methods_of
 
 
 def key_of(model: nn.Module, files: Sequence[pathlib.Path],
@@ -35,19 +39,72 @@ def key_of(model: nn.Module, files: Sequence[pathlib.Path],
         "dtype": str(model_config.dtype).removeprefix("torch."),
         "expert parallel": ("no" if experts is None else
                             f"{experts.rank_in_group} of "
-                            f"{experts.world_size}"
-                            + ", balanced" * bool(parallel.enable_eplb)),
+                            f"{experts.world_size}"),
+        "experts": experts_of(model, parallel.eplb_config
+                              .num_redundant_experts),
         "kernels": f"linear {vllm_config.kernel_config.linear_backend}, "
-                   f"experts {vllm_config.kernel_config.moe_backend}",
+                   f"experts {vllm_config.kernel_config.moe_backend}, "
+                   f"{_digest(kernels_of(model))}",
         "kv cache dtype": vllm_config.cache_config.cache_dtype,
         "library": f"vllm {vllm.version.__version__}",
+        "parameters": parameters_of(model),
         "pipeline parallel": f"{pipeline.rank_in_group} of "
                              f"{pipeline.world_size}",
         "quantisation": f"{model_config.quantization or 'none'}, "
-                        f"{_digest(quantised)}",
+                        f"{_digest(quantised)}, "
+                        f"{_digest(model_config.quantization_config)}",
         "tensor parallel": f"{get_tensor_model_parallel_rank()} of "
                            f"{get_tensor_model_parallel_world_size()}",
     }
+
+
+def environment() -> str:
+    """What vLLM's variables say of how weights are processed: nobody has a list
+    of those, so it is all that vLLM compiles by, less an engine's number."""
+    said = {**vllm.envs.compile_factors(),
+            **{name: value() for name, value in
+               vllm.envs.environment_variables.items() if "PREPACK" in name}}
+    return _digest({name: value for name, value in said.items()
+                    if not name.startswith("VLLM_DP_")})
+
+
+def experts_of(model: nn.Module, redundant: int) -> str:
+    """Which of them, and which part of each: as layers of experts have it, of
+    which data parallel engines have one among them where they share none."""
+    found = set()
+    for module in model.modules():
+        of = getattr(getattr(module, "moe_config", None),
+                     "moe_parallel_config", None)
+        if of is not None:
+            found.add(f"{of.tp_rank} of {of.tp_size}, {of.ep_rank} of "
+                      f"{of.ep_size} " + str(getattr(
+                          module, "expert_placement_strategy", "")))
+    return "; ".join([*sorted(found), f"{redundant} redundant"]
+                     ) if found else "none"
+
+
+def kernels_of(model: nn.Module) -> list[str]:
+    """What layers have chosen by their own lights, such as what is installed:
+    of each kind of layer the method, and what it says of itself."""
+    return sorted({repr((type(method).__qualname__, sorted(
+        (name, _plain(value)) for name, value in vars(method).items())))
+                   for _, method in methods_of(model)})
+
+
+def _plain(value: Any) -> str:
+    """The same in all processes."""
+    if value is None or isinstance(value, (bool, int, float, str, enum.Enum,
+                                           torch.dtype)):
+        return repr(value)
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def parameters_of(model: nn.Module) -> str:
+    """As they are made, before they are processed."""
+    return _digest(sorted(
+        (held.names, held.is_parameter, tuple(held.tensor.shape),
+         str(held.tensor.dtype)) for held in held_by(model)))
 
 
 def _digest(what: object) -> str:

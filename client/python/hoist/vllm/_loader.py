@@ -22,6 +22,7 @@ from vllm.utils.torch_utils import set_default_torch_dtype
 
 from .._errors import InvalidArgument, Unimplemented
 from ..serving._binding import bind, refuse_to_write, settle_the_rest
+from ..serving._guard import Guard
 from ..serving._meta import build_on_meta
 from ._cpu import kernels_over_shared_memory
 from ._finding import Finding
@@ -59,7 +60,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 layers_of_its_own(vllm_config, keep=False):
             model, _ = build_on_meta(lambda: initialize_model(
                 vllm_config=vllm_config, model_config=model_config))
-            if why_not_shared(model) is not None:
+            if self._why_not_shared(model, vllm_config) is not None:
                 return 0
             return Finding(self.options, self._of_disk(), vllm_config,
                            model_config, "", device).take_early(model)
@@ -91,15 +92,17 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 vllm_config=vllm_config, model_config=model_config,
                 prefix=prefix))
             built = time.perf_counter()
-            why = why_not_shared(model)
+            why = self._why_not_shared(model, vllm_config)
             if why is not None:
                 return self._private(vllm_config, model_config, prefix, why)
-            weights = Finding(self.options, self._of_disk(), vllm_config,
-                              model_config, prefix, device).weights_of(model)
+            finding = Finding(self.options, self._of_disk(), vllm_config,
+                              model_config, prefix, device)
+            weights = finding.weights_of(model)
             bind(model, weights.tensors)
-            settle_the_rest(model, device, lost)
+            settle_the_rest(model, device, lost | finding.trace.written)
             bound = time.perf_counter()
-            self._finish(model, model_config, device)
+            with Guard(weights.spans()):
+                self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as it does.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
@@ -108,6 +111,10 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                   (bound - built) * 1e3)
         made: nn.Module = model.eval()
         return made
+
+    def _why_not_shared(self, model: nn.Module,
+                        vllm_config: VllmConfig) -> str | None:
+        return why_not_shared(model, vllm_config.parallel_config.enable_eplb)
 
     def _refuse_offloading(self) -> None:
         """InvalidArgument: vLLM was asked to offload weights of its own."""

@@ -20,11 +20,17 @@ from .._errors import Unimplemented
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
 
 
-def why_not_shared(model: nn.Module) -> str | None:
+def why_not_shared(model: nn.Module, balanced: bool) -> str | None:
     """Names the layers that cannot be told that their weights are processed
-    already; vLLM says so of each method. None: all can."""
+    already; vLLM says so of each method. None: all can.
+
+    balanced: whether vLLM moves experts between engines while they run.
+    """
+    if balanced:
+        return ("its experts are moved while it runs (--enable-eplb), and "
+                "hoistd's memory is not written to")
     found = [f"{name or 'the model'} ({type(method).__name__})"
-             for name, method in _methods(model)
+             for name, method in methods_of(model)
              if not method.supports_pre_processed_weights]
     if not found:
         return None
@@ -36,13 +42,14 @@ def why_processed(model: nn.Module) -> str | None:
     """A layer whose weights are not the files' once they are processed."""
     if hasattr(model, "process_weights_after_loading"):
         return f"{type(model).__name__} processes weights as a whole"
-    for name, method in _methods(model):
+    for name, method in methods_of(model):
         if not _leaves_alone(method):
             return f"{name or 'the model'} ({type(method).__name__})"
     return None
 
 
-def _methods(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def methods_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Of layers that have weights, by name."""
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, QuantizeMethodBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm.device_allocator.sleep_mode_backend import CuMemBackend
 
-from ..serving._weights import resume_all, suspend_all
+from ..serving._weights import check_suspend_all, resume_all, suspend_all
 
 
 class HoistSleepBackend(CuMemBackend):  # type: ignore[misc]
@@ -16,7 +16,9 @@ class HoistSleepBackend(CuMemBackend):  # type: ignore[misc]
     """
 
     def suspend(self, level: int = 1) -> None:
-        """The worker has waited for its device."""
+        """The worker has waited for its device. FailedPrecondition: there is a
+        budget; the engine stays awake, all of it."""
+        check_suspend_all()
         super().suspend(level)
         suspend_all()
 
