@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_who_saved_what_a_backward_has_written_to_raises(hoistd, device, kept):
         with pytest.raises(RuntimeError) as error:
             (and_more(squared, layer) + and_more(doubled, layer)).sum(
                 ).backward()
-        return str(error.value)
+        # As torch 2.13 names nodes; older ones say Backward0, too.
+        return re.sub(r"Backward[0-9]*,", ",", str(error.value))
 
     plain = run(contextlib.nullcontext)
     assert "modified by an inplace operation" in plain
