@@ -3,6 +3,7 @@ change it is refused, and detach gives back what was there."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -167,4 +168,23 @@ def test_beside_what_stays_it_can_be_traced_and_transformed(device, way):
         assert same_bytes(way(model, ids), way(plain, ids))
     except TypeError as error:  # FX may know no subclass of Parameter.
         assert way is _exported and "Multiple dispatch" in str(error)
+    assert_as_it_was(model, device)
+
+
+def test_where_nobody_kept_it_it_stays_right_and_says_that_it_stays(
+        make_hoistd, device):
+    daemon = make_hoistd()
+    model = attached(device)
+    expected = run(model, device)
+    daemon.kill()
+    start_again(daemon)
+    other = attached(device)  # Who brings the same bytes again.
+    with contextlib.suppress(hoist.Unavailable):  # Of a GPU, once.
+        run(model, device)
+    assert same_bytes(run(model, device), expected)
+    with pytest.raises(hoist.Unavailable, match="stays where it is"):
+        hoist.advance(model, wait=True)
+    hoist.set_budget(model, "6MiB")
+    assert same_bytes(run(model, device), expected)
+    hoist.detach(other)
     assert_as_it_was(model, device)

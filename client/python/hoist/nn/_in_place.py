@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from .. import _dtypes
-from .._errors import HoistError, InvalidArgument, Unimplemented
+from .._errors import (HoistError, InvalidArgument, Unavailable,
+                       Unimplemented)
 from .._in_place import InPlace, InPlaceTensor
 from .._model import Model
 from .._session import Session
@@ -291,6 +292,7 @@ class InPlaceWeights:
                  weights: Sequence[InPlaceWeight], hot_bytes: int,
                  deadline: float) -> None:
         self._part = part
+        self._session = session
         self._weights = weights
         self._device = part.torch_device
         self.operands: Operands | None = None  # For compiled code, once bound.
@@ -370,6 +372,11 @@ class InPlaceWeights:
         try:
             self._tensors.advance(wait=wait)
         except HoistError as error:
+            if self._part.session is not self._session:
+                raise Unavailable(
+                    "what is read in place is right, and stays where it is, as "
+                    "the hoistd that it came from has ended; hoist.detach("
+                    "module) and attach it again, and it moves") from None
             raise self._part.explained(error) from None
 
     def set_hot_bytes(self, hot_bytes: int) -> None:
