@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from typing import Any, Callable
 
 import pytest
@@ -16,6 +17,8 @@ from families import FAMILIES  # noqa: E402
 from models import CASES, WIDTH, Stack, numbers  # noqa: E402
 from passes import attached, least_budget  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import (  # noqa: E402
+    checkpoint, create_selective_checkpoint_contexts)
 from training import (assert_same_gradients, frozen,  # noqa: E402
                       gradients_of)
 
@@ -92,6 +95,31 @@ class Recurrent(nn.Module):
         for layer in self.layers:
             x = layer(x)[0]
         return self.out(x)
+
+
+class Selective(Stack):
+    """Products are kept for the backward, all else is computed again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False,
+                           context_fn=functools.partial(
+                               create_selective_checkpoint_contexts,
+                               [torch.ops.aten.addmm.default]))
+        return x
+
+
+@pytest.mark.parametrize("storage", [None, torch.bfloat16])
+def test_selective_checkpoints_see_the_models_operators_alone(device, storage):
+    """They count them, to know again which is which."""
+    model = Selective(6).eval()
+    if storage is not None:
+        model.to(storage).float()
+    x = numbers(3, WIDTH).to(device)
+    # A backward of the first comes to groups that lie elsewhere by then.
+    compare(model, device, lambda model: sum(
+        model((x * at).requires_grad_()) for at in (1, 2, 3)), "least",
+        storage_dtype=storage)
 
 
 def test_recurrent_modules(device):

@@ -24,7 +24,7 @@ from ._rebuilt import Rebuilt, Swap, is_possible, take_weights
 from ._resident import KeptLease, ResidentParameter, guarded
 from ._shown import (Placed, Shown, empty, goes_past_hooks, is_lent,
                      is_persistent, refuse_gradient, scratch_bytes,
-                     scratch_places)
+                     scratch_places, unseen)
 from ._views import Views
 
 # A buffer this small is the worker's own, on the device: a forward may write
@@ -224,14 +224,14 @@ class Binding:
             self._follow_flags()
         shown = self._known_at(address)
         if shown is None or shown.casts or not self._buffers_seen:
-            with torch.inference_mode(False):
+            with unseen():
                 shown = self._fill(address)
         self._show(shown)
 
     def fill(self, address: int) -> None:
         """The same for what reads the bytes past the modules."""
         if self.casts_bytes:
-            with torch.inference_mode(False):
+            with unseen():
                 self._fill(address)
 
     def _show(self, shown: Shown) -> None:
@@ -273,7 +273,7 @@ class Binding:
         FailedPrecondition: it is a view, which cannot be given another.
         """
         self._forget(address)  # Others are made the next time.
-        with torch.inference_mode(False), torch.no_grad():
+        with unseen(), torch.no_grad():
             shown.lent.keep()
 
     def spoil_graphs(self) -> None:

@@ -19,7 +19,7 @@ from ._layout import GroupSpec
 from ._lent import Read
 from ._operators import Operands
 from ._resident import KeptLease, ResidentParameter
-from ._shown import scratch_places
+from ._shown import scratch_places, unseen
 
 log = logging.getLogger("hoist.nn")
 
@@ -316,7 +316,7 @@ class LiveGroup:
             deadline=self._deadline)
         self.part.held.leases[id(self._lease)] = self._lease
         self._note_staged(True)
-        with torch.inference_mode(False):
+        with unseen():
             self.binding.lie_alone()
         return int(self._lease.address)
 

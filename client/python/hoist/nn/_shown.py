@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, Iterator
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (_disable_current_modes,
+                                          is_traceable_wrapper_subclass)
 
 from .._errors import FailedPrecondition
 from ._inventory import Stored, Weight
@@ -66,6 +68,14 @@ def goes_past_hooks(weight: Weight, value: Any) -> bool:
     return (weight.kind == "state" or bool(weight.aliases)
             or len(weight.parts) > 1) and not is_traceable_wrapper_subclass(
                 value)
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """What is made within is hoist's own: no tensor of inference mode, and nothing
+    that a mode around the forward counts or keeps (a selective checkpoint's)."""
+    with _disable_current_modes(), torch.inference_mode(False):
+        yield
 
 
 def is_lent(weight: Weight) -> bool:
