@@ -417,13 +417,17 @@ def test_what_is_refused(hoistd, device):
         hoist.offload_activations([])
     model = blocks(device, 2)
     for wrong in ({"budget": 1.5}, {"budget": -1}, {"keep_last": -1},
-                  {"min_bytes": "1MB"}, {"arena": 0.5}, {"skip": "nothere"}):
+                  {"min_bytes": "1MB"}, {"arena": 0.5}, {"arena": "much"},
+                  {"arena": -1}, {"skip": "nothere"}):
         with pytest.raises(hoist.InvalidArgument,
                            match=next(iter(wrong))):
             hoist.offload_activations(model, **wrong)
     with pytest.raises(hoist.ResourceExhausted):
         hoist.offload_activations(model, arena=1 << 40, deadline=0)
     offload = hoist.offload_activations(model)
+    for until in ("3", 3.0, True):
+        with pytest.raises(hoist.InvalidArgument, match="until"):
+            offload.park(until=until)
     offload.close()
     offload.close()
     with pytest.raises(hoist.FailedPrecondition, match="closed"):

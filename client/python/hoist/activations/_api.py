@@ -136,4 +136,4 @@ def _host_bytes(arena: Amount) -> int:
     if isinstance(arena, float):
         raise InvalidArgument(f"arena={arena} is a fraction, of nothing; write "
                               "bytes as an int")
-    return to_bytes(arena, 1)
+    return to_bytes(arena, 1, "arena")

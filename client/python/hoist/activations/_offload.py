@@ -10,7 +10,8 @@ from typing import Any, Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from .._errors import FailedPrecondition, ResourceExhausted
+from .._errors import (FailedPrecondition, InvalidArgument,
+                       ResourceExhausted)
 from ..nn._budget import Amount, to_bytes
 from ..nn._turns import calls_on_stack
 from . import _finding
@@ -112,8 +113,12 @@ class Offload:
         FailedPrecondition: within a pass, or hoistd has no disk for it
         (disk.spill_dir), or cannot write now. ResourceExhausted: no room on the
         host to pass through. What had not gone by then stays as it is.
+        InvalidArgument: `until` is no number of a step; nothing has gone.
         """
         self._check_open()
+        if until is not None and (isinstance(until, bool)
+                                  or not isinstance(until, int)):
+            raise InvalidArgument(f"until={until!r}: a step's number, an int")
         if self._thread.root is not None or self._thread.layer is not None:
             raise FailedPrecondition("a pass is under way; park between passes")
         parked = 0

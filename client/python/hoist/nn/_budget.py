@@ -19,10 +19,11 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
-def to_bytes(amount: Amount, whole: int) -> int:
+def to_bytes(amount: Amount, whole: int, name: str = "budget") -> int:
     """Bytes; 0 for None, what hoistd can promise.
 
     amount: bytes; "8GiB"; or a fraction of `whole`, a float in (0, 1].
+    name: the argument's, for InvalidArgument.
     """
     if amount is None:
         return 0
@@ -33,17 +34,17 @@ def to_bytes(amount: Amount, whole: int) -> int:
             float(match[1]) * _UNITS.get(match[2].upper(), 0))
         if nbytes == 0:
             raise InvalidArgument(
-                f'budget={amount!r} is no amount; write "8GiB", "500MB"')
+                f'{name}={amount!r} is no amount; write "8GiB", "500MB"')
         return nbytes
     if isinstance(amount, float):
         if not 0 < amount <= 1:
             raise InvalidArgument(
-                f"budget={amount} is a fraction of the model, which lies in "
+                f"{name}={amount} is a fraction of the model, which lies in "
                 "(0, 1]; write bytes as an int")
         return max(1, int(amount * whole))
     if isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0:
         raise InvalidArgument(
-            f"budget={amount!r}: bytes (an int above 0), \"8GiB\", or a "
+            f"{name}={amount!r}: bytes (an int above 0), \"8GiB\", or a "
             "fraction (a float)")
     return amount
 
