@@ -108,15 +108,26 @@ class HookTime:
         return timed
 
 
+Call = Callable[..., Any]
+
+
+@contextlib.contextmanager
+def around_compiled(model: Any, wrap: Callable[[Call], Call]) -> Iterator[None]:
+    """In the block generate() calls what `wrap` makes of the compiled module."""
+    compiled = model.get_compiled_call
+    model.get_compiled_call = lambda config: wrap(compiled(config))
+    try:
+        yield
+    finally:
+        del model.get_compiled_call
+
+
 @contextlib.contextmanager
 def spans(model: Any) -> Iterator[list[tuple[Any, Any]]]:
     """Of the compiled calls in the block: events before and after each, on the GPU."""
-    compiled = model.get_compiled_call
     found = []
 
-    def timed(config: Any) -> Any:
-        call = compiled(config)
-
+    def wrap(call: Call) -> Call:
         def run(*args: Any, **kwargs: Any) -> Any:
             begin, end = (torch.cuda.Event(enable_timing=True)
                           for _ in range(2))
@@ -128,11 +139,8 @@ def spans(model: Any) -> Iterator[list[tuple[Any, Any]]]:
 
         return run
 
-    model.get_compiled_call = timed
-    try:
+    with around_compiled(model, wrap):
         yield found
-    finally:
-        del model.get_compiled_call
 
 
 class Decoder:
@@ -185,16 +193,20 @@ class Decoder:
         self.sync()
         return logits
 
-    def generate(self, tokens: int) -> torch.Tensor:
+    def generated(self, tokens: int) -> torch.Tensor:
         prompt = torch.arange(1, 17, device=self.device)[None]
+        found = self.model.generate(
+            prompt, max_new_tokens=tokens, min_new_tokens=tokens,
+            do_sample=False, cache_implementation="static", pad_token_id=0)
+        self.sync()
+        return found
+
+    def generate(self, tokens: int) -> torch.Tensor:
         self.sync()
         events = self.device.type == "cuda"
         with spans(self.model) if events else contextlib.nullcontext() as timed:
             begin = time.perf_counter()
-            found = self.model.generate(
-                prompt, max_new_tokens=tokens, min_new_tokens=tokens,
-                do_sample=False, cache_implementation="static", pad_token_id=0)
-            self.sync()
+            found = self.generated(tokens)
             self.token_ms.append((time.perf_counter() - begin) / tokens * 1e3)
         if timed is not None:
             spent = sum(one.elapsed_time(two) for one, two in timed) / tokens

@@ -5,17 +5,16 @@ bench_gaps.py --bin DIR [--layers N] [--width W] [--tokens T] [--groups block,le
 
 bench_decode.py's Llama generates T tokens with a static cache, which transformers
 compiles, with half of it in GPU memory, by block and by leaf, beside plain; then once
-more while `hoistctl trace record` runs. Prints medians of a token: milliseconds, the
-same while it is recorded; how long the link copies, and the longest time in which it
-does not; and of the host's time what the call of compiled code takes (the look whether it
-is still right for the module, and the launch), and what hoist's begin and end of a pass
-take. Needs a GPU.
+more while `hoistctl trace record` runs. Prints medians of a token: milliseconds, the same
+while it is recorded; how long the link copies, and the longest time in which it does not;
+and of the host's time what the call of compiled code takes (the look whether it is still
+right for the module, and the launch), and what hoist's begin and end of a pass take.
+Needs a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import copy
 import json
@@ -25,23 +24,21 @@ import statistics
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import hoist
 import torch
 from hoist.nn import _passes
 
-from bench_decode import TOML, Decoder, bytes_of, make
+from bench_decode import (TOML, Call, Decoder, around_compiled, bytes_of,
+                          make)
 from common import MIB, Daemon, hoistd, table
 
 RECORDED = "400ms"
 
 
-@contextlib.contextmanager
-def timed(kind: Any, name: str, found: list[float]) -> Iterator[None]:
-    """Milliseconds of each call of that method, in the block."""
-    call: Callable[..., Any] = getattr(kind, name)
-
+def timing(call: Call, found: list[float]) -> Call:
+    """The same, and milliseconds of each call."""
     def run(*args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter()
         try:
@@ -49,7 +46,14 @@ def timed(kind: Any, name: str, found: list[float]) -> Iterator[None]:
         finally:
             found.append((time.perf_counter() - begin) * 1e3)
 
-    setattr(kind, name, run)
+    return run
+
+
+@contextlib.contextmanager
+def timed(kind: Any, name: str, found: list[float]) -> Iterator[None]:
+    """The same of each call of that method, in the block."""
+    call: Call = getattr(kind, name)
+    setattr(kind, name, timing(call, found))
     try:
         yield
     finally:
@@ -58,31 +62,15 @@ def timed(kind: Any, name: str, found: list[float]) -> Iterator[None]:
 
 def host_times(one: Decoder, tokens: int) -> dict[str, float]:
     """Of the host's part of a token: call, begin, end."""
-    found: dict[str, list[float]] = collections.defaultdict(list)
-    compiled = type(one.model).get_compiled_call
+    found: dict[str, list[float]] = {"call": [], "begin": [], "end": []}
 
-    def get(config: Any) -> Any:
-        call = compiled(one.model, config)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
-            output = call(*args, **kwargs)
-            found["call"].append((time.perf_counter() - begin) * 1e3)
-            return output
-
-        return run
+    def wrap(call: Call) -> Call:
+        return timing(call, found["call"])
 
     with timed(_passes.Passes, "begin", found["begin"]), \
-            timed(_passes.Passes, "end", found["end"]):
-        prompt = torch.arange(1, 17, device=one.device)[None]
-        one.model.get_compiled_call = get
-        try:
-            one.model.generate(prompt, max_new_tokens=tokens,
-                               min_new_tokens=tokens, do_sample=False,
-                               cache_implementation="static", pad_token_id=0)
-            one.sync()
-        finally:
-            del one.model.get_compiled_call
+            timed(_passes.Passes, "end", found["end"]), \
+            around_compiled(one.model, wrap):
+        one.generated(tokens)
     times = {name: statistics.median(values) if values else 0.0
              for name, values in found.items()}
     times["call"] -= times["begin"] + times["end"]  # Which are within it.
