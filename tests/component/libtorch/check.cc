@@ -732,12 +732,17 @@ void HoistdsDeathIsAnError() {
   ht::Attached attached = Take(ht::Attach(*net, session, options));
   const Tensor ids = Ids(attached.device());
   Take(Pass(*net, attached, ids));
+  Ok(Take(attached.Use(*net->words)).End());
   EXPECT(kill(hoistd, SIGKILL) == 0);
   while (session.Check().ok()) std::this_thread::yield();
   EXPECT(Pass(*net, attached, ids).status().code() == Code::kUnavailable);
   EXPECT(attached.Check().code() == Code::kUnavailable);
-  EXPECT(Says(Thrown([&] { net->words->weight.clone(); }), "is not staged"));
+  const Tensor& streamed = net->blocks[3]->as<Block>()->up->weight;
+  EXPECT(Says(Thrown([&] { streamed.clone(); }), "is not staged"));
+  // A resident one is bound, and its bytes are mapped here.
+  EXPECT(SameBits(net->words->weight, MakeNet(20)->words->weight));
   EXPECT(attached.Detach().code() == Code::kDataLoss);  // Nobody has them.
+  EXPECT(Says(Thrown([&] { streamed.clone(); }), "has ended"));
   EXPECT(Says(Thrown([&] { net->words->weight.clone(); }), "has ended"));
 }
 

@@ -121,16 +121,7 @@ class Bindings {
   }
 
   void Ended(uint32_t group) {
-    for (const size_t i : of_group[group]) {
-      for (const Bound& bound : kept[i].bound) {
-        bound.tensor.set_data(bound.idle);
-        // The bytes where it lay are another's from now on: backward, which may
-        // have kept a view of it, must not take them for the weight.
-        if (!bound.tensor.is_inference()) {
-          bound.tensor.unsafeGetTensorImpl()->bump_version();
-        }
-      }
-    }
+    for (const size_t i : of_group[group]) Unbind(kept[i]);
   }
 
   // Moves private weights of one home; throws torch's exceptions.
@@ -179,6 +170,8 @@ class Bindings {
     for (size_t i = 0; i < kept.size(); ++i) {
       const Kept& one = kept[i];
       if (gone[i]) {
+        // A resident one is bound until `staged` goes, and its bytes with it.
+        Unbind(one);
         MakeOrphans(i, "was in hoistd alone, which has ended");
         continue;
       }
@@ -220,6 +213,17 @@ class Bindings {
   }
 
  private:
+  static void Unbind(const Kept& one) {
+    for (const Bound& bound : one.bound) {
+      bound.tensor.set_data(bound.idle);
+      // The bytes where it lay are another's from now on: backward, which may
+      // have kept a view of it, must not take them for the weight.
+      if (!bound.tensor.is_inference()) {
+        bound.tensor.unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+
   // What of the group is not in this process. DataLoss: it cannot be had.
   Status Fetch(StagedTensors* staged, uint32_t group,
                const std::vector<bool>& alive,
