@@ -193,3 +193,29 @@ def test_nobody_takes_over_what_a_backward_holds(played, turns, monkeypatch):
     assert other.waits_for(turns) and not turns.taken_over
     turns.end_backward()
     assert other.has_done()
+
+
+def test_who_waits_for_long_says_for_whom(played, turns, monkeypatch, caplog):
+    """The owner may wait for it by an event, which no stack shows."""
+    monkeypatch.setattr(_turns, "_LONG", 0.0)
+    looked = threading.Semaphore(0)
+    look = turns._take_over
+    monkeypatch.setattr(turns, "_take_over",
+                        lambda: (look(), looked.release()))
+    owner, other = played(in_backward=False), played(in_backward=False)
+    owner.name = "the-one-that-runs"
+    go_on = threading.Event()
+    owner.do(turns._enter)
+    owner.begin(go_on.wait)
+    other.begin(turns.take)
+    for _ in range(3):
+        assert looked.acquire(timeout=60)
+    said = [record.getMessage() for record in caplog.records
+            if record.name == "hoist.nn"]
+    assert len(said) == 1 and "hoist.set_budget" in said[0]
+    assert "'the-one-that-runs' (in " in said[0]
+    go_on.set()
+    assert owner.has_done()
+    owner.do(turns._leave)
+    assert other.has_done()
+    other.do(turns.give)

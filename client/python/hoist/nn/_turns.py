@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import os
 import sys
 import threading
+import time
 import types
 from typing import Callable, Iterable, Iterator, Sequence
 
@@ -16,7 +18,10 @@ from torch import nn
 from .._errors import FailedPrecondition
 
 
+log = logging.getLogger("hoist.nn")
+
 _LOOK = 0.1  # Seconds between looks at whether the owner still runs.
+_LONG = 10.0  # Seconds after which whoever waits says for whom.
 _BACKWARDS = -1  # The owner where backwards run; no thread has this number.
 _process = os.getpid()
 
@@ -27,6 +32,10 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
+
+
+_REMEDY = ("call it from the one that runs the module, or give "
+           "hoist.set_budget(module, 1.0) room for all of it")
 
 
 def is_in_backward() -> bool:
@@ -41,7 +50,8 @@ class Turns:
     KeyboardInterrupt runs no hooks, and gives nothing back: whoever waits looks
     at its stack, and takes the turn over if no module of these runs there.
 
-    A thread that the owner waits for is refused.
+    A thread that the owner waits for is refused, where its stack shows that;
+    whoever waits for long says so in the log.
 
     A backward is no thread's. On a GPU its nodes run in a thread of the
     engine's, which has the nodes of all backwards, while whoever called it
@@ -154,18 +164,24 @@ class Turns:
             self._depth += 1  # Nobody else changes it meanwhile.
             return
         backward = is_in_backward()
+        began = time.monotonic()
         with self._changed:
             while self._depth and self._owner != me and not (
                     backward and self._has_a_part(me)):
-                if not self._changed.wait(_LOOK):
-                    self._take_over()
-                    if self._depth and _waits_for_this_thread(self._owner):
-                        raise FailedPrecondition(
-                            "the module is running, and waits for this thread, "
-                            "which calls it or a part of it: what comes and "
-                            "goes is for one thread at a time; call it from "
-                            "the one that runs the module, or give hoist."
-                            "set_budget(module, 1.0) room for all of it")
+                if self._changed.wait(_LOOK):
+                    continue
+                self._take_over()
+                if self._depth and _waits_for_this_thread(self._owner):
+                    raise FailedPrecondition(
+                        "the module is running, and waits for this thread, "
+                        "which calls it or a part of it: what comes and goes "
+                        f"is for one thread at a time; {_REMEDY}")
+                if self._depth and time.monotonic() - began >= _LONG:
+                    began = float("inf")  # Once.
+                    log.warning(
+                        "a thread waits to call a module that %s runs; if that "
+                        "one waits for this one, neither goes on: %s",
+                        _whereabouts(self._owner), _REMEDY)
             if not self._depth:
                 self._owner = _BACKWARDS if backward else me
             if backward and self._owner != me:
@@ -229,6 +245,18 @@ def _is_called_from_here() -> bool:
 def _waits_for_backward(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     return frame is not None and frame.f_code.co_name == _ENGINE
+
+
+def _whereabouts(thread: int) -> str:
+    """Of who has the turn, for the log."""
+    if thread == _BACKWARDS:
+        return "a backward"
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return "a thread that has ended"
+    names = {one.ident: one.name for one in threading.enumerate()}
+    return (f"thread {names.get(thread, thread)!r} (in {frame.f_code.co_name}, "
+            f"{frame.f_code.co_filename}:{frame.f_lineno})")
 
 
 def _waits_for_this_thread(thread: int) -> bool:
