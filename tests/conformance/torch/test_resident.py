@@ -209,6 +209,43 @@ def test_it_is_a_parameter_like_any_other(device):
             model.layers[0].up.weight = nn.Parameter(torch.zeros(2))
 
 
+def test_a_parameter_is_made_of_it(device):
+    """Of the same bytes, which are kept, and as little to be written to."""
+    _, model = make("stack")
+    value = model.layers[0].up.weight.detach().clone()
+    with attached(model):
+        made = nn.Parameter(model.layers[0].up.weight)
+        frozen = nn.Parameter(model.layers[0].up.weight, requires_grad=False)
+        assert made.requires_grad and not frozen.requires_grad
+        other = nn.Linear(1, 1, bias=False)
+        other.weight = made
+        with torch.no_grad(), pytest.raises(hoist.FailedPrecondition):
+            other.weight.add_(1)
+    for one in (other.weight, frozen):
+        assert same_bytes(one.detach().cpu(), value.cpu())
+
+
+class Detaches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.up.weight.detach(),
+                                    self.up.bias.data)
+
+
+@torch.no_grad()
+def test_what_is_compiled_may_detach_it(device):
+    model = nn.Sequential(Detaches(), Detaches()).to(device)
+    x = numbers(2, WIDTH).to(device)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    expected = compiled(x)
+    with attached(model, 1.0):
+        assert_equal_outputs(compiled(x), expected)
+        assert_equal_outputs(compiled(x), expected)
+
+
 def test_a_cast_bias_is_no_other_value(device):
     """bitsandbytes assigns biases of its inputs' type in forward."""
     _, model = make("stack")

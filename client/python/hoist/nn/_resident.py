@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import weakref
 from typing import Any, Callable, NoReturn
 
@@ -20,6 +21,9 @@ from .._errors import FailedPrecondition
 
 _is_in_dispatch_mode: Callable[[], bool] = getattr(
     torch.utils._python_dispatch, "is_in_torch_dispatch_mode", lambda: False)
+
+
+_NEW_PARAMETER = nn.Parameter.__new__.__code__
 
 
 class KeptLease:
@@ -87,7 +91,11 @@ def _detach(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch.Tensor.detach(tensor)
     if _is_in_dispatch_mode():
         return plain  # torch's own; its modes refuse types they do not know.
-    return torch.Tensor._make_subclass(ResidentTensor, plain, False)
+    kind: type[torch.Tensor] = ResidentTensor
+    if (not torch.compiler.is_compiling()  # It knows no frames.
+            and sys._getframe(1).f_code is _NEW_PARAMETER):
+        kind = type(tensor)  # nn.Parameter(weight) wants the same again.
+    return torch.Tensor._make_subclass(kind, plain, False)
 
 
 class _ReadOnly:
