@@ -236,6 +236,9 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
                  f"encodings: {row['says']['image_seconds'] * 1e3:.0f} ms")
     if "touched_cold_bytes" in row:
         extra = touched(row)
+    if row["equal"] is False:
+        extra += (f"; outputs up to {row['largest']:.4g} differ by up to "
+                  f"{row['difference']:.4g}")
     if "disk_read_bytes" in row:
         extra += (f"; {row['disk_read_bytes'] / 1e6:.0f} MB of disk a pass, "
                   f"{row['disk_read_bytes'] / row['pass_seconds'] / 1e9:.2f} "
@@ -245,7 +248,7 @@ def cells(name: str, row: dict[str, Any]) -> tuple[str, ...]:
             f"{row['set_up_seconds']:.2f}", size("device_bytes"),
             size("used_bytes"), size("rss_bytes"), size("all_pinned_bytes"),
             f"{row['of_link']:.1%}" if row["streamed_bytes"] else "-",
-            of_floor, equal, extra)
+            of_floor, equal, extra.removeprefix("; "))
 
 
 HEAD = ("row", "pass ms", "first ms", "set-up s", "GPU MB", "used MB",

@@ -104,7 +104,7 @@ class Compared:
                  inputs: tuple[torch.Tensor, ...]) -> None:
         self._job, self._check, self._inputs = job, ready.check, inputs
         self._equal: list[bool | None] = []
-        self._difference = 0.0
+        self._difference = self._largest = 0.0
 
     def add(self, output: torch.Tensor) -> None:
         """Of a pass; or, where passes differ, of one that is always the
@@ -125,6 +125,7 @@ class Compared:
         if output.shape == expected.shape:
             self._difference = max(self._difference, float(
                 (output.float() - expected.float()).abs().max()))
+        self._largest = max(self._largest, float(expected.float().abs().max()))
 
     def result(self) -> dict[str, Any]:
         """equal: None if nobody knows what is expected. What has kernels of its
@@ -132,7 +133,8 @@ class Compared:
         equal = None if None in self._equal else all(self._equal)
         if self._job.options["kind"] == "lru" and not equal:
             equal = None
-        return {"equal": equal, "difference": self._difference}
+        return {"equal": equal, "difference": self._difference,
+                "largest": self._largest}
 
 
 def how_many(job: Job, steady: float) -> int:
