@@ -1,5 +1,6 @@
 """A real hoistd in a folder of its own; its device is emulated by default."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +19,23 @@ def until(condition, seconds=60):
         if time.monotonic() > end:
             raise AssertionError("it never came to be")
     return result
+
+
+def halt(pid):
+    """SIGSTOP; returns when all its threads stand still.
+
+    Until one of them has taken the signal, the others serve on.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+
+    def still():
+        with contextlib.suppress(FileNotFoundError):  # A thread has ended.
+            return all(
+                (task / "stat").read_text().rpartition(") ")[2][0] == "T"
+                for task in tasks.iterdir())
+        return False
+    until(still)
 
 
 class RealDaemon:

@@ -21,7 +21,8 @@ sys.path.insert(0, str(HERE / "../../support"))
 import hoist  # noqa: E402
 from as_user import start_as  # noqa: E402
 from hang_fs import HangFs, why_not  # noqa: E402
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import (MIB, RealDaemon, halt,  # noqa: E402
+                         write_safetensors)
 
 try:
     import numpy  # noqa: F401  Here: others may not read where it lies.
@@ -162,7 +163,7 @@ class HangingFiles(unittest.TestCase):
             kept.close()
 
         # It is to be the one who closes that socket last.
-        self.daemon.process.send_signal(signal.SIGSTOP)
+        halt(self.daemon.process.pid)
         pid, said = start_as(EVIL, work)
         self.addCleanup(said.close)
         self.addCleanup(os.waitpid, pid, 0)

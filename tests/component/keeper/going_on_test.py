@@ -17,7 +17,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
+from real_daemon import (MIB, RealDaemon, halt, until,  # noqa: E402
+                         write_safetensors)
 
 try:
     import numpy as np
@@ -157,7 +158,7 @@ class GoingOn(unittest.TestCase):
 
         old = until(self.pid)
         # It takes no request any more, and then dies.
-        os.kill(old, signal.SIGSTOP)
+        halt(old)
         callers = [threading.Thread(target=call, args=(group,))
                    for group in range(6)]
         for caller in callers:
@@ -182,7 +183,7 @@ class GoingOn(unittest.TestCase):
         worker = self.holder()
         self.assertGreater(self.daemon.tier("DEVICE")["leased_bytes"], 0)
         old = until(self.pid)
-        os.kill(old, signal.SIGSTOP)
+        halt(old)
         os.kill(old, signal.SIGKILL)
         worker.kill()
         worker.wait()
@@ -194,7 +195,7 @@ class GoingOn(unittest.TestCase):
 
     def test_who_is_stopped_keeps_what_it_has(self):
         worker = self.holder()
-        os.kill(worker.pid, signal.SIGSTOP)
+        halt(worker.pid)
         before = self.daemon.tier("DEVICE")["leased_bytes"]
         self.kill()
         until(self.pid)

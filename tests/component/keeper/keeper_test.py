@@ -17,7 +17,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
+from real_daemon import (MIB, RealDaemon, halt, until,  # noqa: E402
+                         write_safetensors)
 
 try:
     import numpy as np
@@ -127,7 +128,7 @@ class Keeper(Published):
     def kill_hoistd_and_change(self, image):
         """A bit of what begins with these bytes, in the host pool."""
         pid = self.pid()
-        os.kill(pid, signal.SIGSTOP)
+        halt(pid)
         pool = next(
             fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))

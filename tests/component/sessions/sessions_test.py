@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
 from as_user import start_as  # noqa: E402
-from real_daemon import MIB, RealDaemon, until  # noqa: E402
+from real_daemon import MIB, RealDaemon, halt, until  # noqa: E402
 
 try:
     import numpy as np
@@ -183,7 +183,7 @@ class Sessions(unittest.TestCase):
     def test_what_a_stopped_worker_has_stays_its_own_until_it_is_killed(self):
         holder = self.hold()
         number = self.number()
-        holder.send_signal(signal.SIGSTOP)
+        halt(holder.pid)
         late = self.ctl("end", number, "--deadline", "0.2")
         self.assertEqual(late.returncode, REFUSED)
         self.assertIn("DEADLINE_EXCEEDED", late.stderr)

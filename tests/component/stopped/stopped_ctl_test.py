@@ -20,7 +20,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
+from real_daemon import (MIB, RealDaemon, halt,  # noqa: E402
+                         write_safetensors)
 
 HOISTD = sys.argv.pop(1)
 HOISTCTL = pathlib.Path(HOISTD).parents[1] / "client" / "ctl" / "hoistctl"
@@ -74,7 +75,7 @@ class Stopped(unittest.TestCase):
 
     @contextlib.contextmanager
     def stopped(self):
-        self.daemon.process.send_signal(signal.SIGSTOP)
+        halt(self.daemon.process.pid)
         yield
         self.go_on()
 

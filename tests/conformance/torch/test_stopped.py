@@ -22,7 +22,7 @@ from deaths import until  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from passes import assert_passes, make, references  # noqa: E402
-from real_daemon import RealDaemon  # noqa: E402
+from real_daemon import RealDaemon, halt  # noqa: E402
 
 # Five times what is stated: 5 s for the GPU, and 5 s for hoistd.
 BOUND = 50.0
@@ -30,8 +30,8 @@ BOUND = 50.0
 
 @contextlib.contextmanager
 def stopped(daemon: RealDaemon) -> Iterator[None]:
-    daemon.process.send_signal(signal.SIGSTOP)
     try:
+        halt(daemon.process.pid)
         yield
     finally:
         daemon.process.send_signal(signal.SIGCONT)
