@@ -106,7 +106,8 @@ class GoingOn(unittest.TestCase):
             at = self.stream(plan, model, at, 17)
             with self.session.stage(model["layers.3"]) as other:
                 self.check(3, other["layers.3.w"])
-            self.assertNotEqual(until(self.pid), old)
+            # One that is told to stop may have served all of it.
+            until(lambda: self.pid() not in (old, None))
         # By the last hoistd: nothing was read again.
         counters = self.daemon.counters()
         self.assertEqual(counters["file_read_bytes"], 0)
