@@ -52,14 +52,15 @@ absl::Status Doors::ServeSessions(SessionServerOptions options,
   return absl::OkStatus();
 }
 
-absl::Status Doors::ServeCalls(RpcOptions options) {
+absl::Status Doors::ServeCalls(RpcOptions options, ListeningSocket socket) {
   options.model_roots = config_.models.roots;
   options.errands = options_.errands;
   options.control = options_.control;
   options.examine = options_.examine;
   options.max_publish_bytes = options_.max_publish_bytes;
-  HOIST_ASSIGN_OR_RETURN(auto server,
-                         RpcServer::Create(std::move(options), engine_));
+  HOIST_ASSIGN_OR_RETURN(
+      auto server,
+      RpcServer::Create(std::move(options), std::move(socket), engine_));
   calls_.push_back(std::move(server));
   return absl::OkStatus();
 }
@@ -74,13 +75,14 @@ absl::Status Doors::Serve() {
   if (const auto admins = GroupByName(server.admin_group); admins.ok()) {
     options.admin_group = *admins;
   }
-  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
   RpcOptions calls;
   calls.socket = server.grpc_socket;
   calls.socket_mode = server.socket_mode;
   calls.group = server.group;
   calls.admin_group = server.admin_group;
-  HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls)));
+  HOIST_ASSIGN_OR_RETURN(ListeningSocket listens, RpcServer::Listen(calls));
+  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), server.group));
+  HOIST_RETURN_IF_ERROR(ServeCalls(std::move(calls), std::move(listens)));
   for (const TenantConfig& tenant : config_.tenants) {
     HOIST_RETURN_IF_ERROR(
         Annotate(ServeTenant(tenant), absl::StrCat("tenant ", tenant.name)));
@@ -99,14 +101,17 @@ absl::Status Doors::ServeTenant(const TenantConfig& tenant) {
   options.tenant = User::Tenant(tenant.name);
   options.socket.path = tenant.socket;
   options.socket.mode = tenant.socket_mode;
-  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), tenant.group));
-  if (tenant.grpc_socket.empty()) return absl::OkStatus();
+  if (tenant.grpc_socket.empty()) {
+    return ServeSessions(std::move(options), tenant.group);
+  }
   RpcOptions calls;
   calls.tenant = User::Tenant(tenant.name);
   calls.socket = tenant.grpc_socket;
   calls.socket_mode = tenant.socket_mode;
   calls.group = tenant.group;
-  return ServeCalls(std::move(calls));
+  HOIST_ASSIGN_OR_RETURN(ListeningSocket listens, RpcServer::Listen(calls));
+  HOIST_RETURN_IF_ERROR(ServeSessions(std::move(options), tenant.group));
+  return ServeCalls(std::move(calls), std::move(listens));
 }
 
 void Doors::SetServing(bool serving) {

@@ -15,6 +15,7 @@
 #include "daemon/errand/errands.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/rpc/rpc_server.h"
+#include "daemon/session/listening_socket.h"
 #include "daemon/session/session_server.h"
 #include "daemon/terms/finding.h"
 #include "hoist/shared/unique_fd.h"
@@ -30,7 +31,9 @@ struct DoorOptions {
   uint64_t max_publish_bytes = 0;
 };
 
-// Of server.socket and server.grpc_socket, then of each tenant's.
+// Of server.socket and server.grpc_socket, then of each tenant's. Of both of
+// one, gRPC's listens before sessions are served: a worker that has a session
+// reaches hoistd by hoistctl, too.
 //
 // Threads:  Open, the two Ends and the destructor from one thread; the rest
 //           thread-safe.
@@ -59,7 +62,7 @@ class Doors {
   absl::Status Serve();
   absl::Status ServeSessions(SessionServerOptions options,
                              const std::string& group);
-  absl::Status ServeCalls(RpcOptions options);
+  absl::Status ServeCalls(RpcOptions options, ListeningSocket socket);
   absl::Status ServeTenant(const TenantConfig& tenant);
 
   const Config config_;

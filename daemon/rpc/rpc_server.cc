@@ -110,22 +110,32 @@ class RpcServerImpl final : public RpcServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
-    RpcOptions options, EngineApi& engine) {
+absl::StatusOr<ListeningSocket> RpcServer::Listen(const RpcOptions& options) {
   SocketFileOptions file;
   file.path = options.socket;
   file.mode = options.socket_mode;
   file.type = SOCK_STREAM;
   if (!options.group.empty()) {
-    HOIST_ASSIGN_OR_RETURN(file.group, GroupByName(options.group));
+    const absl::StatusOr<gid_t> group = GroupByName(options.group);
+    if (!group.ok()) return Annotate(group.status(), "server.group");
+    file.group = *group;
   }
+  return ListeningSocket::Create(std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
+    RpcOptions options, EngineApi& engine) {
+  HOIST_ASSIGN_OR_RETURN(ListeningSocket socket, Listen(options));
+  return Create(std::move(options), std::move(socket), engine);
+}
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Create(
+    RpcOptions options, ListeningSocket socket, EngineApi& engine) {
   std::optional<gid_t> admin_group;
   if (!options.admin_group.empty()) {
     absl::StatusOr<gid_t> group = GroupByName(options.admin_group);
     if (group.ok()) admin_group = *group;
   }
-  HOIST_ASSIGN_OR_RETURN(ListeningSocket socket,
-                         ListeningSocket::Create(std::move(file)));
   HOIST_ASSIGN_OR_RETURN(
       std::unique_ptr<Connections> connections,
       Connections::Create(std::move(socket), admin_group, options.connections,

@@ -16,6 +16,7 @@
 #include "daemon/errand/errands.h"
 #include "daemon/rpc/connections.h"
 #include "daemon/rpc/node_control.h"
+#include "daemon/session/listening_socket.h"
 #include "daemon/terms/finding.h"
 
 namespace hoistd {
@@ -52,8 +53,13 @@ struct RpcOptions {
 //           message from a client.
 class RpcServer {
  public:
-  // FailedPrecondition: another hoistd serves the socket. NotFound: no such
-  // group on this host (of `group`; a missing `admin_group` is nobody).
+  // The options' socket. Who connects is served once there is a server.
+  // FailedPrecondition: another hoistd serves it. NotFound: no such group on
+  // this host (of `group`; a missing `admin_group` is nobody).
+  static absl::StatusOr<ListeningSocket> Listen(const RpcOptions& options);
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Create(
+      RpcOptions options, ListeningSocket socket, EngineApi& engine);
+  // Both.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Create(RpcOptions options,
                                                            EngineApi& engine);
   virtual ~RpcServer() = default;  // Shutdown(0), if that was not called.

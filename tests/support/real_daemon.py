@@ -103,6 +103,14 @@ sink = "stderr"
     def status(self):
         return json.loads(self.ctl("status", "--json"))
 
+    def until_served(self):
+        """Its status, once it has one: its sockets are there before that."""
+        def served():
+            with contextlib.suppress(subprocess.CalledProcessError):
+                return self.status()
+            return None
+        return until(served)
+
     def counters(self):
         """What hoistd moved since it started, or since `count_anew`:
         {"host_to_device_bytes": ...}"""

@@ -57,7 +57,6 @@ class Copiers(unittest.TestCase):
             extra=f'[device.emulated]\nlink = "{link}"\n')
         self.addCleanup(self.daemon.stop)
         hoist.connect(self.daemon.socket, connect_deadline=60).close()
-        until(lambda: pathlib.Path(self.daemon.grpc_socket).exists())
         self.model = self.daemon.path / "m.safetensors"
         write_safetensors(self.model, block_model(BLOCKS))
 

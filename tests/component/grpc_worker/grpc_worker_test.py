@@ -38,17 +38,10 @@ class GrpcWorker(unittest.TestCase):
         write_safetensors(str(model), {
             f"layers.{i}.weight": ("U8", [MIB + i], os.urandom(MIB + i))
             for i in range(6)})
-        socket = self.daemon.path / "hoistd.grpc.sock"
-        for _ in range(200):
-            if socket.exists():
-                break
-            self.daemon.process.poll()
-            try:
-                self.daemon.process.wait(timeout=0.05)
-            except subprocess.TimeoutExpired:
-                pass
+        socket = self.daemon.grpc_socket
+        self.daemon.until_served()
         return subprocess.run(
-            [sys.executable, WORKER, str(socket), "m", "--path", str(model),
+            [sys.executable, WORKER, socket, "m", "--path", str(model),
              "--compare", str(model)], capture_output=True, text=True,
             timeout=120)
 
@@ -69,7 +62,7 @@ class GrpcWorker(unittest.TestCase):
         self.daemon = RealDaemon(HOISTD, pool=4 * MIB, slab=2 * MIB,
                                  extra='[models]\nroots = ["/tmp"]')
         self.addCleanup(self.daemon.stop)
-        until(lambda: os.path.exists(self.daemon.grpc_socket))
+        self.daemon.until_served()
         for name, size in (("full", 4 * MIB), ("m", 3 * MIB)):
             write_safetensors(str(self.daemon.path / f"{name}.safetensors"), {
                 "w": ("U8", [size], os.urandom(size))})

@@ -106,7 +106,6 @@ class Trace(unittest.TestCase):
             **options)
         self.addCleanup(self.daemon.stop)
         hoist.connect(self.daemon.socket, connect_deadline=60).close()
-        until(lambda: pathlib.Path(self.daemon.grpc_socket).exists())
         self.path = self.daemon.path / "m.safetensors"
         write_safetensors(self.path, block_model(BLOCKS))
         self.out = self.daemon.path / "t.json"

@@ -9,6 +9,7 @@ import pathlib
 import pty
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -165,10 +166,10 @@ class User(unittest.TestCase):
         if os.getuid() != 0:
             self.skipTest("needs root, to be two users")
         self.serving()
-        socket = self.runtime / "hoist/hoistd.grpc.sock"
+        served = self.runtime / "hoist/hoistd.grpc.sock"
         other = self.as_user(ANOTHER, self.runtime_of(ANOTHER))
         self.assertEqual(
-            self.status("--socket", str(socket), **other).returncode, 3)
+            self.status("--socket", str(served), **other).returncode, 3)
         done = self.status(**other)
         self.assertEqual(done.returncode, 3, done.stdout)
         self.assertIn("hoistd --user", done.stderr)
@@ -177,6 +178,18 @@ class User(unittest.TestCase):
         self.serving()
         self.assertIn("another hoistd serves", self.refused())
         self.assertEqual(self.worker().returncode, 0)
+
+    def test_no_session_is_served_before_hoistctls_socket_is_had(self):
+        folder = self.runtime / "hoist"
+        folder.mkdir(mode=0o700)
+        if os.getuid() == 0:
+            os.chown(folder, SOMEBODY, SOMEBODY)
+        with socket.socket(socket.AF_UNIX) as another:
+            another.bind(str(folder / "hoistd.grpc.sock"))
+            another.listen()
+            self.assertIn("hoistd.grpc.sock", self.refused())
+        # It would have locked it to listen there.
+        self.assertFalse((folder / "hoistd.sock.lock").exists())
 
     def test_a_dead_ones_socket_does_not_hide_the_next(self):
         daemon = self.serving()
