@@ -129,7 +129,7 @@ class LogLevel(Configured):
         self.assertEqual((found["value"], found["source"], found["pending"]),
                          ('"error"', "hoistctl log-level", ""))
         daemon.ctl("drain", "--resume")
-        self.assertNotIn("act=drain", daemon.log_text())
+        self.assertNotIn("act=resume", daemon.log_text())
         daemon.ctl("reload")
         self.assertEqual(self.settings(daemon)["log.level"]["value"], '"info"')
         daemon.ctl("drain", "--resume")
