@@ -174,15 +174,6 @@ class Trace(unittest.TestCase):
         return {key: int(link[key]) for key in (
             "plan_bytes", "lease_bytes", "background_bytes")}
 
-    def settled(self):
-        """Once nothing is copied any more: what was, by then."""
-        seen = []
-
-        def same():
-            seen.append(self.link_bytes())
-            return len(seen) > 3 and seen[-1] == seen[-4] and seen[-1]
-        return until(same)
-
     def test_a_plan_that_streams(self):
         self.start()
         running = self.record("--for", "10min")
@@ -193,7 +184,9 @@ class Trace(unittest.TestCase):
         streamed = {group.name for group in model
                     if plan.kind(group) == "streamed"}
         self.assertGreater(len(streamed), 6)
-        after = self.settled()
+        number = plan.info.id
+        plan.close()  # Which waits for what is copied ahead of it.
+        after = self.link_bytes()
         read = self.daemon.counters()["file_read_bytes"]
         recorded, said = self.interrupted(running)
         self.assertRegex(said, r"^recorded [0-9.]+ s in \S+t\.json: \d+ slices,"
@@ -205,19 +198,19 @@ class Trace(unittest.TestCase):
         self.assertEqual(bytes_of(copies), sum(after.values()))
         # And with the plan's session.
         session_name = f"a worker, pid {os.getpid()} (session "
-        lane = recorded.of(session_name, f"plan {plan.info.id} copies")
+        lane = recorded.of(session_name, f"plan {number} copies")
         self.assertEqual(bytes_of(lane), after["plan_bytes"],
                          (recorded.processes, recorded.rows))
         self.assertEqual({one["args"]["group"] for one in lane}, streamed)
         for one in of_plan:
             self.assertEqual(one["name"], one["args"]["group"])
             self.assertEqual(one["args"]["model"], "m")
-            self.assertEqual(one["args"]["plan"], plan.info.id)
+            self.assertEqual(one["args"]["plan"], number)
         # The worker does nothing but wait: for copies, and for the host.
-        waits = recorded.of(session_name, f"plan {plan.info.id} waits")
+        waits = recorded.of(session_name, f"plan {number} waits")
         self.assertGreater(sum(one["dur"] for one in waits), 100_000)
         self.assertTrue(recorded.of(session_name,
-                                    f"plan {plan.info.id} gaps"))
+                                    f"plan {number} gaps"))
         reads = recorded.of("disk and host", "disk reads")
         self.assertEqual(bytes_of(reads), read)
         self.assertEqual({one["args"]["group"] for one in reads},
@@ -227,9 +220,11 @@ class Trace(unittest.TestCase):
         self.assertEqual(names, {"link rate", "host pool used", "device used"})
         rates = [one["args"]["bytes a second"] for one in recorded.counters
                  if one["name"] == "link rate"]
-        self.assertLess(max(rates), 200e6)
+        # Of two under way the second may be seen to end with the first, whose
+        # end was seen late: it takes no time then.
+        group = max(one["args"]["bytes"] for one in copies)
+        self.assertLessEqual(max(rates), 100e6 + group / 10e-3)
         self.assertGreater(max(rates), 50e6)
-        plan.close()
 
     def test_stages_and_who_waits_for_them(self):
         self.start()
