@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import (MIB, RealDaemon, block_model,  # noqa: E402
+from real_daemon import (MIB, RealDaemon, block_model, until,  # noqa: E402
                          write_safetensors)
 
 HOISTD, HOISTCTL = sys.argv.pop(1), sys.argv.pop(1)
@@ -294,10 +294,13 @@ class Spill(BadInput):
             [HOISTCTL, "--socket", f"{self.daemon.path}/hoistd.grpc.sock",
              "evict", "mine"], check=True, capture_output=True)
         # Spills are under way; the pool empties when they are done.
-        for _ in range(1000):
-            if self.number(self.tier("HOST"), "used_bytes") == 0:
-                return
-        self.fail("the groups were not spilled")
+        until(lambda: self.number(self.tier("HOST"), "used_bytes") == 0)
+
+    def until_noted(self, groups):
+        """The disk has that there are so many: it is told behind publish."""
+        roll = pathlib.Path(self.spill.name) / "spill" / "models.roll"
+        until(lambda: roll.exists() and
+              roll.read_bytes().count(b"mine") >= groups)
 
     def test_more_than_the_host_holds_spills_and_comes_back(self):
         self.check(self.publish(groups=8))  # 24 MiB; the pool has 16.
@@ -313,8 +316,9 @@ class Spill(BadInput):
         self.connect().close()
         self.restart()
         arrays = self.publish(groups=4)
-        while self.number(self.tier("HOST"), "unsaved_bytes") > 6 * MIB:
-            pass
+        until(lambda: self.number(self.tier("HOST"),
+                                  "unsaved_bytes") <= 6 * MIB)
+        self.until_noted(4)
         self.daemon.kill()
         for _ in range(2):  # It is said until the model is whole.
             self.daemon.start()
@@ -336,9 +340,7 @@ class Spill(BadInput):
         self.connect().close()
         self.restart()
         self.publish(groups=2)
-        roll = pathlib.Path(self.spill.name) / "spill" / "models.roll"
-        while not roll.exists() or roll.read_bytes().count(b"mine") < 2:
-            pass
+        self.until_noted(2)
         self.daemon.kill()
         self.daemon.start()
         self.connect().close()
