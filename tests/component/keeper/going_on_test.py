@@ -30,13 +30,17 @@ HOISTD = sys.argv.pop(1)
 BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 12
 
-# A worker that has a lease and a plan, and waits to be killed.
+# A worker that has a lease and a plan with all its residents, and waits to be
+# killed.
 HOLDER = """
 import sys, hoist
 with hoist.connect(sys.argv[1]) as session:
     model = session.register(sys.argv[2], "files")
     lease = session.stage(next(iter(model)))
     plan = session.set_plan(model, budget=int(sys.argv[3]), order=list(model))
+    for group in model:  # Residents come behind the plan's answer.
+        with plan.use(group):
+            pass
     print("ready", flush=True)
     sys.stdin.read()
 """
