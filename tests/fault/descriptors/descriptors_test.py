@@ -15,7 +15,8 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import RealDaemon, block_model, write_safetensors  # noqa: E402
+from real_daemon import (RealDaemon, block_model, until,  # noqa: E402
+                         write_safetensors)
 
 HOISTD = os.path.abspath(sys.argv.pop(1))
 BUDGET = 3 << 20
@@ -37,8 +38,17 @@ class Descriptors(unittest.TestCase):
         return hoist.connect(self.daemon.socket, connect_deadline=60,
                              call_deadline=60)
 
-    def leave(self, count):
+    def connections(self):
+        """That hoistd has open: (sessions', hoistctl's)."""
+        rows = pathlib.Path("/proc/net/unix").read_text().splitlines()
+        paths = [row.split()[-1] for row in rows]
+        return tuple(paths.count(path) - 1  # It listens there.
+                     for path in (self.daemon.socket, self.daemon.grpc_socket))
+
+    def leave(self, count, sessions=0):
         """So many descriptors: as many numbers that are free."""
+        # Those of who has left are closed a little later.
+        until(lambda: self.connections() == (sessions, 0))
         used = {int(name) for name in os.listdir(f"/proc/{self.pid}/fd")}
         number = 0
         while count or number in used:
@@ -108,7 +118,7 @@ class Descriptors(unittest.TestCase):
                 with self.subTest(one.__name__, left=left):
                     # A session that is refused descriptors ends.
                     session = self.connect()
-                    self.leave(left)
+                    self.leave(left, sessions=1)
                     done[one.__name__].append(
                         self.outcome(one, session, f"{one.__name__}{left}"))
                     self.feed()
