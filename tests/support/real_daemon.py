@@ -38,6 +38,13 @@ def halt(pid):
     until(still)
 
 
+class Refused(subprocess.CalledProcessError):
+    """Says what was said."""
+
+    def __str__(self):
+        return f"{super().__str__()}\n{self.stderr}"
+
+
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
                  extra="", backend="emulated", mode="0660", limits=None,
@@ -91,14 +98,17 @@ sink = "stderr"
         return (self.path / "log").read_text(errors="replace")
 
     def ctl(self, *arguments, socket=None):
-        """What hoistctl prints; CalledProcessError if it refuses."""
+        """What hoistctl prints; Refused if it refuses."""
         # Beside hoistd where that is installed, else in the build's folder.
         beside = self.binary.with_name("hoistctl")
         built = self.binary.parents[1] / "client" / "ctl" / "hoistctl"
-        return subprocess.run(
+        done = subprocess.run(
             [beside if beside.exists() else built, "--socket",
              socket or self.grpc_socket, *arguments],
-            check=True, capture_output=True, text=True).stdout
+            capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Refused(done.returncode, done.args, done.stdout, done.stderr)
+        return done.stdout
 
     def status(self):
         return json.loads(self.ctl("status", "--json"))
