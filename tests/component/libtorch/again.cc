@@ -189,6 +189,33 @@ TEST(WhatAnAttachedLeftIsAttachedAgain) {
   EqualWeights(net, 5);
 }
 
+// An empty tensor lies where the next one does.
+TEST(EmptyWeightsComeFromFilesToo) {
+  hoist::Session session = Connect();
+  const std::map<std::string, Tensor> weights = {
+      {"empty", torch::empty({0, 4})},
+      {"none", torch::empty({3, 0})},
+      {"some", torch::rand({16})}};
+  const std::string path = folder + "/again-empty.safetensors";
+  WriteModel(path, weights);
+  nn::ModuleList list;
+  for (const auto& [name, weight] : weights) {
+    list->register_parameter(name, torch::zeros_like(weight));
+  }
+  ht::Attached attached = Take(ht::Attach(*list, session, Options(path)));
+  const auto equal = [&] {
+    for (const auto& [name, weight] : weights) {
+      EXPECT(SameBits(list->named_parameters()[name], weight));
+    }
+  };
+  {
+    const auto use = Take(attached.Use(*list));
+    equal();
+  }
+  Ok(attached.Detach());
+  equal();
+}
+
 // Two views of one memory, and a weight that lies turned.
 TEST(WhatWasLeftLiesAsItDid) {
   hoist::Session session = Connect();

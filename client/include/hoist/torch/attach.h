@@ -400,7 +400,8 @@ class Attacher {
         places[std::string(views[g][t].name())] = {g, t};
       }
     }
-    std::map<std::pair<uint32_t, uint64_t>, size_t> known;  // By offset.
+    // By offset, but for empty ones, which have that of the next.
+    std::map<std::pair<uint32_t, uint64_t>, size_t> known;
     for (const Weight& weight : tree_.weights) {
       const auto place = Find(places, weight);
       if (!place.has_value()) {
@@ -423,7 +424,8 @@ class Attacher {
       }
       // Tied here, or two names of the same bytes there: one home.
       const auto [it, fresh] = known.try_emplace(
-          {place->first, view.offset_bytes()}, bindings.kept.size());
+          {place->first, view.size_bytes() > 0 ? view.offset_bytes() : ~0ull},
+          bindings.kept.size());
       if (fresh) {
         bindings.of_group[place->first].push_back(bindings.kept.size());
         bindings.kept.push_back({place->first,
