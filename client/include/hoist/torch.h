@@ -66,9 +66,10 @@ class Attacher;
 struct AttachOptions {
   // Where the weights are, if they are not to be the module's own: a
   // safetensors file or folder, or a model that hoistd has. Their groups are
-  // theirs; private weights that they have are copied from them. The module
-  // needs no memory for them: its tensors may be on the meta device, and have
-  // their home on the CPU then.
+  // theirs; private weights that they have are copied from them, but for what
+  // another Attached or InPlaceTensors shows. The module needs no memory for
+  // them: its tensors may be on the meta device, and have their home on the CPU
+  // then.
   std::string path;
   std::string model;
   // Of the module's weights in those; empty: its own names.

@@ -417,7 +417,7 @@ class Attacher {
       const TensorView& view = views[place->first][place->second];
       if (Status s = CheckSame(weight, view); !s.ok()) return s;
       if (!weight.hoisted) {
-        if (WhyNot(weight.tensor).empty()) {
+        if (WhyNot(weight.tensor).empty() && !IsHoists(weight.tensor)) {
           to_load_.push_back({weight.tensor, *place});
         }
         continue;
@@ -529,9 +529,10 @@ class Attacher {
     for (const auto& [tensor, place] : to_load_) {
       Result<StagedTensors::Scope> scope = state_->staged->Stage(place.first);
       if (!scope.ok()) return scope.status();
-      values->emplace_back(tensor, scope->tensors()[place.second].to(
-                                       HomeDevice(tensor), tensor.scalar_type(),
-                                       /*non_blocking=*/false, /*copy=*/true));
+      values->emplace_back(tensor,
+                           scope->tensors()[place.second].to(
+                               HomeOrOrphans(tensor), tensor.scalar_type(),
+                               /*non_blocking=*/false, /*copy=*/true));
     }
     return to_load_.empty() ? Status() : state_->staged->Check();
   }
@@ -541,7 +542,7 @@ class Attacher {
     std::vector<std::pair<at::Tensor, at::Tensor>> values;
     if (Status s = Load(&values); !s.ok()) return s;
     for (const auto& [tensor, value] : values) {
-      if (tensor.is_meta()) {
+      if (tensor.is_meta() || OrphanOf(tensor) != nullptr) {
         SetData(tensor, View(value.storage(), GeometryOf(value),
                              tensor.is_inference()));
       } else {
@@ -550,7 +551,10 @@ class Attacher {
     }
     std::map<c10::StorageImpl*, std::vector<at::Tensor>> by_storage;
     for (const Weight& weight : tree_.weights) {
-      if (weight.hoisted || !WhyNot(weight.tensor).empty()) continue;
+      if (weight.hoisted || !WhyNot(weight.tensor).empty() ||
+          IsHoists(weight.tensor) || OrphanOf(weight.tensor) != nullptr) {
+        continue;
+      }
       by_storage[weight.tensor.storage().unsafeGetStorageImpl()].push_back(
           weight.tensor);
     }

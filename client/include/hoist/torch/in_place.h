@@ -309,15 +309,12 @@ inline RegisterOptions InPlaceTensors::Pieces(
 inline void InPlaceTensors::Show(const std::vector<TouchedInPart>& wanted) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     Entry& entry = entries_.at(wanted[i].name);
-    void* const data = const_cast<void*>(*state_->in_place.Address(i));
-    c10::DataPtr kept(
-        data, new std::shared_ptr<State>(state_),
-        [](void* state) { delete static_cast<std::shared_ptr<State>*>(state); },
-        state_->device);
     entry.tensor =
         internal::View(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
                            c10::StorageImpl::use_byte_size_t(),
-                           static_cast<int64_t>(entry.bytes), std::move(kept),
+                           static_cast<int64_t>(entry.bytes),
+                           internal::Keeping(*state_->in_place.Address(i),
+                                             state_, state_->device),
                            /*allocator=*/nullptr, /*resizable=*/false)),
                        entry.geometry);
   }
