@@ -202,9 +202,10 @@ inline Status InPlaceTensors::Count(const std::string& name,
   return internal::Catching([&] {
     const c10::InferenceMode mode(false);
     // Numbers of no unit are counted behind the last.
-    const at::Tensor at = units.reshape({-1})
-                              .to(state_->counts.device(), at::kLong)
-                              .clamp(0, entry.units)
+    const at::Tensor all =
+        units.reshape({-1}).to(state_->counts.device(), at::kLong);
+    const at::Tensor at = all.masked_fill(all.lt(0), entry.units)
+                              .clamp_max(entry.units)
                               .add(entry.first);
     state_->counts.index_add_(
         0, at, at::ones({1}, state_->counts.options()).expand({at.numel()}));
