@@ -116,6 +116,7 @@ class Attacher {
     if (Status s = SetOrder(model, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
     state_->origin = {session_.options(), plan};
+    state_->origin.connect.connect_deadline = {};  // TryUntil has one.
     Result<StagedTensors> staged =
         StagedTensors::Create(session_, std::move(model), plan);
     if (!staged.ok()) return staged.status();
