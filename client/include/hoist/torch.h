@@ -16,7 +16,8 @@
 // the plan keeps resident needs no scope once it was in one; see `bound`.
 //
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
-//           weight shows itself, under this plan and any later one.
+//           weight shows itself, under this plan and any later one. One that
+//           was taken while the weight showed nothing does so after Detach.
 // Death:    where hoistd has ended, or has ended the session (`hoistctl end`),
 //           what is in use then ends with Unavailable, and the next Use,
 //           SetBudget or SetOrder attaches the module again, as it was, to the
