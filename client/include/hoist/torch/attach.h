@@ -497,9 +497,9 @@ class Attacher {
         state.weights.emplace(name, weight.tensor);
       }
     }
+    state.modules = tree_.named;
     for (size_t i = tree_.nodes.size(); i-- > 0;) {  // Children come later.
       const Node& node = tree_.nodes[i];
-      state.modules.emplace(node.name, node.module);
       std::vector<uint32_t>& groups = state.groups_of[node.module];
       const auto add = [&](uint32_t group) {
         if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
