@@ -16,7 +16,8 @@
 // the plan keeps resident needs no scope once it was in one; see `bound`.
 //
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
-//           weight shows itself, under this plan and any later one.
+//           weight shows itself, under this plan and any later one. One that
+//           was taken while the weight showed nothing does so after Detach.
 // Death:    where hoistd has ended, or has ended the session (`hoistctl end`),
 //           what is in use then ends with Unavailable, and the next Use,
 //           SetBudget or SetOrder attaches the module again, as it was, to the
@@ -66,9 +67,10 @@ class Attacher;
 struct AttachOptions {
   // Where the weights are, if they are not to be the module's own: a
   // safetensors file or folder, or a model that hoistd has. Their groups are
-  // theirs; private weights that they have are copied from them. The module
-  // needs no memory for them: its tensors may be on the meta device, and have
-  // their home on the CPU then.
+  // theirs; private weights that they have are copied from them, but for what
+  // another Attached or InPlaceTensors shows. The module needs no memory for
+  // them: its tensors may be on the meta device, and have their home on the CPU
+  // then.
   std::string path;
   std::string model;
   // Of the module's weights in those; empty: its own names.

@@ -189,6 +189,83 @@ TEST(WhatAnAttachedLeftIsAttachedAgain) {
   EqualWeights(net, 5);
 }
 
+// An empty tensor lies where the next one does.
+TEST(EmptyWeightsComeFromFilesToo) {
+  hoist::Session session = Connect();
+  const std::map<std::string, Tensor> weights = {
+      {"empty", torch::empty({0, 4})},
+      {"none", torch::empty({3, 0})},
+      {"some", torch::rand({16})}};
+  const std::string path = folder + "/again-empty.safetensors";
+  WriteModel(path, weights);
+  nn::ModuleList list;
+  for (const auto& [name, weight] : weights) {
+    list->register_parameter(name, torch::zeros_like(weight));
+  }
+  ht::Attached attached = Take(ht::Attach(*list, session, Options(path)));
+  const auto equal = [&] {
+    for (const auto& [name, weight] : weights) {
+      EXPECT(SameBits(list->named_parameters()[name], weight));
+    }
+  };
+  {
+    const auto use = Take(attached.Use(*list));
+    equal();
+  }
+  Ok(attached.Detach());
+  equal();
+}
+
+TEST(WhatWasLeftAndIsNowPrivateComesFromFiles) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(13);
+  (void)Take(ht::Attach(*net, session, Options()));
+  ht::AttachOptions options = Options(ModelFile(13));
+  options.exclude = {"1"};
+  ht::Attached again = Take(ht::Attach(*net, session, options));
+  LayerOf(net, 1).weight.clone();  // No scope.
+  EqualPasses(net, again, 13);
+  Ok(again.Detach());
+  EqualWeights(net, 13);
+}
+
+// Files have them, too; what is written there is read-only.
+TEST(WhatAnotherAttachedHasIsLeftToIt) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(14);
+  ht::AttachOptions all = Options();
+  all.plan.budget_bytes = 1 << 20;
+  ht::Attached part = Take(ht::Attach(LayerOf(net, 1), session, all));
+  ht::AttachOptions options = Options(ModelFile(14));
+  options.exclude = {"1"};
+  Take(ht::Attach(*net, session, options));  // While it is idle,
+  Ok(Take(part.Use(LayerOf(net, 1))).End());
+  EXPECT(part.bound(LayerOf(net, 1)));  // and while it is bound.
+  ht::Attached whole = Take(ht::Attach(*net, session, options));
+  EqualPasses(net, whole, 14);
+  Ok(whole.Detach());
+  Ok(part.Detach());
+  EqualWeights(net, 14);
+}
+
+TEST(WhatIsInPlaceStaysThere) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(15);
+  const std::string path = ModelFile(15);
+  auto in_place =
+      Take(ht::InPlaceTensors::Open(session, path, {{"1.weight"}, {"1.bias"}}));
+  LayerOf(net, 1).weight.set_data(in_place["1.weight"]);
+  LayerOf(net, 1).bias.set_data(in_place["1.bias"]);
+  const void* const address = LayerOf(net, 1).weight.const_data_ptr();
+  ht::AttachOptions options = Options(path);
+  options.exclude = {"1.weight", "1.bias"};
+  ht::Attached attached = Take(ht::Attach(*net, session, options));
+  EXPECT(LayerOf(net, 1).weight.const_data_ptr() == address);
+  EqualPasses(net, attached, 15);
+  Ok(attached.Detach());
+  EXPECT(LayerOf(net, 1).weight.const_data_ptr() == address);
+}
+
 // Two views of one memory, and a weight that lies turned.
 TEST(WhatWasLeftLiesAsItDid) {
   hoist::Session session = Connect();

@@ -668,6 +668,15 @@ TEST(ThreadsShareAModule) {
   EXPECT(bad == 0);
 }
 
+TEST(AModuleIsUsedByAnyOfItsNames) {
+  hoist::Session session = Connect();
+  nn::Linear linear(4, 4);
+  nn::Module both;
+  for (const char* name : {"a", "b"}) both.register_module(name, linear);
+  ht::Attached attached = Take(ht::Attach(both, session, Budget(1 << 20)));
+  for (const char* name : {"a", "b"}) Take(attached.Use(name));
+}
+
 TEST(HandWrittenWorkersStageByName) {
   hoist::Session session = Connect();
   Net plain = MakeNet(18), net = MakeNet(18);

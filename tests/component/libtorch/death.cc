@@ -155,14 +155,18 @@ TEST(ThePassThatIsHitEndsWithOneError) {
 }
 
 TEST(WithoutAHoistdItWaitsAndSaysSo) {
-  hoist::Session session = Connect();
+  // However long the session had for its own hoistd.
+  hoist::Session session = Connect(/*seconds=*/120);
   World world(5, std::chrono::milliseconds(300));
   world.AttachTo(session);
   Ok(world.Pass());
   Kill();
+  const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < 3; ++i) {
     EXPECT(world.Pass().code() == Code::kUnavailable);
   }
+  const auto waited = std::chrono::steady_clock::now() - began;
+  EXPECT(waited < std::chrono::seconds(60));
   Start();
   Ok(world.Pass());
 }

@@ -116,7 +116,7 @@ TEST(AnAddressIsOneForGoodAndATensorKeepsIt) {
 TEST(WithinInferenceModeToo) {
   const c10::InferenceMode mode;
   World world(2 * kExpert);
-  const Tensor chosen = torch::tensor({2, 3, 99});  // One is no expert.
+  const Tensor chosen = torch::tensor({2, 3, 99, -1});  // Two are none.
   Ok(world.tensors->Count(kUp, chosen));
   Ok(world.tensors->Advance(true));
   EXPECT(world.tensors->stats().touched_hot_bytes +

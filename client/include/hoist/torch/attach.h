@@ -116,6 +116,7 @@ class Attacher {
     if (Status s = SetOrder(model, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
     state_->origin = {session_.options(), plan};
+    state_->origin.connect.connect_deadline = {};  // TryUntil has one.
     Result<StagedTensors> staged =
         StagedTensors::Create(session_, std::move(model), plan);
     if (!staged.ok()) return staged.status();
@@ -400,7 +401,8 @@ class Attacher {
         places[std::string(views[g][t].name())] = {g, t};
       }
     }
-    std::map<std::pair<uint32_t, uint64_t>, size_t> known;  // By offset.
+    // By offset, but for empty ones, which have that of the next.
+    std::map<std::pair<uint32_t, uint64_t>, size_t> known;
     for (const Weight& weight : tree_.weights) {
       const auto place = Find(places, weight);
       if (!place.has_value()) {
@@ -416,14 +418,15 @@ class Attacher {
       const TensorView& view = views[place->first][place->second];
       if (Status s = CheckSame(weight, view); !s.ok()) return s;
       if (!weight.hoisted) {
-        if (WhyNot(weight.tensor).empty()) {
+        if (WhyNot(weight.tensor).empty() && !IsHoists(weight.tensor)) {
           to_load_.push_back({weight.tensor, *place});
         }
         continue;
       }
       // Tied here, or two names of the same bytes there: one home.
       const auto [it, fresh] = known.try_emplace(
-          {place->first, view.offset_bytes()}, bindings.kept.size());
+          {place->first, view.size_bytes() > 0 ? view.offset_bytes() : ~0ull},
+          bindings.kept.size());
       if (fresh) {
         bindings.of_group[place->first].push_back(bindings.kept.size());
         bindings.kept.push_back({place->first,
@@ -494,9 +497,9 @@ class Attacher {
         state.weights.emplace(name, weight.tensor);
       }
     }
+    state.modules = tree_.named;
     for (size_t i = tree_.nodes.size(); i-- > 0;) {  // Children come later.
       const Node& node = tree_.nodes[i];
-      state.modules.emplace(node.name, node.module);
       std::vector<uint32_t>& groups = state.groups_of[node.module];
       const auto add = [&](uint32_t group) {
         if (std::find(groups.begin(), groups.end(), group) == groups.end()) {
@@ -527,9 +530,10 @@ class Attacher {
     for (const auto& [tensor, place] : to_load_) {
       Result<StagedTensors::Scope> scope = state_->staged->Stage(place.first);
       if (!scope.ok()) return scope.status();
-      values->emplace_back(tensor, scope->tensors()[place.second].to(
-                                       HomeDevice(tensor), tensor.scalar_type(),
-                                       /*non_blocking=*/false, /*copy=*/true));
+      values->emplace_back(tensor,
+                           scope->tensors()[place.second].to(
+                               HomeOrOrphans(tensor), tensor.scalar_type(),
+                               /*non_blocking=*/false, /*copy=*/true));
     }
     return to_load_.empty() ? Status() : state_->staged->Check();
   }
@@ -539,7 +543,7 @@ class Attacher {
     std::vector<std::pair<at::Tensor, at::Tensor>> values;
     if (Status s = Load(&values); !s.ok()) return s;
     for (const auto& [tensor, value] : values) {
-      if (tensor.is_meta()) {
+      if (tensor.is_meta() || OrphanOf(tensor) != nullptr) {
         SetData(tensor, View(value.storage(), GeometryOf(value),
                              tensor.is_inference()));
       } else {
@@ -548,7 +552,10 @@ class Attacher {
     }
     std::map<c10::StorageImpl*, std::vector<at::Tensor>> by_storage;
     for (const Weight& weight : tree_.weights) {
-      if (weight.hoisted || !WhyNot(weight.tensor).empty()) continue;
+      if (weight.hoisted || !WhyNot(weight.tensor).empty() ||
+          IsHoists(weight.tensor) || OrphanOf(weight.tensor) != nullptr) {
+        continue;
+      }
       by_storage[weight.tensor.storage().unsafeGetStorageImpl()].push_back(
           weight.tensor);
     }

@@ -84,8 +84,8 @@ class Bindings {
     storage.unsafeGetStorageImpl()
         ->release_data_and_set_meta_custom_data_ptr_error_msg_(
             "hoist: \"" + name + "\" is in hoistd, and its group \"" + group +
-            "\" is not staged; use it in a scope of attached.Use(...), copy it "
-            "by attached.Value(\"" +
+            "\" is not staged; use it, and take views of it, in a scope of "
+            "attached.Use(...), copy it by attached.Value(\"" +
             name + "\"), or attached.Detach()");
     for (Bound& bound : kept[i].bound) {
       bound.idle = View(storage, bound.image, bound.tensor.is_inference());
@@ -191,18 +191,17 @@ class Bindings {
   // weights that were given back, if those are where the views are.
   void ShowHomes() const {
     for (const Kept& one : kept) {
-      const at::Tensor& staged = one.bound.front().staged;
-      if (!staged.defined()) continue;
-      const at::Tensor& own = one.bound.front().tensor;
-      const c10::Storage home = own.storage();
-      if (OrphanOf(own) != nullptr || home.device() != staged.device()) {
-        continue;
-      }
+      const Bound& first = one.bound.front();
+      const c10::Storage home = first.tensor.storage();
+      if (OrphanOf(first.tensor) != nullptr) continue;
       const auto* data = static_cast<const char*>(home.data());
-      Show(staged.storage(),
-           {const_cast<char*>(data + one.from), new c10::Storage(home),
-            [](void* held) { delete static_cast<c10::Storage*>(held); },
-            staged.device()});
+      for (const at::Tensor& viewed : {first.staged, first.idle}) {
+        if (!viewed.defined() || home.device() != viewed.device()) continue;
+        Show(viewed.storage(),
+             {const_cast<char*>(data + one.from), new c10::Storage(home),
+              [](void* held) { delete static_cast<c10::Storage*>(held); },
+              viewed.device()});
+      }
     }
   }
 

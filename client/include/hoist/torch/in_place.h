@@ -202,9 +202,10 @@ inline Status InPlaceTensors::Count(const std::string& name,
   return internal::Catching([&] {
     const c10::InferenceMode mode(false);
     // Numbers of no unit are counted behind the last.
-    const at::Tensor at = units.reshape({-1})
-                              .to(state_->counts.device(), at::kLong)
-                              .clamp(0, entry.units)
+    const at::Tensor all =
+        units.reshape({-1}).to(state_->counts.device(), at::kLong);
+    const at::Tensor at = all.masked_fill(all.lt(0), entry.units)
+                              .clamp_max(entry.units)
                               .add(entry.first);
     state_->counts.index_add_(
         0, at, at::ones({1}, state_->counts.options()).expand({at.numel()}));
@@ -309,15 +310,12 @@ inline RegisterOptions InPlaceTensors::Pieces(
 inline void InPlaceTensors::Show(const std::vector<TouchedInPart>& wanted) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     Entry& entry = entries_.at(wanted[i].name);
-    void* const data = const_cast<void*>(*state_->in_place.Address(i));
-    c10::DataPtr kept(
-        data, new std::shared_ptr<State>(state_),
-        [](void* state) { delete static_cast<std::shared_ptr<State>*>(state); },
-        state_->device);
     entry.tensor =
         internal::View(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
                            c10::StorageImpl::use_byte_size_t(),
-                           static_cast<int64_t>(entry.bytes), std::move(kept),
+                           static_cast<int64_t>(entry.bytes),
+                           internal::Keeping(*state_->in_place.Address(i),
+                                             state_, state_->device),
                            /*allocator=*/nullptr, /*resizable=*/false)),
                        entry.geometry);
   }

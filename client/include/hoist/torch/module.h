@@ -62,6 +62,7 @@ struct Node {
 // A module tree; nodes in preorder, each module once.
 struct Tree {
   std::vector<Node> nodes;
+  std::unordered_map<std::string, const Module*> named;  // By all its names.
   std::vector<Weight> weights;  // In the order of their modules.
   std::unordered_map<const Module*, size_t> node_of;
   std::unordered_map<const c10::TensorImpl*, size_t> weight_of;
@@ -75,6 +76,7 @@ inline void Walk(const Module& module, const std::string& name, Tree* tree) {
   const auto [known, fresh] =
       tree->node_of.try_emplace(&module, tree->nodes.size());
   const size_t node = known->second;
+  tree->named.emplace(name, &module);
   if (fresh) tree->nodes.push_back({&module, name, {}, false, false});
   const auto add = [&](const std::string& key, const at::Tensor& tensor,
                        bool buffer) {

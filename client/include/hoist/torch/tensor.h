@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,9 @@ inline uint64_t SpanOf(const Geometry& geometry) {
 
 // By which hoist's own storages are known.
 inline void NotOwned(void*) {}
+inline void DropKept(void* kept) {
+  delete static_cast<std::shared_ptr<void>*>(kept);
+}
 inline c10::DataPtr Lent(const void* data, c10::Device device) {
   return {const_cast<void*>(data), nullptr, &NotOwned, device};
 }
@@ -96,6 +100,20 @@ inline bool IsLent(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl()
              ->_mutable_data_ptr_no_checks()
              .get_deleter() == &NotOwned;
+}
+
+// Of a storage whose bytes are there for as long as it is.
+inline c10::DataPtr Keeping(const void* data, std::shared_ptr<void> keeps,
+                            c10::Device device) {
+  return {const_cast<void*>(data), new std::shared_ptr<void>(std::move(keeps)),
+          &DropKept, device};
+}
+// Whether the tensor shows what is hoist's and read-only, or will.
+inline bool IsHoists(const at::Tensor& tensor) {
+  return IsLent(tensor.storage()) || tensor.storage()
+                                             .unsafeGetStorageImpl()
+                                             ->_mutable_data_ptr_no_checks()
+                                             .get_deleter() == &DropKept;
 }
 
 // A storage of hoist's that shows nothing yet; `device` is where it will.
