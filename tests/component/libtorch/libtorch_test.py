@@ -90,8 +90,7 @@ class LibTorch(unittest.TestCase):
     def daemon(self, pool: int) -> RealDaemon:
         daemon = RealDaemon(ARGS.hoistd, pool=pool, host=256 * MIB)
         self.addCleanup(daemon.stop)
-        while not os.path.exists(daemon.socket):
-            self.assertIsNone(daemon.process.poll(), daemon.log_text())
+        daemon.until_served()
         return daemon
 
     def test_check(self) -> None:
