@@ -399,3 +399,20 @@ def test_integers_for_what_has_gradients_are_refused(hoistd, device, tmp_path):
         session.model("model")
     loaded = hoist.load(module.requires_grad_(False), file)
     assert loaded.weight.dtype == torch.int8  # As it is in the file.
+
+
+def test_buffers_that_nobody_has_made_say_what_would_do(hoistd, tmp_path):
+    save_file({"second.weight": torch.ones(4, 4)},
+              tmp_path / "model.safetensors")
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = nn.Linear(4, 4, bias=False)
+            self.register_buffer("scale", torch.ones(4), persistent=False)
+
+    with torch.device("meta"):
+        module = Scaled()
+    with pytest.raises(hoist.NotFound, match="1 buffers.*scale; give"):
+        hoist.load(module, tmp_path)
+    assert hoist.load(Scaled, tmp_path).scale.sum() == 4

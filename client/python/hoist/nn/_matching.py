@@ -46,6 +46,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     finder = Finder(module, headers, rename)
     names = {one: name for name, one in module.named_modules()}
     missing: list[str] = []
+    unmade: list[str] = []
     wrong: list[str] = []
     found: list[tuple[Stored, Source | Computed, str]] = []
     ties: list[tuple[str, str]] = []
@@ -60,6 +61,8 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
                 if weight.kind == "buffer" and not (stored.meta_at_first
                                                     or refused):
                     spec.weights.remove(weight)
+                elif weight.kind == "buffer" and not refused:
+                    unmade.append(known[0])
                 else:
                     missing.append(known[0])
                 continue
@@ -79,7 +82,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
             stored.tensor = None
             retype(weight, dtype)
             found.append((stored, source, name))
-    _complain(missing, wrong, finder)
+    _complain(missing, unmade, wrong, finder)
     return dataclasses.replace(_name(found, headers), ties=ties)
 
 
@@ -199,7 +202,8 @@ def _only_part(weight: Weight) -> Stored:
     return weight.parts[0].stored
 
 
-def _complain(missing: list[str], wrong: list[str], finder: Finder) -> None:
+def _complain(missing: list[str], unmade: list[str], wrong: list[str],
+              finder: Finder) -> None:
     refused = [name for name in missing if name in finder.refused]
     if refused:
         raise Unimplemented(
@@ -210,6 +214,11 @@ def _complain(missing: list[str], wrong: list[str], finder: Finder) -> None:
             f"{len(missing)} parameters are in none of the files: "
             f"{', '.join(missing[:5])}; the files hold "
             f"{', '.join(list(finder.headers)[:5])}, ...; rename= maps names")
+    if unmade:
+        raise NotFound(
+            f"{len(unmade)} buffers are in none of the files, and on the meta "
+            f"device here: {', '.join(unmade[:5])}; give hoist.load the "
+            "function that makes the module, whose buffers are real then")
     if wrong:
         raise InvalidArgument(
             f"{len(wrong)} do not fit: {'; '.join(wrong[:5])}")
