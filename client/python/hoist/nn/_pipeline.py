@@ -199,6 +199,10 @@ class Gate(NotCopied):
             return self.instead_of(*args, **kwargs)
         return self.module._call_impl(*args, **kwargs)
 
+    def __bool__(self) -> bool:
+        """peft asks so whether the module is compiled."""
+        return self.instead_of is not None
+
     def stand(self) -> None:
         vars(self.module)["_compiled_call_impl"] = self
 
