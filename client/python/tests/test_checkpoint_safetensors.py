@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.checkpoint._safetensors import (FileTensor, find_files,  # noqa: E402
+from hoist.checkpoint._safetensors import (Bytes, FileTensor, find_files,  # noqa: E402
                                    identity, one_path, read_headers)
 
 
@@ -97,7 +97,12 @@ def test_a_pickled_checkpoint_is_refused_with_what_would_do(tmp_path):
 @pytest.mark.parametrize("header, length", [
     (b"no json", None), (b"[1, 2]", None), (b'{"a": {"dtype": "F32"}}', None),
     (b'{"a": 3}', None), (b'{"a": {"dtype": "F32", "shape": 3}}', None),
-    (b"\xff\xfe", None), (b"{}", 1 << 40), (b'{"a":', 100), (b"", 8)],
+    (b"\xff\xfe", None), (b"{}", 1 << 40), (b'{"a":', 100), (b"", 8),
+    *((json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8],
+                         **wrong}}).encode(), None) for wrong in (
+        {"dtype": ["F32"]}, {"shape": ["2"]}, {"shape": [-2]},
+        {"shape": [2.0]}, {"data_offsets": [8, 0]},
+        {"data_offsets": [-8, 0]}, {"data_offsets": None}))],
     ids=repr)
 def test_what_is_no_safetensors_file_is_data_loss(tmp_path, header, length):
     file = tmp_path / "m.safetensors"
@@ -114,6 +119,25 @@ def test_a_file_of_less_than_a_length_is_data_loss(tmp_path):
     file.write_bytes(b"")
     with pytest.raises(hoist.DataLoss):
         read_headers([file])
+
+
+def test_bytes_are_compared_as_they_lie_in_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("hoist.checkpoint._safetensors._CHUNK", 4)
+    files = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    for file, name, dtype, last in (
+            (files[0], "same", "U8", b"g"), (files[1], "last", "U8", b"x")):
+        header = {"one": 0, name: 7, "typed": 14}
+        raw(file, json.dumps({
+            f"{tensor}.{file.stem}": {
+                "dtype": "I8" if tensor == "typed" else dtype, "shape": [7],
+                "data_offsets": [at, at + 7]}
+            for tensor, at in header.items()}).encode(),
+            b"abcdefg" + b"abcdef" + last + b"abcdefg")
+    found = Bytes(files)
+    assert found.same("one.1", "one.2")
+    assert found.same("same.1", "one.2")
+    assert not found.same("one.1", "last.2")
+    assert not found.same("one.1", "typed.1")
 
 
 @pytest.mark.parametrize("index", ["no json", "[]", '{"weight_map": 3}'])

@@ -356,3 +356,63 @@ def test_a_folder_with_two_variants_is_refused_by_the_files_names(
     loaded = hoist.load(build, variant)
     for name, value in loaded.state_dict().items():
         assert same_bytes(value, half[name]), name
+
+
+@pytest.mark.parametrize("times, kept", [(1.0, "both"), (1.0, "lm_head.weight"),
+                                         (2.0, "both")])
+def test_what_is_tied_and_stored_twice_is_one_value_or_refused(
+        hoistd, device, tmp_path, times, kept):
+    """transformers' version 5 takes such a tie apart, and 4 does not."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    config = LlamaConfig(hidden_size=16, intermediate_size=32, vocab_size=32,
+                         num_hidden_layers=2, num_attention_heads=2,
+                         tie_word_embeddings=True)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    saved = load_file(file)
+    saved["lm_head.weight"] = saved["model.embed_tokens.weight"] * times
+    if kept != "both":
+        del saved["model.embed_tokens.weight"]
+    save_file(saved, file, metadata={"format": "pt"})
+    if times != 1.0:
+        with pytest.raises(hoist.InvalidArgument,
+                           match="lm_head.*tie_word_embeddings=False"):
+            hoist.load(lambda: LlamaForCausalLM(config), tmp_path)
+        config.tie_word_embeddings = False
+    loaded = hoist.load(lambda: LlamaForCausalLM(config), tmp_path).eval()
+    resident = LlamaForCausalLM.from_pretrained(tmp_path, config=config).eval()
+    resident.to(device)
+    ids = torch.arange(6, device=device).reshape(2, 3)
+    with torch.no_grad():
+        assert same_bytes(loaded(ids).logits, resident(ids).logits)
+
+
+def test_integers_for_what_has_gradients_are_refused(hoistd, device, tmp_path):
+    file = tmp_path / "model.safetensors"
+    save_file({"weight": torch.ones(4, 4, dtype=torch.int8),
+               "bias": torch.ones(4)}, file)
+    module = nn.Linear(4, 4, device="meta")
+    with pytest.raises(hoist.InvalidArgument, match="weight is to have.* I8 "):
+        hoist.load(module, file)
+    assert all(one.is_meta for one in module.parameters())
+    with hoist.connect() as session, pytest.raises(hoist.NotFound):
+        session.model("model")
+    loaded = hoist.load(module.requires_grad_(False), file)
+    assert loaded.weight.dtype == torch.int8  # As it is in the file.
+
+
+def test_buffers_that_nobody_has_made_say_what_would_do(hoistd, tmp_path):
+    save_file({"second.weight": torch.ones(4, 4)},
+              tmp_path / "model.safetensors")
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second = nn.Linear(4, 4, bias=False)
+            self.register_buffer("scale", torch.ones(4), persistent=False)
+
+    with torch.device("meta"):
+        module = Scaled()
+    with pytest.raises(hoist.NotFound, match="1 buffers.*scale; give"):
+        hoist.load(module, tmp_path)
+    assert hoist.load(Scaled, tmp_path).scale.sum() == 4

@@ -246,3 +246,14 @@ def test_casting_to_the_type_that_it_computes_in_is_nothing(hoistd, device):
                                        budget=0.6)
         assert attachment_of(module) is not None
         assert same_bytes(module(x), expected)
+
+
+def test_hooks_are_removed_from_what_is_in_a_module(hoistd, device):
+    model = Stack(3)
+    inner = model.layers[0]
+    compat.cpu_offload(inner, device)
+    compat.remove_hook_from_submodules(model)
+    assert attachment_of(inner) is None
+    compat.cpu_offload(model, device)
+    compat.remove_hook_from_submodules(model)
+    assert attachment_of(model) is None

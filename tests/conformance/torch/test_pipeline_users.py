@@ -107,6 +107,18 @@ def test_adapters_are_loaded_set_weighted_and_unloaded(pipe, resident,
     assert sum(one.budget_bytes for one in granted) <= 4 * MIB
 
 
+def test_adapters_are_swapped_in_place(pipe, resident, adapters):
+    FLUX.run(pipe)  # So that the denoiser is watched for being called.
+    images = []
+    for one in pipe, resident:
+        one.enable_lora_hotswap(target_rank=8)
+        for path, again in zip(adapters.values(), (False, True)):
+            one.load_lora_weights(path, adapter_name="one", hotswap=again)
+            images.append(FLUX.run(one).tobytes())
+    assert images[:2] == images[2:]
+    assert images[0] != images[1]
+
+
 def test_adapters_that_were_there_before_work(hoistd, device, resident,
                                               adapters):
     pipe = FLUX.make()

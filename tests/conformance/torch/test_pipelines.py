@@ -234,6 +234,29 @@ def test_the_budget_can_be_changed_between_calls(hoistd, device):
     assert_same_image(FLUX.run(pipe), expected)
 
 
+@pytest.mark.parametrize("name", ["text_encoder_2", "transformer"])
+def test_the_budget_may_change_as_a_component_is_called(hoistd, device, name):
+    """As another thread does: after it has its memory, before its pass."""
+    expected = FLUX.run(resident("flux", device))
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, 4 * MIB)
+    module = getattr(pipe, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        del vars(module)["_call_impl"]
+        hoist.set_budget(pipe, 5 * MIB)
+        return module._call_impl(*args, **kwargs)
+
+    vars(module)["_call_impl"] = call
+    assert_same_image(FLUX.run(pipe), expected)
+    with at_calls(module, lambda: granted(pipe)[name]) as seen:
+        assert_same_image(FLUX.run(pipe), expected)
+    # Of a small one all.
+    assert seen[0] >= min(5 * MIB, hoist.stats(pipe).components[name].model_bytes)
+    hoist.detach(pipe)
+    assert_same_image(FLUX.run(pipe.to(device)), expected)
+
+
 def test_components_and_options_can_be_said(hoistd, device):
     expected = FLUX.run(resident("flux", device))
     pipe = FLUX.make()

@@ -34,21 +34,24 @@ class Finder:
         self._computed = library_computations(
             module, headers, self.refused) if self.refused else {}
 
-    def find(self, names: Sequence[str],
-             shape: tuple[int, ...]) -> Source | Computed | None:
-        """Of a weight that has these names, being tied. The shape is only
-        looked at where `rename` gives several tensors, which have none."""
+    def find(self, names: Sequence[str], shape: tuple[int, ...]
+             ) -> list[Source | Computed]:
+        """Of a weight that has these names, being tied: for each of them that
+        the files have, what that is. The shape is only looked at where
+        `rename` gives several tensors, which have none."""
+        found = (self._find(name, shape) for name in names)
+        return [one for one in found if one is not None]
+
+    def _find(self, name: str,
+              shape: tuple[int, ...]) -> Source | Computed | None:
         if self._library or self.refused:
             # A tensor of that name may be another's, if the library renames.
-            return next((among[name] for among in
-                         (self._library, self._computed) for name in names
-                         if name in among), None)
-        for name in names:
-            for one in self._candidates(name):
-                if not isinstance(one, str):
-                    return self._end_to_end(name, one, shape)
-                if one in self.headers:
-                    return whole(one, self.headers[one])
+            return self._library.get(name) or self._computed.get(name)
+        for one in self._candidates(name):
+            if not isinstance(one, str):
+                return self._end_to_end(name, one, shape)
+            if one in self.headers:
+                return whole(one, self.headers[one])
         return None
 
     def _candidates(self, name: str) -> Iterator[str | Sequence[str]]:

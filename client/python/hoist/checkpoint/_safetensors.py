@@ -22,6 +22,7 @@ Paths = Union[OnePath, Sequence[OnePath]]
 
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # As safetensors itself.
+_CHUNK = 16 << 20  # Bytes that are read at once.
 # Names of files that run code when they are read, as they often end.
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
@@ -83,10 +84,12 @@ class Bytes:
 
     def __init__(self, files: Sequence[pathlib.Path]) -> None:
         """As read_headers."""
-        self._places = {
-            name: (path, start + entry["data_offsets"][0],
-                   start + entry["data_offsets"][1])
-            for path, start, name, entry in _entries(files)}
+        self._places: dict[str, tuple[pathlib.Path, int, int]] = {}
+        self._headers: dict[str, FileTensor] = {}
+        for path, start, name, entry in _entries(files):
+            first, last = entry["data_offsets"]
+            self._places[name] = path, start + first, start + last
+            self._headers[name] = FileTensor(entry["dtype"], entry["shape"])
 
     def read(self, name: str, offset: int = 0, size: int = 0) -> bytearray:
         """size: 0: up to the tensor's end. DataLoss: the file is too short."""
@@ -98,6 +101,16 @@ class Bytes:
             if file.readinto(found) != len(found):
                 raise DataLoss(f'{path} ends within "{name}"')
         return found
+
+    def same(self, one: str, other: str) -> bool:
+        """They have the same bytes, and are of one type and shape."""
+        if self._headers[one] != self._headers[other]:
+            return False
+        _, start, end = self._places[one]
+        sizes = ((at, min(_CHUNK, end - start - at))
+                 for at in range(0, end - start, _CHUNK))
+        return all(self.read(one, at, size) == self.read(other, at, size)
+                   for at, size in sizes)
 
 
 def _entries(files: Sequence[pathlib.Path]
@@ -116,15 +129,23 @@ def _entries(files: Sequence[pathlib.Path]
             text = file.read(length)
         try:
             header = json.loads(text)
-            found = [(path, 8 + length, name, {
-                **entry, "dtype": entry["dtype"], "shape": tuple(
-                    entry["shape"])})
+            found = [(path, 8 + length, name, _checked(entry))
                      for name, entry in header.items()
                      if name != "__metadata__"
                      and picked.get(name, path.name) == path.name]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLoss(f"{path} is no safetensors file: {error}") from None
         yield from found
+
+
+def _checked(entry: dict[str, Any]) -> dict[str, Any]:
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
+    first, last = entry["data_offsets"]
+    if not isinstance(dtype, str) or any(
+            type(one) is not int or one < 0
+            for one in (*shape, first, last)) or first > last:
+        raise ValueError(f"a tensor cannot be {entry}")
+    return {**entry, "shape": shape}
 
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:

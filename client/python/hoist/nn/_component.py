@@ -96,6 +96,7 @@ class Component:
             if not budget:
                 self._give_back()
             elif not self.granted:
+                self._give_back()  # What it has brought back by itself.
                 self.attachment.bring_back(budget)
             else:
                 self.attachment.set_budget(budget)

@@ -27,8 +27,8 @@ from ._converting import convert
 from ._in_place import choose, pieces_of
 from ._layout import choose_storage, lay_out
 from ._link import default_session
-from ._matching import (file_groups, match_pieces, match_weights,
-                        why_not_as_it_is)
+from ._matching import (check_ties, file_groups, match_pieces,
+                        match_weights, why_not_as_it_is)
 from ._options import (Idle, InPlaceOption, LoadOptions, M, Names, Wanted,
                        Where, as_names)
 from .._progress import progress_bar
@@ -92,8 +92,9 @@ def load(  # type: ignore[misc]
         tried as they are.
 
     The other options, and the errors, are attach's; besides, NotFound (a
-    parameter that is in no file), InvalidArgument (its shape differs) and
-    Unimplemented (transformers computes it with more than the files' tensors,
+    parameter that is in no file), InvalidArgument (its shape differs, it needs
+    gradients and is of integers, or the files have two values for what is tied)
+    and Unimplemented (transformers computes it with more than the files' tensors,
     or is of a version that does not tell; rename={} takes the names as they
     are).
     Buffers that are in no file stay as the factory made them.
@@ -114,6 +115,7 @@ def load(  # type: ignore[misc]
         files = find_files(found)
         headers = read_headers(files)
         matched = match_weights(module, specs, headers, rename)
+        check_ties(matched, files)
         specs = [spec for spec in specs if spec.weights]
         placed = choose(module, specs, in_place, wanted.session,
                         why_not_as_it_is(module, matched, dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 from .. import _dtypes
 from .._errors import InvalidArgument, NotFound, Unimplemented
 from .._registration import Joined
-from ..checkpoint import Computed, FileTensor, Finder, Rename, Source
+from ..checkpoint import (Bytes, Computed, FileTensor, Finder, Rename,
+                          Source)
 from ._casting import converted_kinds, kept_in_float32
 from ._in_place import InPlaceWeight
 from ._inventory import Stored, Weight
@@ -27,6 +29,8 @@ class Matched:
     joined: dict[str, Joined] = dataclasses.field(default_factory=dict)
     computed: dict[str, tuple[Computed, str]] = dataclasses.field(
         default_factory=dict)
+    # Files' tensors that are one weight of the module.
+    ties: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
 
 def match_weights(module: nn.Module, specs: list[GroupSpec],
@@ -36,38 +40,69 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     holds out of the groups.
 
     NotFound: parameters that are in no file. InvalidArgument: shapes that
-    differ. Unimplemented: weights that are no plain tensors, or that a library
+    differ, or types that no parameter has. Unimplemented: weights that are no plain tensors, or that a library
     computes from more than what is in the files.
     """
     finder = Finder(module, headers, rename)
     names = {one: name for name, one in module.named_modules()}
     missing: list[str] = []
+    unmade: list[str] = []
     wrong: list[str] = []
     found: list[tuple[Stored, Source | Computed, str]] = []
+    ties: list[tuple[str, str]] = []
     for spec in specs:
         for weight in list(spec.weights):
             stored = _only_part(weight)
             known = [f"{names[place.module]}.{place.key}".lstrip(".")
                      for place in weight.places if place.module is not None]
-            source = finder.find(known, tuple(stored.meta.shape))
-            if source is None:
+            sources = finder.find(known, tuple(stored.meta.shape))
+            if not sources:
                 refused = any(name in finder.refused for name in known)
                 if weight.kind == "buffer" and not (stored.meta_at_first
                                                     or refused):
                     spec.weights.remove(weight)
+                elif weight.kind == "buffer" and not refused:
+                    unmade.append(known[0])
                 else:
                     missing.append(known[0])
                 continue
+            source = sources[0]
             name, shape, dtype = _facts(source, known)
             if shape != tuple(stored.meta.shape):
                 wrong.append(f"{known[0]} {tuple(stored.meta.shape)} here, "
                              f"{shape} in the files")
                 continue
+            if weight.requires_grad and not (dtype.is_floating_point
+                                             or dtype.is_complex):
+                said = source.dtype if isinstance(source, Source) else dtype
+                wrong.append(f"{known[0]} is to have gradients, and is {said} "
+                             "in the files")
+                continue
+            ties += _ties(sources)
             stored.tensor = None
             retype(weight, dtype)
             found.append((stored, source, name))
-    _complain(missing, wrong, finder)
-    return _name(found, headers)
+    _complain(missing, unmade, wrong, finder)
+    return dataclasses.replace(_name(found, headers), ties=ties)
+
+
+def check_ties(matched: Matched, files: Sequence[pathlib.Path]) -> None:
+    """InvalidArgument: what is one weight of the module is several in the
+    files. Reads the bytes of what is there more than once."""
+    reader = Bytes(files) if matched.ties else None
+    for one, other in matched.ties:
+        if reader is not None and not reader.same(one, other):
+            raise InvalidArgument(
+                f"{one} and {other} are one weight of the module, and differ in "
+                "the files; make the module without that tie (transformers' "
+                "configurations: tie_word_embeddings=False)")
+
+
+def _ties(sources: Sequence[Source | Computed]) -> list[tuple[str, str]]:
+    names = list(dict.fromkeys(
+        one.file_tensor for one in sources
+        if isinstance(one, Source) and one.file_tensor is not None))
+    return [(names[0], one) for one in names[1:]]
 
 
 def file_groups(specs: list[GroupSpec], matched: Matched,
@@ -167,7 +202,8 @@ def _only_part(weight: Weight) -> Stored:
     return weight.parts[0].stored
 
 
-def _complain(missing: list[str], wrong: list[str], finder: Finder) -> None:
+def _complain(missing: list[str], unmade: list[str], wrong: list[str],
+              finder: Finder) -> None:
     refused = [name for name in missing if name in finder.refused]
     if refused:
         raise Unimplemented(
@@ -178,9 +214,14 @@ def _complain(missing: list[str], wrong: list[str], finder: Finder) -> None:
             f"{len(missing)} parameters are in none of the files: "
             f"{', '.join(missing[:5])}; the files hold "
             f"{', '.join(list(finder.headers)[:5])}, ...; rename= maps names")
+    if unmade:
+        raise NotFound(
+            f"{len(unmade)} buffers are in none of the files, and on the meta "
+            f"device here: {', '.join(unmade[:5])}; give hoist.load the "
+            "function that makes the module, whose buffers are real then")
     if wrong:
         raise InvalidArgument(
-            f"{len(wrong)} shapes differ: {'; '.join(wrong[:5])}")
+            f"{len(wrong)} do not fit: {'; '.join(wrong[:5])}")
 
 
 def _facts(source: Source | Computed, names: Sequence[str]

@@ -192,12 +192,17 @@ class Gate(NotCopied):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.once:
-            self.pipeline.take(self.component)
-            return self.module(*args, **kwargs)
-        self.pipeline.step(self.component)
+            if self.pipeline.take(self.component):
+                return self.module(*args, **kwargs)
+        else:
+            self.pipeline.step(self.component)
         if self.instead_of is not None:
             return self.instead_of(*args, **kwargs)
         return self.module._call_impl(*args, **kwargs)
+
+    def __bool__(self) -> bool:
+        """peft asks so whether the module is compiled."""
+        return self.instead_of is not None
 
     def stand(self) -> None:
         vars(self.module)["_compiled_call_impl"] = self
@@ -235,12 +240,13 @@ class PipelineAttachment(NotCopied):
 
     # What gates call.
 
-    def take(self, component: Component) -> None:
-        """The component is called: it has what it can use of the budget."""
+    def take(self, component: Component) -> bool:
+        """The component is called: it has what it can use of the budget. False:
+        it runs already, and goes on with what it has."""
         with self._lock:
             self._leave_out_detached()
             if not component.attached:
-                return
+                return True
             self._note_order(component)
             self._current = component
             component.calls = 0
@@ -249,8 +255,11 @@ class PipelineAttachment(NotCopied):
                     self._make_room(component)
             finally:
                 self._stand_where_needed()
+            if self._current is not component:
+                return False
             if not component.takes_steps:
                 self._bring_next(component)
+            return True
 
     def step(self, component: Component) -> None:
         """A denoiser is called once more."""
@@ -291,6 +300,11 @@ class PipelineAttachment(NotCopied):
                 f"run or CUDA graphs were captured of them: {held}")
         try:
             component.set(budget)
+        except FailedPrecondition as error:
+            # Its memory was given back (`set_budget`) after it was called, and
+            # its pass has brought back what it needs.
+            log.debug("%s runs with the least: %s", component.name, error)
+            self._current = None  # Its next call comes here again.
         except ResourceExhausted:
             if not any(other.granted for other in others):
                 raise
