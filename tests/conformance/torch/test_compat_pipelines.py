@@ -229,6 +229,47 @@ def test_a_fraction_is_one_of_the_module_as_it_was_given(hoistd, device,
     assert abs(hoist.stats(together).budget_bytes - whole // 2) < 64 << 10
 
 
+def test_a_component_that_is_cast_stays_under_the_pipelines_budget(hoistd,
+                                                                   device):
+    """As diffusers' users do it: offloading first, then one call a model."""
+    plain = FLUX.make().to(device)
+    plain.transformer.enable_layerwise_casting(FP8, torch.float32)
+    expected = FLUX.run(plain).tobytes()
+    pipe = FLUX.make()
+    compat.enable_model_cpu_offload(pipe, budget=3 * MIB)
+    FLUX.run(pipe)
+    before = hoist.stats(pipe).components
+    compat.apply_layerwise_casting(pipe.transformer, FP8, torch.float32)
+    compat.apply_group_offloading(pipe.vae, device, offload_type="leaf_level")
+    with pytest.raises(hoist.FailedPrecondition, match="pipeline's budget"):
+        compat.apply_group_offloading(pipe.vae, device, budget=MIB)
+    for _ in range(2):
+        assert FLUX.run(pipe).tobytes() == expected
+        tier = hoistd.tier("DEVICE")
+        assert tier["leased_bytes"] + tier["pinned_bytes"] <= 3 * MIB
+    now = hoist.stats(pipe).components
+    assert set(now) == set(before)
+    assert (now["transformer"].model_bytes
+            < before["transformer"].model_bytes)
+    assert now["vae"].groups > before["vae"].groups
+    hoist.detach(pipe)
+    assert not attached(pipe)
+
+
+def test_a_component_that_cannot_be_cast_stays_as_it_was(hoistd, device,
+                                                         expected):
+    pipe = FLUX.make()
+    compat.enable_model_cpu_offload(pipe, budget=3 * MIB)
+    with pytest.raises(hoist.HoistError):
+        compat.apply_group_offloading(pipe.transformer, device,
+                                      storage_dtype=torch.int8)
+    assert attached(pipe) == ALL
+    assert FLUX.run(pipe).tobytes() == expected
+    assert set(hoist.stats(pipe).components) == ALL
+    hoist.detach(pipe)
+    assert not attached(pipe)
+
+
 def test_casting_to_the_type_that_it_computes_in_is_nothing(hoistd, device):
     module, x = stack(device), torch.randn(2, 64, device=device)
     with torch.no_grad():

@@ -6,13 +6,14 @@ from typing import Any, Callable, Mapping
 
 from torch import nn
 
-from .._errors import AlreadyExists, HoistError
+from .._errors import AlreadyExists, FailedPrecondition, HoistError
 from ..nn import attach, detach
 from ..nn._api import unwrap
 from ..nn._attachment import Attachment, attachment_of
 from ..nn._budget import Amount, Budget, to_bytes
 from ..nn._layout import lay_out
 from ..nn._options import AttachOptions
+from ..nn._pipeline import pipeline_of
 
 # Not the name: with other groups or types it is another model.
 _KEPT = {"budget", *AttachOptions.__annotations__} - {"name", "progress"}
@@ -29,8 +30,25 @@ def attach_with(module: nn.Module, **options: Any) -> None:
                                          lambda: _given_bytes(module))
         attach(module, **options)
         return
+    pipeline = pipeline_of(before)
+    if pipeline is None:
+        _exchange(module, before, options)
+        return
+    if options.pop("budget", None) is not None:
+        raise FailedPrecondition(
+            "the module has its memory of its pipeline's budget; leave budget= "
+            "out, or hoist.detach the module first")
+    with pipeline.exchanging(before) as budget:
+        _exchange(module, before, {**options, "budget": budget}, budget)
+
+
+def _exchange(module: nn.Module, before: Attachment, options: dict[str, Any],
+              budget: int | None = None) -> None:
+    """budget: of both; None: each has its own."""
     # As it is by now: hoistd may have ended, and the session with it.
     kept = {name: getattr(before.wanted, name) for name in _KEPT}
+    if budget is not None:
+        kept["budget"] = budget
     wanted = {**kept, **options}
     # As it was first given, whatever it was cast to since.
     wanted["budget"] = of_bytes(wanted["budget"],

@@ -9,12 +9,14 @@ one that is needed last first.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, TypeVar, cast
+from typing import (TYPE_CHECKING, Any, Iterable, Iterator, Mapping, TypeVar,
+                    cast)
 
 import torch
 from torch import nn
@@ -126,15 +128,22 @@ _shared_by: weakref.WeakKeyDictionary[
     Attachment, weakref.ref[PipelineAttachment]] = weakref.WeakKeyDictionary()
 
 
+def pipeline_of(attachment: Attachment) -> PipelineAttachment | None:
+    """Whose budget it has its memory of; None: it has one of its own."""
+    ref = _shared_by.get(attachment)
+    found = None if ref is None else ref()
+    if found is None or found.let_go(attachment):
+        return None
+    return found
+
+
 def _check_joins(name: str, attachment: Attachment,
                  each: Mapping[str, AttachOptions]) -> None:
     if name in each:
         raise InvalidArgument(
             f'each= names "{name}", which is attached already and joins as it '
             "is; say its options where it is attached")
-    ref = _shared_by.get(attachment)
-    other = None if ref is None else ref()
-    if other is not None and not other.let_go(attachment):
+    if pipeline_of(attachment) is not None:
         raise FailedPrecondition(
             f'component "{name}" is another pipeline\'s, and has its memory of '
             "that one's budget; hoist.detach that pipeline first, or give "
@@ -422,6 +431,46 @@ class PipelineAttachment(NotCopied):
                 if component.attachment is attachment:
                     self._leave_out(component)
         return True
+
+    @contextlib.contextmanager
+    def exchanging(self, attachment: Attachment) -> Iterator[int]:
+        """For the block, which attaches a component's module anew with other
+        options, in the budget that it is given: what the module is attached by
+        after it is the component. FailedPrecondition: it runs."""
+        with self._lock:
+            old = next(one for one in self._components
+                       if one.attachment is attachment)
+            for one in self._components:
+                one.set(0)
+            if old.granted:
+                raise FailedPrecondition(
+                    f'component "{old.name}" runs, or a CUDA graph was '
+                    "captured of it; hoist.detach it first")
+            if not self._free():
+                raise ResourceExhausted(
+                    f"all of the pipeline's {self.budget} bytes are others', "
+                    "which run or of which CUDA graphs were captured")
+            self._go(old)
+            try:
+                yield self._free()
+            finally:
+                self._exchange(old, attachment_of(attachment.root))
+                self._stand_where_needed()
+
+    def _exchange(self, old: Component, now: Attachment | None) -> None:
+        if now is None:
+            self._leave_out(old)
+            return
+        if now is old.attachment:
+            return  # It was refused before anything was done.
+        new = Component(old.name, now, old.called)
+        for among in (self._components, self._order):
+            among[:] = [new if one is old else one for one in among]
+        if self._current is old:
+            self._current = None
+        _shared_by.pop(old.attachment, None)
+        _shared_by[now] = weakref.ref(self)
+        new.set(0)
 
     # What callers of hoist.* ask; see _api.
 
