@@ -77,7 +77,8 @@ def load_checkpoint_and_dispatch(
         budget: Budget = None, **options: Unpack[DispatchOptions]) -> M:
     """As accelerate's, for a model made under init_empty_weights and
     safetensors files. max_memory's GPUs are the budget; its "cpu" and "disk"
-    are hoistd's own."""
+    are hoistd's own. Whether it is strict or not, a weight that the files lack
+    is an error, and what the module lacks is left in the files."""
     if budget is None and max_memory is not None:
         gpus = {device: amount for device, amount in max_memory.items()
                 if device not in ("cpu", "disk")}
