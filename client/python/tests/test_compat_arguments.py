@@ -281,14 +281,17 @@ def test_removing_from_a_module_that_is_not_attached_does_nothing():
 
 def test_what_was_asked_for_before_is_kept(monkeypatch):
     """Casting and offloading in either order."""
+    class Played:
+        """An attachment, with what was wanted of it."""
+
     calls: list[tuple] = []
     model = Model()
 
     def attach(module, **options):
         calls.append(("attach", options))
-        vars(module)["_hoist"] = types.SimpleNamespace(
-            wanted=types.SimpleNamespace(**{
-                **dict.fromkeys(_again._KEPT), **options}))
+        vars(module)["_hoist"] = Played()
+        vars(module)["_hoist"].wanted = types.SimpleNamespace(**{
+            **dict.fromkeys(_again._KEPT), **options})
 
     def detach(module):
         calls.append(("detach", {}))

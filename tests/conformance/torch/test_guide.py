@@ -616,6 +616,20 @@ def load_what_no_file_has(model: nn.Module, device: torch.device) -> None:
         hoist.load(lambda: nn.Sequential(nn.Linear(8, 8)), path)
 
 
+def load_ties_that_differ(model: nn.Module, device: torch.device) -> None:
+    def tied() -> nn.Module:
+        made = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(2)))
+        made[1].weight = made[0].weight
+        return made
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "tied.safetensors"
+        write_safetensors(path, {f"{at}.weight": ("F32", [2, 2], bytes(15)
+                                                  + bytes([at]))
+                                 for at in range(2)})
+        hoist.load(tied, path)
+
+
 def load_what_transformers_cannot_say(model: nn.Module,
                                       device: torch.device) -> None:
     family = FAMILIES["mixtral"]
@@ -657,6 +671,7 @@ REFUSED: dict[str, Refused] = {
     "accelerate's or diffusers'": let_accelerate_offload_it,
     "a wrapper without": attach_a_wrapper,
     "a parameter that is in no file": load_what_no_file_has,
+    "tied weights that have different": load_ties_that_differ,
     "one that transformers computes": load_what_transformers_cannot_say,
     "no hoistd": without_hoistd,
     "no torch": without_torch,
