@@ -178,15 +178,24 @@ class Turns:
                         f"is for one thread at a time; {_REMEDY}")
                 if self._depth and time.monotonic() - began >= _LONG:
                     began = float("inf")  # Once.
-                    log.warning(
-                        "a thread waits to call a module that %s runs; if that "
-                        "one waits for this one, neither goes on: %s",
-                        _whereabouts(self._owner), _REMEDY)
+                    self._say_who_has_it()
             if not self._depth:
                 self._owner = _BACKWARDS if backward else me
             if backward and self._owner != me:
                 self._joined.add(me)
             self._depth += 1
+
+    def _say_who_has_it(self) -> None:
+        """While this waits; nobody else does for what a log's handler does."""
+        owner = self._owner
+        self._changed.release()
+        try:
+            log.warning(
+                "a thread waits to call a module that %s runs; if that one "
+                "waits for this one, neither goes on: %s", _whereabouts(owner),
+                _REMEDY)
+        finally:
+            self._changed.acquire()
 
     def _has_a_part(self, me: int) -> bool:
         """Of this thread's backward: whether it is not to wait for the owner.
