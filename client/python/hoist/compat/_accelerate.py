@@ -98,10 +98,7 @@ def load_checkpoint_and_dispatch(
 def remove_hook_from_submodules(module: nn.Module) -> None:
     """Undoes the above, of the module and of all modules in it; what is not
     attached stays as it is."""
-    root = unwrap(module)
-    if attachment_of(root) is not None:
-        detach(module)
-    for one in root.modules():
+    for one in unwrap(module).modules():
         found = attachment_of(one)
         if found is not None and found.root is one:
             detach(one)

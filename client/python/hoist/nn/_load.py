@@ -93,10 +93,10 @@ def load(  # type: ignore[misc]
 
     The other options, and the errors, are attach's; besides, NotFound (a
     parameter that is in no file), InvalidArgument (its shape differs, it needs
-    gradients and is of integers, or the files have two values for what is tied)
-    and Unimplemented (transformers computes it with more than the files' tensors,
-    or is of a version that does not tell; rename={} takes the names as they
-    are).
+    gradients and is of integers, or the files have two values for what is
+    tied) and Unimplemented (transformers computes it with more than the files'
+    tensors, or is of a version that does not tell; rename={} takes the names as
+    they are).
     Buffers that are in no file stay as the factory made them.
     """
     made = cast(M, factory if isinstance(factory, nn.Module)

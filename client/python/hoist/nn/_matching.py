@@ -40,8 +40,9 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     holds out of the groups.
 
     NotFound: parameters that are in no file. InvalidArgument: shapes that
-    differ, or types that no parameter has. Unimplemented: weights that are no plain tensors, or that a library
-    computes from more than what is in the files.
+    differ, or types that no parameter has. Unimplemented: weights that are no
+    plain tensors, or that a library computes from more than what is in the
+    files.
     """
     finder = Finder(module, headers, rename)
     names = {one: name for name, one in module.named_modules()}
